@@ -1,0 +1,60 @@
+"""Files that are either whole or absent."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+__all__ = ["read_json", "write_bytes", "write_json", "write_text"]
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader, or a crash, sees the old content or the new, never a part.
+
+    Args:
+        path: The file; its folder must exist.
+        content: All of it.
+
+    Raises:
+        OSError: If it cannot be written (a full disk, say); the old file is then untouched and no
+            half-written one is left.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # mkstemp's default would hide results from colleagues
+        os.replace(name, path)
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk does not say which file did not fit
+        raise
+
+
+def write_text(path: Path, content: str) -> None:
+    """Writes a UTF-8 text file whole or not at all."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file whole or not at all; NaN and infinity are refused, JSON has neither."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+        ValueError: If the file does not hold one.
+    """
+    try:
+        content = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} must hold JSON, got something else ({error})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    return content

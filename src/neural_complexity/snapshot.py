@@ -1,0 +1,93 @@
+"""What NC may see of a learner, and the generalization gap it should predict."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neural_complexity.losses import Loss
+from neural_complexity.task import Task, check_sets
+
+__all__ = ["Snapshot", "gap", "point_gaps", "take_snapshot"]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What NC may see of B learners. There is no Y_te here, so test labels cannot leak into NC."""
+
+    X_tr: Tensor  # (B, M, D)
+    Y_tr: Tensor  # (B, M, C)
+    H_tr: Tensor  # (B, M, C)
+    X_te: Tensor  # (B, N, D)
+    H_te: Tensor  # (B, N, C)
+
+    def __post_init__(self) -> None:
+        check_sets(X_tr=self.X_tr, Y_tr=self.Y_tr, H_tr=self.H_tr, X_te=self.X_te, H_te=self.H_te)
+
+    def __len__(self) -> int:
+        return self.X_tr.shape[0]
+
+    def __getitem__(self, rows: slice | Tensor) -> "Snapshot":
+        return Snapshot(*(tensor[rows] for tensor in self.tensors()))
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Gives the five tensors in the order of `NeuralComplexity.predict`."""
+        return self.X_tr, self.Y_tr, self.H_tr, self.X_te, self.H_te
+
+    def to(self, device: torch.device | str) -> "Snapshot":
+        """Moves the tensors to a device."""
+        return Snapshot(*(tensor.to(device) for tensor in self.tensors()))
+
+    def detach(self) -> "Snapshot":
+        """Cuts the predictions from the learners that made them."""
+        return Snapshot(self.X_tr, self.Y_tr, self.H_tr.detach(), self.X_te, self.H_te.detach())
+
+
+def take_snapshot(h: Callable[[Tensor], Tensor], task: Task) -> Snapshot:
+    """Records B learners on their B tasks, as they are now.
+
+    Args:
+        h: The learners; maps inputs (B, points, D) to predictions (B, points, C).
+        task: The tasks. The test targets are not looked at.
+
+    Returns:
+        The snapshot, still attached to the learners' parameters.
+    """
+    # Two calls, not one on the joined sets: a learner may use batch statistics.
+    return Snapshot(task.X_tr, task.Y_tr, h(task.X_tr), task.X_te, h(task.X_te))
+
+
+def point_gaps(loss: Loss, snapshot: Snapshot, Y_te: Tensor) -> Tensor:
+    """Computes each test point's loss minus the learner's training loss.
+
+    Args:
+        loss: The loss per point.
+        snapshot: The learners' predictions on both sets.
+        Y_te: Test targets, (B, N, C).
+
+    Returns:
+        One value per test point, (B, N), whose mean over points is the gap.
+    """
+    loss_tr = loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1, keepdim=True)  # (B, 1)
+    return loss(snapshot.H_te, Y_te) - loss_tr
+
+
+def gap(loss: Loss, snapshot: Snapshot, Y_te: Tensor) -> Tensor:
+    """Computes the generalization gap of each learner: test loss minus training loss, Eq. (2).
+
+    Args:
+        loss: The loss per point.
+        snapshot: The learners' predictions on both sets.
+        Y_te: Test targets, (B, N, C).
+
+    Returns:
+        The gap, (B,). Positive means the learner overfits.
+
+    Example:
+        >>> from neural_complexity.losses import squared_error
+        >>> zeros, ones = torch.zeros(1, 2, 1), torch.ones(1, 3, 1)
+        >>> gap(squared_error, Snapshot(zeros, zeros, zeros, ones, ones), 3 * ones)
+        tensor([4.])
+    """
+    return point_gaps(loss, snapshot, Y_te).mean(dim=1)
