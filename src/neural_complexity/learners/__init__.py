@@ -1,0 +1,1 @@
+"""Task learners h, trained many at a time."""

@@ -1,0 +1,195 @@
+"""B copies of any module, with parameters of their own, run as one."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["BatchedLearner", "stack"]
+
+aten = torch.ops.aten
+
+# Fills that treat every element alike: done on the stacked tensor, they give each of the B copies
+# its own draw from the distribution that the module's own initialisation draws from.
+RANDOM_FILLS = {aten.uniform_.default, aten.normal_.default}
+FILLS = RANDOM_FILLS | {
+    aten.fill_.Scalar,
+    aten.zero_.default,
+    aten.mul_.Scalar,
+    aten.mul_.Tensor,
+    aten.add_.Scalar,
+    aten.add_.Tensor,
+    aten.div_.Scalar,
+    aten.div_.Tensor,
+    aten.clamp_.default,
+    aten.erfinv_.default,
+}
+# Write nothing, or make the storage whose later fills are recorded.
+HARMLESS = {aten.empty.memory_format, aten.detach.default, aten.alias.default}
+
+Fill = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]
+
+
+class _RecordFills(TorchDispatchMode):
+    """Records which fills made each tensor while a module is built, by storage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fills: dict[int, list[Fill]] = {}
+        self.sizes: dict[int, torch.Size] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in FILLS and all(_is_number(a) for a in args[1:]):
+            key = args[0].untyped_storage().data_ptr()
+            if key in self.fills and self.sizes[key] == args[0].shape:
+                self.fills[key].append((func, tuple(args[1:]), kwargs))
+                return result
+        if func is aten.empty.memory_format:
+            key = result.untyped_storage().data_ptr()
+            self.fills[key], self.sizes[key] = [], result.shape
+        elif func not in HARMLESS:
+            # Anything else may have written in a way that a fill cannot repeat.
+            for tensor in [*args, *kwargs.values(), result]:
+                if isinstance(tensor, Tensor):
+                    self.fills.pop(tensor.untyped_storage().data_ptr(), None)
+        return result
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or (
+        isinstance(value, Tensor) and value.ndim == 0 and value.device.type == "cpu"
+    )
+
+
+def _replay(value: Tensor, fills: list[Fill], batch: int, generator: torch.Generator) -> Tensor:
+    """Repeats the fills that made `value` on B copies at once."""
+    stacked = torch.empty(batch, *value.shape, dtype=value.dtype, device=generator.device)
+    for func, args, kwargs in fills:
+        source = {"generator": generator} if func in RANDOM_FILLS else {}
+        func(stacked, *args, **{**kwargs, **source})
+    return stacked
+
+
+def _one_by_one(
+    make: Callable[[], nn.Module], batch: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Builds B modules and stacks their states; slow, and right for any initialisation."""
+    seeds = torch.randint(2**62, (batch,), generator=generator, device=generator.device).tolist()
+    states: list[dict[str, Tensor]] = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in seeds:
+            torch.manual_seed(seed)
+            states.append(_state(make()))
+    return {
+        name: torch.stack([state[name] for state in states]).to(generator.device)
+        for name in states[0]
+    }
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    return {n: t.detach() for n, t in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def stack(
+    make: Callable[[], nn.Module], batch: int, generator: torch.Generator
+) -> "BatchedLearner":
+    """Makes B independent learners with parameters drawn as the module itself would draw them.
+
+    Building B modules in Python costs far more than training them. So one module is built under a
+    recorder, and the elementwise fills that made each parameter (`uniform_`, `normal_`, `zeros_`,
+    ...) are repeated once on the stacked tensor. A module with any other initialisation
+    (orthogonal, say) is built B times instead.
+
+    Args:
+        make: Builds one freshly initialised module; called on the CPU.
+        batch: The number of learners, B.
+        generator: The source of randomness; parameters live on its device.
+
+    Returns:
+        The learners as one object.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    recorder = _RecordFills()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the template's own values are never used
+        with recorder:
+            template = make()
+        if not isinstance(template, nn.Module):
+            raise TypeError(f"make must build a torch.nn.Module, got {type(template).__name__}")
+        other = _state(make())
+    stacked: dict[str, Tensor] = {}
+    for name, value in _state(template).items():
+        fills = recorder.fills.get(value.untyped_storage().data_ptr())
+        if fills:
+            stacked[name] = _replay(value, fills, batch, generator)
+        elif torch.equal(value, other[name]):  # drawn from nothing, the same in every copy
+            stacked[name] = value.to(generator.device).expand(batch, *value.shape).clone()
+        else:
+            return BatchedLearner(template, _one_by_one(make, batch, generator))
+    return BatchedLearner(template, stacked)
+
+
+class BatchedLearner(nn.Module):
+    """B learners of one architecture; learner b sees row b of its inputs and nothing else.
+
+    Stacked parameters keep the learners independent under any optimizer that works element by
+    element (SGD, Adam and their kin), as long as the objective is summed over learners.
+
+    Args:
+        template: A module whose forward pass every learner runs.
+        state: Its parameters and buffers by name, each with a leading axis of length B.
+    """
+
+    def __init__(self, template: nn.Module, state: dict[str, Tensor]) -> None:
+        super().__init__()
+        trained = {name for name, p in template.named_parameters() if p.requires_grad}
+        # Kept in tuples and dictionaries of our own: parameter names hold dots, which modules
+        # refuse.
+        self._names = tuple(state)
+        for i, name in enumerate(self._names):
+            if name in trained:
+                self.register_parameter(f"p{i}", nn.Parameter(state[name]))
+            else:
+                self.register_buffer(f"p{i}", state[name])
+        # Hidden from the module tree, so that `parameters()` gives the stacked ones alone.
+        self.__dict__["template"] = template
+
+    def state(self) -> dict[str, Tensor]:
+        """Gives the stacked parameters and buffers under the template's names."""
+        return {name: getattr(self, f"p{i}") for i, name in enumerate(self._names)}
+
+    def train(self, mode: bool = True) -> "BatchedLearner":
+        """Switches noise layers and batch statistics on or off, as for any module."""
+        super().train(mode)
+        self.__dict__["template"].train(mode)
+        return self
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Predicts with each learner on its own inputs.
+
+        Args:
+            X: Inputs, (B, points, D).
+
+        Returns:
+            Predictions, (B, points, C).
+        """
+        template = self.__dict__["template"]
+
+        def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
+            out: Tensor = functional_call(template, state, (x,))
+            return out
+
+        predictions: Tensor = vmap(one, randomness="different")(self.state(), X)
+        return predictions

@@ -1,0 +1,72 @@
+"""How learners are made and trained, as one value."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import SGD, Optimizer
+
+from neural_complexity.learners.batched import BatchedLearner, stack
+from neural_complexity.learners.fit import Observer, Regularizer, fit
+from neural_complexity.losses import Loss, squared_error
+from neural_complexity.task import Task
+
+__all__ = ["Recipe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A learning algorithm: everything `fit` needs but the tasks and the regularizer.
+
+    Args:
+        make: Builds one freshly initialised module.
+        loss: The loss per point.
+        steps: The number of updates.
+        lr: The learning rate.
+        optimizer: Makes the optimizer from the parameters and `lr`.
+    """
+
+    make: Callable[[], nn.Module]
+    loss: Loss = squared_error
+    steps: int = 16
+    lr: float = 0.01
+    optimizer: Callable[..., Optimizer] = SGD
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"steps must not be negative, got {self.steps}")
+        if not self.lr > 0:
+            raise ValueError(f"lr must be positive, got {self.lr}")
+
+    def train(
+        self,
+        task: Task,
+        generator: torch.Generator,
+        *,
+        regularizer: Regularizer | None = None,
+        observe: Observer | None = None,
+    ) -> BatchedLearner:
+        """Makes one learner per task and trains it.
+
+        Args:
+            task: B tasks.
+            generator: Draws the initial parameters.
+            regularizer: See `fit`.
+            observe: See `fit`.
+
+        Returns:
+            The B trained learners.
+        """
+        h = stack(self.make, len(task), generator).to(task.X_tr.device)
+        fit(
+            h,
+            task,
+            loss=self.loss,
+            steps=self.steps,
+            lr=self.lr,
+            optimizer=self.optimizer,
+            regularizer=regularizer,
+            observe=observe,
+        )
+        return h

@@ -1,0 +1,184 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from scipy.stats import ks_2samp
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from neural_complexity.learners.batched import BatchedLearner, stack
+from neural_complexity.learners.networks import mlp
+from neural_complexity.seeding import stream
+
+
+class Orthogonal(nn.Module):
+    """An initialisation that no elementwise fill can repeat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        nn.init.orthogonal_(self.linear.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x)
+        return out
+
+
+class Mixed(nn.Module):
+    """Parameters that come to be in unusual ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled = nn.Parameter(torch.randn(3) * 0.1)
+        self.fixed = nn.Parameter(torch.linspace(0, 1, 3))
+        self.truncated = nn.Parameter(
+            nn.init.trunc_normal_(torch.empty(64), std=0.3, a=-0.4, b=0.4)
+        )
+        self.partly = nn.Parameter(torch.empty(64).uniform_(-1, 1))
+        with torch.no_grad():
+            self.partly[:32].fill_(7.0)
+        self.register_buffer("steps", torch.arange(3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scaled + self.fixed + self.partly[0] * self.truncated[0]
+
+
+def conv() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(2, 4, 2), nn.ReLU(), nn.BatchNorm1d(4))
+
+
+def transformer() -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+
+MAKERS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": lambda: mlp(3, (8, 8), 2),
+    "conv": conv,
+    "transformer": transformer,
+    "embedding": lambda: nn.Embedding(5, 4, padding_idx=0),
+    "lstm": lambda: nn.LSTM(3, 4),
+    "orthogonal": Orthogonal,
+    "mixed": Mixed,
+    "xavier": lambda: nn.Bilinear(3, 3, 2),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_stacked_initialisation_has_the_modules_own_distribution(name: str) -> None:
+    make = MAKERS[name]
+    stacked = stack(make, 400, stream(0, name)).state()
+    torch.manual_seed(1)
+    modules = [make() for _ in range(400)]
+    own = {
+        key: torch.stack([dict([*m.named_parameters(), *m.named_buffers()])[key] for m in modules])
+        for key in stacked
+    }
+    for key, values in stacked.items():
+        assert values.shape == own[key].shape
+        # First and last element: a distribution may differ along a parameter.
+        for index in (0, -1):
+            mine, theirs = (
+                t.detach().reshape(400, -1)[:, index].double() for t in (values, own[key])
+            )
+            if theirs.std() == 0:
+                assert torch.equal(mine, theirs)
+            else:
+                assert ks_2samp(mine.numpy(), theirs.numpy()).pvalue > 1e-4, (key, index)
+        if own[key].reshape(400, -1).double().std(dim=0).max() > 0:
+            assert len(values.detach().unique(dim=0)) == 400, f"{key}: learners share their draw"
+
+
+def test_orthogonal_learners_are_orthogonal_and_different() -> None:
+    W = stack(Orthogonal, 5, stream(0, "x")).state()["linear.weight"]
+    torch.testing.assert_close(W @ W.mT, torch.eye(3).expand(5, 3, 3))
+    assert not torch.allclose(W[0], W[1])
+
+
+def test_stacking_leaves_the_global_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    stack(Orthogonal, 3, stream(0, "x"))
+    stack(MAKERS["mlp"], 3, stream(0, "x"))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_generator_decides_the_draw() -> None:
+    a, b, c = (stack(MAKERS["mlp"], 3, stream(seed, "x")).state() for seed in (0, 0, 1))
+    assert all(torch.equal(a[key], b[key]) for key in a)
+    assert not torch.equal(a["0.weight"], c["0.weight"])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap has no rule for attention
+@pytest.mark.parametrize("name", ["mlp", "mixed", "orthogonal", "transformer"])
+def test_batched_learners_equal_separate_ones_and_so_do_their_gradients(name: str) -> None:
+    make, B = MAKERS[name], 4
+    h = stack(make, B, stream(0, "x"))
+    features = 8 if name == "transformer" else 3
+    X = torch.randn(B, 6, features)
+    out = h(X)
+    weights = torch.randn_like(out)
+    (out * weights).sum().backward()
+    template = make()
+    for b in range(B):
+        state = {key: value[b].detach().requires_grad_() for key, value in h.state().items()}
+        alone = functional_call(template, state, (X[b],))
+        torch.testing.assert_close(out[b], alone)
+        names = [key for key, _ in template.named_parameters()]
+        gradients = torch.autograd.grad(
+            (alone * weights[b]).sum(), [state[key] for key in names], allow_unused=True
+        )
+        for key, gradient in zip(names, gradients, strict=True):
+            batched = h.state()[key].grad
+            if gradient is not None:
+                assert batched is not None
+                torch.testing.assert_close(batched[b], gradient)
+
+
+def test_noise_differs_between_learners_and_is_off_in_eval() -> None:
+    h = stack(lambda: nn.Sequential(nn.Linear(2, 50), nn.Dropout(0.5)), 2, stream(0, "x"))
+    with torch.no_grad():
+        for parameter in h.parameters():
+            parameter.copy_(parameter[:1].expand_as(parameter))
+    X = torch.ones(2, 1, 2)
+    noisy = h.train()(X)
+    assert not torch.equal(noisy[0], noisy[1])
+    h.eval()
+    assert torch.equal(h(X), h(X))
+    assert torch.equal(h(X)[0], h(X)[1])
+
+
+def test_batch_statistics_are_kept_per_learner_and_only_in_training() -> None:
+    h = stack(lambda: nn.BatchNorm1d(2), 3, stream(0, "x"))
+    X = torch.randn(3, 20, 2) * torch.tensor([1.0, 5.0, 9.0]).reshape(3, 1, 1)
+    h(X)
+    torch.testing.assert_close(h.state()["running_mean"], 0.1 * X.mean(dim=1))
+    before = h.state()["running_mean"].clone()
+    h.eval()(X)
+    assert torch.equal(before, h.state()["running_mean"])
+
+
+def test_frozen_parameters_are_not_trained() -> None:
+    def make() -> nn.Module:
+        net = mlp(1, (4,), 1)
+        net[0].requires_grad_(False)
+        return net
+
+    h = stack(make, 2, stream(0, "x"))
+    assert [tuple(p.shape) for p in h.parameters()] == [(2, 1, 4), (2, 1)]
+    assert set(h.state()) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+@pytest.mark.parametrize("batch", [0, -1])
+def test_no_learners_are_refused(batch: int) -> None:
+    with pytest.raises(ValueError, match="batch must be at least 1"):
+        stack(MAKERS["mlp"], batch, stream(0, "x"))
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"make must build a torch.nn.Module, got int"):
+        stack(lambda: 3, 2, stream(0, "x"))  # type: ignore[arg-type,return-value]
+
+
+def test_a_learner_is_a_module() -> None:
+    h = stack(MAKERS["mlp"], 2, stream(0, "x"))
+    assert isinstance(h, BatchedLearner)
+    assert {p.shape[0] for p in h.parameters()} == {2}
