@@ -1,0 +1,1 @@
+"""Penalties added to the training loss of B learners, one per task."""

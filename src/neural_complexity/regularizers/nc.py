@@ -1,0 +1,50 @@
+"""NC as a regularizer, Eq. (4)."""
+
+import torch
+from torch import Tensor
+
+from neural_complexity.learners.fit import Learner, Regularizer
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.task import Task
+
+__all__ = ["nc_penalty"]
+
+
+def nc_penalty(
+    nc: NeuralComplexity,
+    task: Task,
+    *,
+    weight: float | Tensor = 1.0,
+    floor: float | None = None,
+    X_unlabelled: Tensor | None = None,
+) -> Regularizer:
+    """Makes the penalty weight * NC(h) for learners of the given tasks.
+
+    Whatever of NC does not depend on h is computed here, once, and not at every step of the
+    learners.
+
+    Args:
+        nc: The gap predictor; stays as it is.
+        task: The tasks that the learners are trained on; the test targets are not looked at.
+        weight: The lambda of Eq. (4), one for all tasks or one per task, (B,).
+        floor: Predictions below it count as the floor (appendix C: -0.1), which ignores NC where
+            it is overconfident about generalization.
+        X_unlabelled: Inputs to judge h on, (B, N, D), instead of the tasks' own test inputs. With
+            them regularizing is inductive, without them transductive.
+
+    Returns:
+        A regularizer for `fit`.
+    """
+    X = task.X_te if X_unlabelled is None else X_unlabelled
+    with torch.no_grad():
+        context = nc.encode(task.X_tr, task.Y_tr, X)
+
+    def penalty(h: Learner, snapshot: Snapshot) -> Tensor:
+        H = snapshot.H_te if X_unlabelled is None else h(X_unlabelled)
+        predicted_gap = nc.points(context, snapshot.H_tr, H).mean(dim=1)  # (B,)
+        if floor is not None:
+            predicted_gap = predicted_gap.clamp(min=floor)
+        return weight * predicted_gap
+
+    return penalty

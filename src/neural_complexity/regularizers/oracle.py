@@ -1,0 +1,29 @@
+"""The best penalty there is: the true gap, for scoring others against it."""
+
+from torch import Tensor
+
+from neural_complexity.learners.fit import Learner, Regularizer
+from neural_complexity.losses import Loss
+from neural_complexity.snapshot import Snapshot, gap
+
+__all__ = ["oracle_penalty"]
+
+
+def oracle_penalty(loss: Loss, Y_te: Tensor) -> Regularizer:
+    """Makes the penalty that is the true gap, so that learners descend their test loss.
+
+    No gap predictor can do better at weight 1 (the paper's "optimal regularizer"), and no learner
+    may use it: it looks at the test targets.
+
+    Args:
+        loss: The loss per point.
+        Y_te: Test targets, (B, N, C).
+
+    Returns:
+        A regularizer for `fit`.
+    """
+
+    def penalty(_: Learner, snapshot: Snapshot) -> Tensor:
+        return gap(loss, snapshot, Y_te)
+
+    return penalty
