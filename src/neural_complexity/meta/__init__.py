@@ -1,0 +1,1 @@
+"""Where the loop closes: learners regularized by NC teach NC."""

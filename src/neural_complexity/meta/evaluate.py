@@ -1,0 +1,101 @@
+"""Scoring NC on held-out tasks: how well it predicts the gap, and how much it helps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot, gap
+from neural_complexity.task import Task
+
+__all__ = ["Trajectory", "follow", "predict_gaps"]
+
+# Tasks treated at a time: bounds memory. The initial learners are drawn chunk by chunk.
+CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What happened to B learners, step by step, and where they ended."""
+
+    loss_tr: Tensor  # (steps + 1, B)
+    loss_te: Tensor  # (steps + 1, B)
+    end: Snapshot
+    gap: Tensor  # (B,), at the end
+
+
+def follow(
+    recipe: Recipe,
+    task: Task,
+    *,
+    seed: int,
+    penalty: Callable[[slice], Regularizer] | None = None,
+) -> Trajectory:
+    """Trains one learner per task and records its losses after every step.
+
+    Args:
+        recipe: How learners learn.
+        task: B held-out tasks.
+        seed: Draws the initial learners: the same ones for every penalty.
+        penalty: Makes the regularizer for a slice of the tasks; none if `None`.
+
+    Returns:
+        Losses of the same h that the snapshot shows: those after the last update.
+    """
+    chunks = [slice(i, i + CHUNK) for i in range(0, len(task), CHUNK)]
+    parts = [_follow(recipe, task[rows], seed, rows, penalty) for rows in chunks]
+    return Trajectory(
+        torch.cat([p.loss_tr for p in parts], dim=1),
+        torch.cat([p.loss_te for p in parts], dim=1),
+        Snapshot(
+            *(torch.cat(sets) for sets in zip(*(p.end.tensors() for p in parts), strict=True))
+        ),
+        torch.cat([p.gap for p in parts]),
+    )
+
+
+def _follow(
+    recipe: Recipe,
+    task: Task,
+    seed: int,
+    rows: slice,
+    penalty: Callable[[slice], Regularizer] | None,
+) -> Trajectory:
+    loss, snapshots = recipe.loss, []
+    curves: list[tuple[Tensor, Tensor]] = []
+
+    def record(step: int, snapshot: Snapshot) -> None:
+        curves.append(
+            (
+                loss(snapshot.H_tr, task.Y_tr).mean(dim=1),
+                loss(snapshot.H_te, task.Y_te).mean(dim=1),
+            )
+        )
+        if step == recipe.steps:
+            snapshots.append(snapshot)
+
+    recipe.train(
+        task,
+        stream(seed, "evaluate learners", rows.start),
+        regularizer=None if penalty is None else penalty(rows),
+        observe=record,
+    )
+    end = snapshots[0]
+    loss_tr, loss_te = (torch.stack(c) for c in zip(*curves, strict=True))  # (steps + 1, B)
+    return Trajectory(loss_tr, loss_te, end, gap(loss, end, task.Y_te))
+
+
+@torch.no_grad()
+def predict_gaps(nc: NeuralComplexity, snapshot: Snapshot) -> Tensor:
+    """Predicts the gap of many learners, a bounded number at a time.
+
+    Returns:
+        Predicted gaps, (B,).
+    """
+    parts = [snapshot[i : i + CHUNK] for i in range(0, len(snapshot), CHUNK)]
+    return torch.cat([nc.predict(*part.tensors()) for part in parts])

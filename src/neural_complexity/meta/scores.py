@@ -1,0 +1,101 @@
+"""Scores over held-out tasks, each with a 95 % interval."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neural_complexity.seeding import stream
+
+__all__ = [
+    "Estimate",
+    "correlation",
+    "estimate",
+    "estimate_mean",
+    "mean_absolute_error",
+    "r_squared",
+    "share_of_oracle",
+]
+
+RESAMPLES = 500
+BLOCK = 50  # resamples at a time: bounds memory
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, the half-width of its 95 % interval over tasks, and the number of tasks."""
+
+    value: float
+    ci95: float
+    n: int
+
+
+def estimate_mean(values: Tensor) -> Estimate:
+    """Estimates the mean over tasks, with its normal interval.
+
+    Args:
+        values: One value per task, (B,).
+    """
+    n = values.numel()
+    spread = values.double().std().item() if n > 1 else float("inf")
+    return Estimate(values.double().mean().item(), 1.96 * spread / n**0.5, n)
+
+
+def estimate(statistic: Callable[..., Tensor], *columns: Tensor) -> Estimate:
+    """Estimates any statistic of tasks, with an interval from resampling the tasks.
+
+    Args:
+        statistic: Maps columns (..., B) to values (...).
+        columns: One value per task, (B,) each; tasks are drawn jointly from all columns.
+    """
+    wide = [column.double() for column in columns]
+    n = wide[0].numel()
+    generator = stream(0, "bootstrap")
+    resampled = []
+    for _ in range(RESAMPLES // BLOCK):
+        rows = torch.randint(n, (BLOCK, n), generator=generator)
+        resampled.append(statistic(*(column[rows] for column in wide)))
+    spread = torch.cat(resampled).std().item()
+    return Estimate(statistic(*wide).item(), 1.96 * spread, n)
+
+
+def r_squared(predicted: Tensor, true: Tensor) -> Tensor:
+    """Computes the coefficient of determination, 1 - residual over total sum of squares.
+
+    This is what remains of the variance, not the squared correlation: a biased prediction scores
+    less.
+
+    Args:
+        predicted: Predicted gaps, (..., B).
+        true: True gaps, (..., B).
+    """
+    residual = (true - predicted).square().sum(dim=-1)
+    return 1 - residual / (true - true.mean(dim=-1, keepdim=True)).square().sum(dim=-1)
+
+
+def correlation(predicted: Tensor, true: Tensor) -> Tensor:
+    """Computes Pearson's correlation along the last axis of (..., B)."""
+    p = predicted - predicted.mean(dim=-1, keepdim=True)
+    t = true - true.mean(dim=-1, keepdim=True)
+    return (p * t).sum(dim=-1) / (p.square().sum(dim=-1) * t.square().sum(dim=-1)).sqrt()
+
+
+def mean_absolute_error(predicted: Tensor, true: Tensor) -> Tensor:
+    """Computes the mean absolute error along the last axis of (..., B)."""
+    return (predicted - true).abs().mean(dim=-1)
+
+
+def share_of_oracle(none: Tensor, ours: Tensor, oracle: Tensor) -> Tensor:
+    """Computes how much of the oracle's improvement a regularizer achieves.
+
+    Args:
+        none: Test losses without a regularizer, (..., B).
+        ours: Test losses with it, (..., B).
+        oracle: Test losses with the true gap as the regularizer, (..., B).
+
+    Returns:
+        (none - ours) / (none - oracle) of the means: 0 is no help, 1 is the best possible.
+    """
+    none, ours, oracle = (t.mean(dim=-1) for t in (none, ours, oracle))
+    return (none - ours) / (none - oracle)

@@ -1,0 +1,99 @@
+"""Running meta-learning from start to end, through interruptions."""
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from neural_complexity.meta.checkpoint import read_checkpoint, write_checkpoint
+from neural_complexity.meta.train import MetaLearner
+from neural_complexity.model.complexity import NeuralComplexity
+
+__all__ = ["Moment", "Resume", "Watch", "meta_train"]
+
+Resume = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where meta-learning stands."""
+
+    iteration: int
+    iterations: int
+    loss: float
+    r2: float  # on held-out learners, as last measured
+    bank: int  # rows in the bank
+    dropped: int  # learners' rows refused because they diverged
+    seconds: float  # spent so far, over all sessions
+
+
+Watch = Callable[[Moment], None]
+
+
+def meta_train(
+    build: Callable[[Path | None, Resume | None], MetaLearner],
+    *,
+    validate: Callable[[NeuralComplexity], float],
+    validate_every: int,
+    save_every: int,
+    folder: Path | None = None,
+    watch: Watch | None = None,
+) -> list[Moment]:
+    """Runs all iterations of Algorithm 2; goes on where an earlier run in `folder` stopped.
+
+    The result does not depend on where, or how often, it was stopped.
+
+    Args:
+        build: Makes the meta-learner from the bank's folder and the state to go on from.
+        validate: Scores NC on held-out learners.
+        validate_every: Iterations between two scores.
+        save_every: Iterations between two checkpoints; the bank must be able to go back as many.
+        folder: Where checkpoint and bank are kept; the caller may remove it when all is done.
+            Nothing is kept if `None`.
+        watch: Told after each iteration.
+
+    Returns:
+        One moment per score.
+    """
+    checkpoint = None if folder is None else folder / "checkpoint.safetensors"
+    bank = None if folder is None else folder / "bank"
+    history: list[Moment] = []
+    if checkpoint is not None and checkpoint.exists():
+        tensors, counters = read_checkpoint(checkpoint)
+        history = [Moment(**moment) for moment in counters["history"]]
+        learner = build(bank, (tensors, counters))
+    else:
+        if bank is not None and bank.exists():
+            shutil.rmtree(bank)  # of a run that was stopped before its first checkpoint
+        learner = build(bank, None)
+    r2 = history[-1].r2 if history else float("nan")
+    before = history[-1].seconds if history else 0.0
+    start = time.perf_counter()
+    while not learner.done:
+        learner.iterate()
+        scored = learner.iteration % validate_every == 0 or learner.done
+        if scored:
+            r2 = validate(learner.nc)
+        moment = Moment(
+            learner.iteration,
+            learner.iterations,
+            learner.loss,
+            r2,
+            len(learner.bank),
+            learner.bank.dropped,
+            before + time.perf_counter() - start,
+        )
+        if scored:
+            history.append(moment)
+        if checkpoint is not None and (learner.iteration % save_every == 0 or learner.done):
+            learner.bank.flush()
+            tensors, counters = learner.state()
+            counters["history"] = [asdict(m) for m in history]
+            write_checkpoint(checkpoint, tensors, counters)
+        if watch is not None:
+            watch(moment)
+    return history

@@ -1,0 +1,91 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta.checkpoint import read_checkpoint, write_checkpoint
+from neural_complexity.meta.session import Moment, Resume, meta_train
+from neural_complexity.meta.train import MetaLearner
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.seeding import stream
+from neural_complexity.tasks.sinusoid import Sinusoids
+
+family = Sinusoids(train_points=5, test_points=7)
+SAVE_EVERY = 3
+
+
+class KilledError(Exception):
+    pass
+
+
+def train(
+    recipe: Recipe, folder: Path | None, stop_after: int | None = None
+) -> tuple[dict[str, torch.Tensor], list[Moment]]:
+    """Trains to the end, or dies right after an iteration, between any two checkpoints."""
+    torch.manual_seed(0)
+    nc = NeuralComplexity.for_tasks(family.sample(64, stream(0, "units")), width=16)
+
+    def build(bank: Path | None, resume: Resume | None) -> MetaLearner:
+        return MetaLearner(
+            nc,
+            family,
+            recipe,
+            seed=0,
+            iterations=10,
+            updates=3,
+            batch=16,
+            tasks=8,
+            lr=0.01,
+            capacity=100,  # wraps several times
+            bank_folder=bank,
+            keep=SAVE_EVERY,
+            resume=resume,
+        )
+
+    def watch(moment: Moment) -> None:
+        if moment.iteration == stop_after:
+            raise KilledError
+
+    def validate(nc: NeuralComplexity) -> float:
+        return next(nc.parameters()).sum().item()
+
+    history = meta_train(
+        build,
+        validate=validate,
+        validate_every=2,
+        save_every=SAVE_EVERY,
+        folder=folder,
+        watch=watch,
+    )
+    return nc.state_dict(), [replace(moment, seconds=0.0) for moment in history]
+
+
+@pytest.mark.parametrize("stops", [[1], [2], [3], [4, 5], [3, 6, 8], [8, 8, 10]])
+def test_resumed_equals_uninterrupted(recipe: Recipe, tmp_path: Path, stops: list[int]) -> None:
+    weights, history = train(recipe, None)
+    for stop in stops:
+        with pytest.raises(KilledError):
+            train(recipe, tmp_path, stop_after=stop)
+    resumed_weights, resumed_history = train(recipe, tmp_path)
+    assert all(torch.equal(resumed_weights[name], value) for name, value in weights.items())
+    assert resumed_history == history
+
+
+def test_a_finished_session_is_not_repeated(recipe: Recipe, tmp_path: Path) -> None:
+    weights, history = train(recipe, tmp_path)
+    again, same = train(recipe, tmp_path, stop_after=1)  # would die if it iterated
+    assert all(torch.equal(again[name], value) for name, value in weights.items())
+    assert same == history
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    write_checkpoint(path, {"a": torch.ones(3)}, {"iteration": 1})
+    tensors, counters = read_checkpoint(path)
+    assert torch.equal(tensors["a"], torch.ones(3))
+    assert counters == {"iteration": 1}
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(ValueError, match="must be a checkpoint, got a damaged file"):
+        read_checkpoint(path)
