@@ -1,0 +1,122 @@
+"""The folder that a run leaves."""
+
+import dataclasses
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from neural_complexity.experiments.machine import machine
+from neural_complexity.experiments.rows import Row, commit, read_rows, write_rows
+from neural_complexity.files import read_json, write_bytes, write_json
+from neural_complexity.meta.session import Moment
+from neural_complexity.model.complexity import NeuralComplexity
+
+__all__ = ["RunFolder", "config_from_dict"]
+
+C = TypeVar("C")
+
+
+def config_from_dict(kind: type[C], values: dict[str, Any]) -> C:
+    """Builds a config from what `dataclasses.asdict` made of one.
+
+    Raises:
+        ValueError: If a field is unknown or missing.
+    """
+    hints = get_type_hints(kind)
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if set(values) != names:
+        odd = ", ".join(sorted(set(values) ^ names))
+        raise ValueError(
+            f"a config must have the fields of {kind.__qualname__}, got other ones ({odd})"
+        )
+    parts = {
+        name: config_from_dict(hints[name], value)
+        if dataclasses.is_dataclass(hints[name])
+        else value
+        for name, value in values.items()
+    }
+    return kind(**parts)
+
+
+class RunFolder:
+    """The files of one run, by what they are.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.work = path / "work"  # what an unfinished run needs to go on
+        self.figures = path / "figures"
+        self.report = path / "report.html"
+        self.tensorboard = path / "tensorboard"
+
+    def start(self, experiment: str, config: Any) -> None:
+        """Claims an empty or new folder for a run.
+
+        Raises:
+            ValueError: If there is something in it.
+        """
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ValueError(
+                f"--out must be a new or empty folder, got {self.path}; "
+                "choose another, or go on with the run in it by --resume"
+            )
+        self.work.mkdir(parents=True)
+        content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
+        write_json(self.path / "config.json", content)
+
+    def read_config(self) -> dict[str, Any]:
+        """Gives experiment, commit and config as the run was started.
+
+        Raises:
+            ValueError: If the folder holds no run.
+        """
+        if not (self.path / "config.json").is_file():
+            raise ValueError(f"{self.path} must be the folder of a run, got no config.json there")
+        content = read_json(self.path / "config.json")
+        if not {"experiment", "commit", "config"} <= set(content):
+            raise ValueError(f"{self.path / 'config.json'} must be of a run, got other content")
+        return content
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run's results are all there."""
+        return (self.path / "rows.jsonl").is_file()
+
+    def finish(
+        self,
+        rows: list[Row],
+        tensors: dict[str, Tensor],
+        networks: dict[str, NeuralComplexity],
+        history: dict[str, list[Moment]],
+    ) -> None:
+        """Writes the results; the rows come last and mark the run as finished."""
+        config = self.read_config()
+        for name, nc in networks.items():
+            nc.provenance = {**config, "commit": commit(), "network": name}
+            nc.save(self.path / f"nc-{name}.safetensors")
+        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        write_bytes(self.path / "figures.safetensors", save(whole))
+        moments = {name: [asdict(moment) for moment in m] for name, m in history.items()}
+        write_json(self.path / "run.json", {"machine": machine(), "history": moments})
+        write_rows(self.path / "rows.jsonl", rows)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def results(
+        self,
+    ) -> tuple[list[Row], dict[str, Tensor], dict[str, list[Moment]], dict[str, Any]]:
+        """Gives rows, figure tensors, history and the description of the machine.
+
+        Raises:
+            ValueError: If the run is not finished.
+        """
+        rows = read_rows(self.path / "rows.jsonl")
+        run = read_json(self.path / "run.json")
+        history = {name: [Moment(**m) for m in moments] for name, moments in run["history"].items()}
+        return rows, load_file(self.path / "figures.safetensors"), history, run["machine"]

@@ -1,0 +1,154 @@
+"""How an experiment meta-trains one NC, as part of its config."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta.session import Moment, Resume, Watch, meta_train
+from neural_complexity.meta.train import MetaLearner, Supervision
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.seeding import stream
+from neural_complexity.task import TaskFamily
+
+__all__ = ["Training", "check_device", "train_nc"]
+
+
+def check_device(device: str) -> None:
+    """Checks that tensors can be made on a device.
+
+    Raises:
+        ValueError: If they cannot.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise ValueError(f"device must be one that works here, got {device}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """An NC and its meta-training; the defaults are the paper's for the sinusoid (appendix C)."""
+
+    width: int = 1024
+    """Width d of every layer of NC."""
+    heads: int = 8
+    """Attention heads (the paper does not say)."""
+    encoder_layers: int = 3
+    """n_enc."""
+    decoder_layers: int = 3
+    """n_dec."""
+    query_skip: bool = False
+    """Whether the decoder also sees the test point's own embedding."""
+    observed_loss: bool = False
+    """Direct head: whether the observed training loss is subtracted, not predicted."""
+    pool_first: bool = True
+    """Direct head: whether test points are averaged before decoding."""
+    scale_by_width: bool = True
+    """Whether attention divides by the root of the whole width, as the official code does."""
+    supervision: Supervision = "set"
+    """One target per learner ("set", the paper) or per test point ("point")."""
+    belief_weight: float = 0.0
+    """Posterior head: how much the labels count beside the gaps."""
+    iterations: int = 5000
+    """Collections (the paper does not say)."""
+    updates: int = 10
+    """NC updates per collection (the paper does not say)."""
+    tasks: int = 512
+    """New tasks per collection (the paper does not say)."""
+    batch: int = 512
+    """Bank rows per NC update, bs."""
+    lr: float = 0.0005
+    """Adam's peak learning rate."""
+    capacity: int = 1_000_000
+    """Rows of the memory bank (the paper does not say)."""
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "updates", "tasks", "batch", "capacity"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.lr > 0:
+            raise ValueError(f"lr must be positive, got {self.lr}")
+        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+            raise ValueError(
+                f"width must be a multiple of heads, got width={self.width}, heads={self.heads}"
+            )
+
+
+def train_nc(
+    training: Training,
+    head: Literal["posterior", "direct"],
+    family: TaskFamily,
+    recipe: Recipe,
+    *,
+    seed: int,
+    device: str,
+    validate: Callable[[NeuralComplexity], float],
+    folder: Path | None = None,
+    watch: Watch | None = None,
+) -> tuple[NeuralComplexity, list[Moment]]:
+    """Meta-trains one NC, going on where an earlier run in `folder` stopped.
+
+    Args:
+        training: The settings.
+        head: Which head.
+        family: Where tasks come from.
+        recipe: How learners learn.
+        seed: The one seed of all draws.
+        device: Where NC and learners live.
+        validate: Scores NC on held-out learners.
+        folder: Where checkpoint and bank are while it runs; in memory if `None`.
+        watch: Told after each iteration.
+
+    Returns:
+        NC and its scores on the way.
+    """
+    example = family.sample(4096, stream(seed, "units"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream(seed, "weights", head).initial_seed())
+        nc = NeuralComplexity.for_tasks(
+            example,
+            head=head,
+            loss=recipe.loss.name,
+            width=training.width,
+            heads=training.heads,
+            encoder_layers=training.encoder_layers,
+            decoder_layers=training.decoder_layers,
+            query_skip=training.query_skip,
+            observed_loss=training.observed_loss,
+            pool_first=training.pool_first and head == "direct",
+            scale_by_width=training.scale_by_width,
+        ).to(device)
+    save_every = max(1, training.iterations // 20)
+
+    def build(bank: Path | None, resume: Resume | None) -> MetaLearner:
+        return MetaLearner(
+            nc,
+            family,
+            recipe,
+            seed=seed,
+            iterations=training.iterations,
+            updates=training.updates,
+            batch=training.batch,
+            tasks=training.tasks,
+            lr=training.lr,
+            capacity=training.capacity,
+            supervision=training.supervision,
+            belief_weight=training.belief_weight,
+            bank_folder=bank,
+            keep=save_every,
+            resume=resume,
+        )
+
+    history = meta_train(
+        build,
+        validate=validate,
+        validate_every=max(1, training.iterations // 20),
+        save_every=save_every,
+        folder=folder,
+        watch=watch,
+    )
+    return nc, history
