@@ -1,0 +1,168 @@
+"""The command `neural-complexity`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+
+from neural_complexity.display import Display
+from neural_complexity.experiments import sinusoid
+from neural_complexity.experiments.folder import RunFolder, config_from_dict
+from neural_complexity.experiments.machine import hold_memory
+from neural_complexity.experiments.rows import commit
+from neural_complexity.files import write_text
+from neural_complexity.report import sinusoid as sinusoid_report
+from neural_complexity.report.page import render
+from neural_complexity.report.tables import to_rich
+
+__all__ = ["main"]
+
+EXPERIMENTS = {sinusoid.NAME: (sinusoid, sinusoid_report)}
+DEFAULT_PRESET = "cpu"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        arguments: What follows the command's name; the process's own if `None`.
+
+    Returns:
+        The exit code: 0, or 1 after an error, which is then one sentence on standard error.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    parser = _parser()
+    options, rest = parser.parse_known_args([word for word in words if word != "--debug"])
+    try:
+        if options.command == "run":
+            _run(options, rest)
+        elif rest:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        elif options.command == "list":
+            _list()
+        else:
+            _report(RunFolder(options.folder))
+    except KeyboardInterrupt:
+        print("stopped; go on with --resume and the folder of the run", file=sys.stderr)
+        return 130
+    except (ValueError, TypeError, OSError, FloatingPointError) as error:
+        if debug:
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="neural-complexity",
+        description="Learn to predict the generalization gap, and train better models with it.",
+        epilog="--debug after any command shows the traceback of an error.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("list", help="show the experiments")
+    run = commands.add_parser(
+        "run",
+        help="run an experiment",
+        usage="neural-complexity run NAME [--preset PRESET] [--out DIR | --resume DIR] [--FIELD X]",
+        allow_abbrev=False,
+        add_help=False,
+    )
+    run.add_argument("name", nargs="?", metavar="NAME", help="one of: " + ", ".join(EXPERIMENTS))
+    run.add_argument("--preset", help=f"sizes to start from (default: {DEFAULT_PRESET})")
+    run.add_argument("--out", type=Path, help="a new folder (default: runs/NAME-PRESET-SEED)")
+    run.add_argument("--resume", type=Path, help="the folder of a run to go on with")
+    run.add_argument("-h", "--help", action="store_true", help="show this and all config fields")
+    run.set_defaults(parser=run)
+    report = commands.add_parser("report", help="draw tables, figures and page of a run again")
+    report.add_argument("folder", type=Path, metavar="DIR")
+    return parser
+
+
+def _list() -> None:
+    for name, (module, _) in EXPERIMENTS.items():
+        summary = (module.__doc__ or "").splitlines()[0]
+        print(f"{name:12} {summary}  presets: {', '.join(module.PRESETS)}")
+
+
+def _run(options: argparse.Namespace, rest: list[str]) -> None:
+    if options.help and options.name is None:
+        options.parser.print_help()
+        return
+    if options.name not in EXPERIMENTS:
+        given = options.name or "nothing"
+        raise ValueError(f"NAME must be one of {', '.join(EXPERIMENTS)}, got {given}")
+    module, _ = EXPERIMENTS[options.name]
+    if options.resume is not None:
+        if rest or options.preset or options.out:
+            raise ValueError("--resume keeps the config of its run, got further options")
+        folder = RunFolder(options.resume)
+        config = _resumed_config(folder, options.name, module)
+    else:
+        preset = options.preset or DEFAULT_PRESET
+        if preset not in module.PRESETS:
+            raise ValueError(f"--preset must be one of {', '.join(module.PRESETS)}, got {preset}")
+        if options.help:
+            options.parser.print_help()
+            print(f"\nfields of the config, with the values of preset {preset}:\n")
+        config = tyro.cli(
+            module.Config,
+            args=[*rest, "--help"] if options.help else rest,
+            default=module.PRESETS[preset](),
+            prog=f"neural-complexity run {options.name}",
+            config=(tyro.conf.FlagConversionOff,),
+        )
+        folder = RunFolder(options.out or Path(f"runs/{options.name}-{preset}-{config.seed}"))
+        folder.start(options.name, config)
+    _work(folder, module, config)
+
+
+def _resumed_config(folder: RunFolder, name: str, module: Any) -> Any:
+    started = folder.read_config()
+    if started["experiment"] != name:
+        raise ValueError(f"--resume must be a run of {name}, got one of {started['experiment']}")
+    if started["commit"] != commit():
+        print(f"note: started at {started['commit']}, goes on at {commit()}", file=sys.stderr)
+    return config_from_dict(module.Config, started["config"])
+
+
+def _work(folder: RunFolder, module: Any, config: Any) -> None:
+    if not folder.finished:
+        hold_memory()
+        with Display(Console(stderr=True), folder) as display:
+            outcome = module.run(config, folder=folder.work, tell=display.tell)
+        folder.finish(outcome.rows, outcome.tensors, outcome.networks, outcome.history)
+    _report(folder)
+
+
+def _report(folder: RunFolder) -> None:
+    # Piped into a file there is no width to ask for, and eighty columns break the tables.
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    started = folder.read_config()
+    if started["experiment"] not in EXPERIMENTS:
+        raise ValueError(
+            f"{folder.path} must be a run of {', '.join(EXPERIMENTS)}, got {started['experiment']}"
+        )
+    _, report = EXPERIMENTS[started["experiment"]]
+    rows, tensors, history, machine = folder.results()
+    tables = report.tables(rows)
+    figures = report.figures(tensors, history, folder.figures)
+    seconds = {name: round(moments[-1].seconds, 1) for name, moments in history.items()}
+    details = {
+        "commit": rows[0].commit,
+        "seed": rows[0].seed,
+        "seconds of meta-training": seconds,
+        "machine": machine,
+        "config": started["config"],
+    }
+    write_text(folder.report, render(report.TITLE, report.LEAD, tables, figures, details))
+    for table in tables:
+        console.print(to_rich(table))
+    console.print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in seconds.items())}")
+    console.print(f"report: {folder.report}")

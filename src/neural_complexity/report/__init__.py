@@ -1,0 +1,1 @@
+"""Rows into tables, figures and one page."""

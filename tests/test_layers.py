@@ -1,0 +1,50 @@
+"""Data flows one way: a module imports its own layer or lower ones."""
+
+import ast
+from pathlib import Path
+
+import neural_complexity
+
+LAYERS = [
+    {"seeding", "task", "snapshot", "losses", "files"},
+    {"tasks"},
+    {"learners"},
+    {"memory"},
+    {"model"},
+    {"regularizers"},
+    {"meta"},
+    {"experiments"},
+    {"report"},
+    {"display"},
+    {"cli"},
+]
+ROOT = Path(neural_complexity.__file__).parent
+
+
+def layer(module: str) -> int:
+    (found,) = (i for i, names in enumerate(LAYERS) if module in names)
+    return found
+
+
+def test_imports_respect_the_layers() -> None:
+    files = [path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py"]
+    assert len(files) > 20
+    for path in files:
+        own = layer(path.relative_to(ROOT).parts[0].removesuffix(".py"))
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                "neural_complexity."
+            ):
+                imported = (node.module or "").split(".")[1]
+                assert layer(imported) <= own, f"{path} imports {node.module}"
+
+
+def test_the_library_does_not_print() -> None:
+    for path in ROOT.rglob("*.py"):
+        if path.name in ("cli.py", "display.py"):
+            continue
+        calls = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+        ]
+        assert not [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"], path
