@@ -100,6 +100,17 @@ def test_memory_and_disk_give_the_same_rows(tmp_path: Path) -> None:
     assert type(on_disk) is Tensor  # a copy, not a window on the file
 
 
+def test_integer_labels_keep_their_type() -> None:
+    snapshot, Y_te = numbered(0, 3)
+    labels = Snapshot(*snapshot.tensors()[:1], snapshot.Y_tr.long(), *snapshot.tensors()[2:])
+    bank = MemoryBank(labels, Y_te.long(), capacity=5)
+    bank.add(labels, Y_te.long())
+    drawn, drawn_Y = bank.sample(20, stream(0, "x"))
+    assert drawn.Y_tr.dtype == drawn_Y.dtype == torch.int64
+    assert torch.equal(drawn.Y_tr[:, 0], drawn_Y[:, 0])
+    assert torch.equal(drawn.H_te[:, 0].long(), drawn_Y[:, 0])
+
+
 def test_a_full_disk_is_found_out_at_once_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +153,6 @@ def test_a_damaged_or_missing_bank_is_refused(tmp_path: Path) -> None:
     bank = make(8, tmp_path / "bank")
     with pytest.raises(ValueError, match="must not hold a memory bank yet"):
         make(8, bank.folder)
-    os.truncate(tmp_path / "bank" / "H_te", 10)
-    with pytest.raises(ValueError, match="H_te must be a file of 192 bytes"):
+    os.truncate(tmp_path / "bank" / "float64", 10)
+    with pytest.raises(ValueError, match="float64 must be a file of 960 bytes"):
         MemoryBank.open(tmp_path / "bank")

@@ -1,6 +1,7 @@
 """The memory bank: a ring of snapshots from which NC is trained."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,60 @@ from neural_complexity.snapshot import Snapshot
 
 __all__ = ["MemoryBank"]
 
-FIELDS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te", "Y_te")
 STATE = "bank.json"
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where each field stands in a row.
+
+    Fields of one type stand side by side, so that drawing a row touches one place in memory, not
+    six.
+    """
+
+    shapes: dict[str, tuple[int, ...]]  # by field
+    dtypes: dict[str, torch.dtype]  # by field
+
+    @classmethod
+    def of(cls, fields: dict[str, Tensor]) -> "_Layout":
+        shapes = {name: tuple(tensor.shape[1:]) for name, tensor in fields.items()}
+        return cls(shapes, {name: tensor.dtype for name, tensor in fields.items()})
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "_Layout":
+        shapes = {name: tuple(field["shape"]) for name, field in fields.items()}
+        return cls(shapes, {name: getattr(torch, field["dtype"]) for name, field in fields.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            name: {"shape": list(shape), "dtype": _name(self.dtypes[name])}
+            for name, shape in self.shapes.items()
+        }
+
+    def groups(self) -> dict[torch.dtype, list[str]]:
+        """Gives the fields of each type, in order."""
+        return {d: [n for n in self.shapes if self.dtypes[n] == d] for d in self.dtypes.values()}
+
+    def widths(self) -> dict[torch.dtype, int]:
+        """Gives how many numbers of each type a row has."""
+        sizes = {name: torch.Size(shape).numel() for name, shape in self.shapes.items()}
+        return {dtype: sum(sizes[n] for n in names) for dtype, names in self.groups().items()}
+
+    def pack(self, fields: dict[str, Tensor]) -> dict[torch.dtype, Tensor]:
+        """Joins fields (B, ...) to rows (B, width)."""
+        return {
+            dtype: torch.cat([fields[name].flatten(1) for name in names], dim=1)
+            for dtype, names in self.groups().items()
+        }
+
+    def unpack(self, rows: dict[torch.dtype, Tensor]) -> dict[str, Tensor]:
+        """Cuts rows (B, width) into fields (B, ...)."""
+        fields = {}
+        for dtype, names in self.groups().items():
+            sizes = [torch.Size(self.shapes[name]).numel() for name in names]
+            for name, part in zip(names, rows[dtype].split(sizes, dim=1), strict=True):
+                fields[name] = part.reshape(-1, *self.shapes[name])
+        return fields
 
 
 class MemoryBank:
@@ -49,12 +102,11 @@ class MemoryBank:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
         if slack < 0:
             raise ValueError(f"slack must not be negative, got {slack}")
-        shapes = {name: tuple(t.shape[1:]) for name, t in _fields(snapshot, Y_te).items()}
-        dtypes = {name: t.dtype for name, t in _fields(snapshot, Y_te).items()}
+        self._layout = _Layout.of(_fields(snapshot, Y_te))
         self.capacity, self.slack, self.folder = capacity, slack, folder
         self.count = 0  # rows ever added
         self.dropped = 0  # rows refused because they were not finite
-        self._rows = _allocate(shapes, dtypes, capacity + slack, folder)
+        self._rows = _allocate(self._layout.widths(), capacity + slack, folder)
         self.flush()
 
     @classmethod
@@ -76,7 +128,8 @@ class MemoryBank:
         bank = cls.__new__(cls)
         bank.folder, bank.capacity, bank.slack = folder, state["capacity"], state["slack"]
         bank.count, bank.dropped = state["count"], state["dropped"]
-        bank._rows = _map(folder, state["fields"], bank.capacity + bank.slack)
+        bank._layout = _Layout.from_json(state["fields"])
+        bank._rows = _map(folder, bank._layout.widths(), bank.capacity + bank.slack)
         if count is not None:
             if state["count"] - count > bank.slack:
                 raise ValueError(
@@ -105,29 +158,29 @@ class MemoryBank:
         """
         fields = {n: t.detach().to("cpu") for n, t in _fields(snapshot, Y_te).items()}
         for name, tensor in fields.items():
-            row = self._rows.get(name)
-            if tensor.shape[1:] != row.shape[1:] or tensor.dtype != row.dtype:
+            shape, dtype = self._layout.shapes[name], self._layout.dtypes[name]
+            if tensor.shape[1:] != shape or tensor.dtype != dtype:
                 raise ValueError(
-                    f"{name} must have rows of shape {tuple(row.shape[1:])} and {row.dtype}, "
+                    f"{name} must have rows of shape {shape} and {dtype}, "
                     f"got {tuple(tensor.shape[1:])} and {tensor.dtype}"
                 )
-        finite = torch.stack([_is_finite(t) for t in fields.values()]).all(dim=0)  # (B,)
+        rows = self._layout.pack(fields)
+        finite = torch.stack([_is_finite(part) for part in rows.values()]).all(dim=0)  # (B,)
         if not finite.all():
-            fields = {name: tensor[finite] for name, tensor in fields.items()}
+            rows = {dtype: part[finite] for dtype, part in rows.items()}
         stored = int(finite.sum())
         self.dropped += len(finite) - stored
-        self._write(fields, stored)
+        self._write(rows, stored)
         return stored
 
-    def _write(self, fields: dict[str, Tensor], stored: int) -> None:
+    def _write(self, rows: dict[torch.dtype, Tensor], stored: int) -> None:
         size = self.capacity + self.slack
-        skipped = max(0, stored - size)  # rows that this very call would overwrite
-        done = skipped
+        done = max(0, stored - size)  # rows that this very call would overwrite are skipped
         while done < stored:
             start = (self.count + done) % size
             run = min(stored - done, size - start)
-            for name, tensor in fields.items():
-                self._rows.get(name)[start : start + run] = tensor[done : done + run]
+            for dtype, part in rows.items():
+                self._rows.get(_name(dtype))[start : start + run] = part[done : done + run]
             done += run
         self.count += stored
 
@@ -148,19 +201,20 @@ class MemoryBank:
             raise ValueError("the bank must hold rows before it can be sampled, got none")
         age = torch.randint(len(self), (batch,), generator=generator)
         index = (self.count - 1 - age) % (self.capacity + self.slack)
-        rows = {name: torch.index_select(self._rows.get(name), 0, index) for name in FIELDS}
-        Y_te = rows.pop("Y_te")
-        return Snapshot(**rows), Y_te
+        rows = {
+            dtype: torch.index_select(self._rows.get(_name(dtype)), 0, index)
+            for dtype in self._layout.widths()
+        }
+        fields = self._layout.unpack(rows)
+        Y_te = fields.pop("Y_te")
+        return Snapshot(**fields), Y_te
 
     def flush(self) -> None:
         """Brings a bank on disk to a state that `open` finds; in memory it does nothing."""
         if self.folder is None:
             return
-        fields = {
-            name: {"shape": list(t.shape[1:]), "dtype": str(t.dtype).removeprefix("torch.")}
-            for name, t in self._rows.items()
-        }
-        write_json(self.folder / STATE, {**self.state(), "fields": fields})
+        content = {**self.state(), "fields": self._layout.to_json()}
+        write_json(self.folder / STATE, content)
 
     def state(self) -> dict[str, int]:
         """Gives the counters that, with the rows on disk, are the bank."""
@@ -172,56 +226,47 @@ class MemoryBank:
         }
 
 
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _fields(snapshot: Snapshot, Y_te: Tensor) -> dict[str, Tensor]:
-    return {**{name: getattr(snapshot, name) for name in FIELDS[:-1]}, "Y_te": Y_te}
+    names = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te")
+    return {**dict(zip(names, snapshot.tensors(), strict=True)), "Y_te": Y_te}
 
 
-def _is_finite(tensor: Tensor) -> Tensor:
+def _is_finite(rows: Tensor) -> Tensor:
     """Tells for each row whether its sum of squares is finite, (B,)."""
-    if not tensor.is_floating_point():
-        return torch.ones(len(tensor), dtype=torch.bool)
-    return tensor.flatten(1).square().sum(dim=1).isfinite()
+    if not rows.is_floating_point():
+        return torch.ones(len(rows), dtype=torch.bool)
+    return rows.square().sum(dim=1).isfinite()
 
 
-def _allocate(
-    shapes: dict[str, tuple[int, ...]],
-    dtypes: dict[str, torch.dtype],
-    size: int,
-    folder: Path | None,
-) -> TensorDict:
+def _allocate(widths: dict[torch.dtype, int], size: int, folder: Path | None) -> TensorDict:
     if folder is None:
-        rows = {name: torch.zeros(size, *shapes[name], dtype=dtypes[name]) for name in FIELDS}
+        rows = {_name(d): torch.zeros(size, width, dtype=d) for d, width in widths.items()}
         return TensorDict(rows, batch_size=[size])
     if (folder / STATE).exists():
         raise ValueError(f"{folder} must not hold a memory bank yet, got {STATE} there")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        for name in FIELDS:
-            length = size * dtypes[name].itemsize * torch.Size(shapes[name]).numel()
-            with (folder / name).open("wb") as file:
+        for dtype, width in widths.items():
+            with (folder / _name(dtype)).open("wb") as file:
                 # Written through a map, a full disk would kill the process without a word.
-                os.posix_fallocate(file.fileno(), 0, length)
+                os.posix_fallocate(file.fileno(), 0, size * width * dtype.itemsize)
     except OSError:
-        for name in FIELDS:
-            (folder / name).unlink(missing_ok=True)
+        for dtype in widths:
+            (folder / _name(dtype)).unlink(missing_ok=True)
         raise
-    return _map(
-        folder,
-        {
-            name: {"shape": list(shapes[name]), "dtype": str(dtypes[name]).removeprefix("torch.")}
-            for name in FIELDS
-        },
-        size,
-    )
+    return _map(folder, widths, size)
 
 
-def _map(folder: Path, fields: dict[str, Any], size: int) -> TensorDict:
+def _map(folder: Path, widths: dict[torch.dtype, int], size: int) -> TensorDict:
     rows = {}
-    for name in FIELDS:
-        dtype = getattr(torch, fields[name]["dtype"])
-        shape = torch.Size([size, *fields[name]["shape"]])
-        length, path = shape.numel() * dtype.itemsize, folder / name
+    for dtype, width in widths.items():
+        length, path = size * width * dtype.itemsize, folder / _name(dtype)
         if not path.is_file() or path.stat().st_size != length:
             raise ValueError(f"{path} must be a file of {length} bytes, got another size or none")
-        rows[name] = MemoryMappedTensor.from_filename(path, dtype, shape)
+        shape = torch.Size([size, width])
+        rows[_name(dtype)] = MemoryMappedTensor.from_filename(path, dtype, shape)
     return TensorDict(rows, batch_size=[size])
