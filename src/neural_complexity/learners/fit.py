@@ -70,9 +70,11 @@ def fit(
             objective = objective + regularizer(h, snapshot)
         if snapshot is not None and observe is not None:
             observe(step, snapshot.detach())
-        descent.zero_grad()
         # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
-        objective.sum().backward(inputs=parameters)
+        # Handed over as they are: `backward` would copy them first, into the parameters' layout.
+        gradients = torch.autograd.grad(objective.sum(), parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
         descent.step()
     if observe is not None:
         with torch.no_grad():
