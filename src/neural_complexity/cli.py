@@ -17,7 +17,7 @@ from neural_complexity.experiments.rows import commit
 from neural_complexity.files import write_text
 from neural_complexity.report import sinusoid as sinusoid_report
 from neural_complexity.report.page import render
-from neural_complexity.report.tables import to_rich
+from neural_complexity.report.tables import to_markdown, to_rich
 
 __all__ = ["main"]
 
@@ -162,7 +162,12 @@ def _report(folder: RunFolder) -> None:
         "config": started["config"],
     }
     write_text(folder.report, render(report.TITLE, report.LEAD, tables, figures, details))
+    write_text(folder.path / "tables.md", "\n".join(to_markdown(table) for table in tables))
     for table in tables:
         console.print(to_rich(table))
     console.print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in seconds.items())}")
     console.print(f"report: {folder.report}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -69,7 +69,11 @@ class RunFolder:
             )
         self.work.mkdir(parents=True)
         content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
-        write_json(self.path / "config.json", content)
+        try:
+            write_json(self.path / "config.json", content)
+        except OSError:
+            shutil.rmtree(self.path)
+            raise
 
     def read_config(self) -> dict[str, Any]:
         """Gives experiment, commit and config as the run was started.

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity.experiments.rows import Row
-from neural_complexity.experiments.sinusoid import PAPER_R2
+from neural_complexity.experiments.sinusoid import HEADS, PAPER_R2
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment
 from neural_complexity.report.drawing import COLORS, STYLE, save
@@ -20,13 +20,11 @@ __all__ = ["LEAD", "TITLE", "figures", "tables"]
 
 TITLE = "Sinusoid regression"
 LEAD = (
-    "NC meta-trained on sinusoids A sin(x + b), 10 training and 15 test points, judged on "
-    "held-out tasks. "
-    "A learner regularized by NC descends its training loss plus the gap that NC predicts. "
-    "Transductive: NC "
-    "judges the learner on the unlabelled test inputs themselves, as in the paper; inductive: "
-    "on other "
-    "unlabelled inputs. The oracle descends the test loss itself: no gap predictor can do better."
+    "NC meta-trained on sinusoids A sin(x + b), 10 training and 15 test points, judged on held-out "
+    "tasks. A learner regularized by NC descends its training loss plus the gap that NC predicts. "
+    "Transductive: NC judges the learner on the unlabelled test inputs themselves, as in the "
+    "paper; inductive: on other unlabelled inputs. The oracle descends the test loss itself: no "
+    "gap predictor can do better."
 )
 TASKS_SHOWN = 6
 
@@ -45,7 +43,8 @@ def _losses(rows: list[Row]) -> Table:
         belief = find(rows, method, "no learner", "test loss")
         found = [belief or find(rows, method, s, "test loss") for s in settings]
         share = find(rows, method, settings[-1], "share of oracle")
-        lines.append((method, *(show(row) for row in found), show(share, digits=3)))
+        digits = 2 if belief is None else 4
+        lines.append((method, *(show(row, digits) for row in found), show(share, digits=4)))
     for name, method in (("none", "none"), ("NC", "NC direct, transductive")):
         found = [find(rows, method, s, "test loss") for s in settings]
         published = ["" if r is None or r.paper is None else f"{r.paper:.2f}" for r in found]
@@ -54,8 +53,7 @@ def _losses(rows: list[Row]) -> Table:
         f"Test loss after learner steps, {rows[0].n:,} held-out tasks",
         ("regularizer", *settings, "share of oracle"),
         tuple(lines),
-        f"Value ± 95 % interval over tasks. Share of oracle: of its improvement, at "
-        f"{settings[-1]}. "
+        f"Value ± 95 % interval over tasks. Share of oracle at {settings[-1]}. "
         "NC's beliefs are its own mean for y, used as a predictor without any learner.",
     )
 
@@ -72,8 +70,7 @@ def _fits(rows: list[Row]) -> Table:
         ("gap predictor", "R2", "correlation", "MAE"),
         tuple(lines),
         "Value ± 95 % interval over tasks, for learners after their last step. R2 is the "
-        "coefficient "
-        "of determination.",
+        "coefficient of determination.",
     )
 
 
@@ -86,22 +83,21 @@ def figures(
             Figure(
                 save(_gap_fit(tensors), folder, "gap-fit"),
                 "Predicted against true gap",
-                "One dot per held-out task, after the learner's last step (the paper's figure 4: "
-                "R2 = 0.9589). Left: plain learners. Right: learners regularized by the same NC.",
+                "One dot per held-out task, after the learner's last step; the outermost 0.2 % of "
+                f"tasks are cut off. The paper's R2 is {PAPER_R2}. Left: plain learners. Right: "
+                "learners regularized by the same NC.",
             ),
             Figure(
                 save(_curves(tensors), folder, "learning-curves"),
                 "Train and test loss while learning",
                 "Mean over held-out tasks; test solid, train dashed. With NC the test loss "
-                "stays below "
-                "the train loss, as in the paper's figure 7.",
+                "stays below the train loss, as in the paper.",
             ),
             Figure(
                 save(_tasks(tensors), folder, "tasks"),
                 "What NC sees, point by point",
-                "Plain learners, from the smallest to the largest gap predicted by the "
-                "posterior head. "
-                "Above: training points, test targets (never shown to NC) and the learner's "
+                "Plain learners, from the smallest to the largest gap predicted by the posterior "
+                "head. Above: training points, test targets (never shown to NC) and the learner's "
                 "predictions. Below: each test point's loss minus the training loss, and NC's "
                 "estimate.",
             ),
@@ -115,10 +111,9 @@ def figures(
 
 
 def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
-    heads = [name.rsplit("/", 1)[1] for name in tensors if name.startswith("points/")]
-    canvas = Canvas(figsize=(6.4, 3.1 * len(heads)), layout="constrained")
-    axes = canvas.subplots(len(heads), 2, squeeze=False)
-    for i, head in enumerate(heads):
+    canvas = Canvas(figsize=(6.4, 3.1 * len(HEADS)), layout="constrained")
+    axes = canvas.subplots(len(HEADS), 2)
+    for i, head in enumerate(HEADS):
         for j, kind in enumerate(("unregularized", "regularized")):
             ax: Axes = axes[i, j]
             true, predicted = tensors[f"gap/{kind}/{head}"], tensors[f"predicted/{kind}/{head}"]
@@ -143,6 +138,9 @@ def _curves(tensors: dict[str, Tensor]) -> Canvas:
     }
     for method, color in shown.items():
         label = method.removesuffix(", transductive")
+        if method == "oracle":  # as dots: the posterior head's curve is the same line
+            ax.plot(tensors[f"loss_te/{method}"], "o", ms=3.5, color=COLORS[color], label=label)
+            continue
         ax.plot(tensors[f"loss_te/{method}"], color=COLORS[color], label=label)
         ax.plot(tensors[f"loss_tr/{method}"], color=COLORS[color], ls="--", lw=1)
     ax.plot([], color=COLORS["target"], label="test")
@@ -156,8 +154,8 @@ def _tasks(tensors: dict[str, Tensor]) -> Canvas:
     points = tensors["points/posterior"]
     order = points.mean(dim=1).argsort()
     picks = order[np.linspace(0, len(order) - 1, TASKS_SHOWN).round().astype(int)]
-    canvas = Canvas(figsize=(10, 4.4), layout="constrained")
-    axes = canvas.subplots(2, TASKS_SHOWN, sharex=True, sharey="row", height_ratios=(3, 2))
+    canvas = Canvas(figsize=(11, 4.4), layout="constrained")
+    axes = canvas.subplots(2, TASKS_SHOWN, sharex=True, height_ratios=(3, 2))
     for column, task in zip(axes.T, picks.tolist(), strict=True):
         _one_task(column, tensors, task)
     axes[0, 0].set_ylabel("y")

@@ -1,0 +1,237 @@
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from neural_complexity.cli import main
+from neural_complexity.experiments.rows import read_rows
+from neural_complexity.model.complexity import NeuralComplexity
+
+TINY = [
+    "--preset=smoke",
+    "--eval-tasks=64",
+    *(
+        f"--{head}.{field}={value}"
+        for head in ("posterior", "direct")
+        for field, value in (("iterations", 12), ("tasks", 16), ("capacity", 900), ("updates", 4))
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def single_precision() -> None:
+    torch.set_default_dtype(torch.float32)  # as users run it
+
+
+def command(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "neural_complexity.cli", *arguments]
+    return subprocess.run(line, check=False, capture_output=True, text=True, **options)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    done = command("run", "sinusoid", *TINY, "--out", str(folder))
+    assert done.returncode == 0, done.stderr
+    # No bars where nobody watches: a few plain lines, the table on standard output.
+    assert "posterior 12/12" in done.stderr
+    assert "\x1b" not in done.stderr + done.stdout
+    for word in ("Test loss after learner steps", "the paper's NC", "oracle", "report.html"):
+        assert word in done.stdout
+    return folder
+
+
+def test_a_run_leaves_all_its_files_and_nothing_unfinished(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert {
+        "config.json",
+        "rows.jsonl",
+        "run.json",
+        "figures",
+        "report.html",
+        "tables.md",
+        "nc-posterior.safetensors",
+        "nc-direct.safetensors",
+        "tensorboard",
+    } <= names
+    assert "work" not in names
+    assert {path.name for path in (finished / "figures").glob("*.png")} == {
+        "gap-fit.png",
+        "learning-curves.png",
+        "meta-training.png",
+        "tasks.png",
+    }
+    assert list((finished / "tensorboard").iterdir())
+    nc = NeuralComplexity.load(finished / "nc-posterior.safetensors")
+    assert nc.provenance["config"]["seed"] == 0
+    rows = read_rows(finished / "rows.jsonl")
+    page = (finished / "report.html").read_text()
+    assert f"{rows[0].value:.2f} ± {rows[0].ci95:.2f}" in page
+
+
+def test_the_report_can_be_drawn_again(finished: Path) -> None:
+    before = (finished / "report.html").read_text()
+    (finished / "report.html").unlink()
+    done = command("report", str(finished))
+    assert done.returncode == 0, done.stderr
+    assert (finished / "report.html").read_text() == before
+
+
+@pytest.mark.parametrize("head", ["posterior", "direct"])
+def test_killed_at_any_moment_and_resumed_the_rows_are_the_same(
+    finished: Path, tmp_path: Path, head: str
+) -> None:
+    folder = tmp_path / "killed"
+    line = [sys.executable, "-m", "neural_complexity.cli", "run", "sinusoid", *TINY]
+    process = subprocess.Popen([*line, "--out", str(folder)], stderr=subprocess.DEVNULL)
+    checkpoint = folder / "work" / head / "checkpoint.safetensors"
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (folder / "rows.jsonl").exists()
+    done = command("run", "sinusoid", "--resume", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert (folder / "rows.jsonl").read_text() == (finished / "rows.jsonl").read_text()
+
+
+def test_resuming_a_finished_run_only_reports(finished: Path) -> None:
+    before = (finished / "rows.jsonl").stat().st_mtime_ns
+    assert command("run", "sinusoid", "--resume", str(finished)).returncode == 0
+    assert (finished / "rows.jsonl").stat().st_mtime_ns == before
+
+
+def test_the_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "sinusoid" in capsys.readouterr().out
+
+
+def test_help_shows_every_field_of_the_config(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "sinusoid", "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    for word in ("--preset", "--resume", "--seed", "--posterior.width"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "cosine"], "NAME must be one of sinusoid, got cosine"),
+        (["run"], "NAME must be one of sinusoid, got nothing"),
+        (
+            ["run", "sinusoid", "--preset", "huge"],
+            "--preset must be one of smoke, cpu, paper, got huge",
+        ),
+        (["run", "sinusoid", "--resume", "nowhere"], "nowhere must be the folder of a run"),
+        (
+            ["run", "sinusoid", "--resume", ".", "--seed", "3"],
+            "--resume keeps the config of its run",
+        ),
+        (["run", "sinusoid", "--out", "full"], "--out must be a new or empty folder, got full"),
+        (["report", "nowhere"], "nowhere must be the folder of a run, got no config.json there"),
+        (["report", "full"], "full must be the folder of a run"),
+        (["report", "broken"], "broken/config.json must hold JSON, got something else"),
+        (["report", "foreign"], "foreign must be a run of sinusoid, got weather"),
+        (["report", "started"], "started/rows.jsonl must hold the rows of a finished run"),
+        (
+            ["run", "sinusoid", "--resume", "foreign"],
+            "--resume must be a run of sinusoid, got one of weather",
+        ),
+        (["run", "sinusoid", "--resume", "started"], "a config must have the fields of Config"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_an_exit_code(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("full", "broken", "foreign", "started"):
+        Path(folder).mkdir()
+    Path("full/thesis.tex").touch()
+    Path("broken/config.json").write_text("{")
+    content = {"experiment": "weather", "commit": "c", "config": {}}
+    Path("foreign/config.json").write_text(json.dumps(content))
+    Path("started/config.json").write_text(json.dumps({**content, "experiment": "sinusoid"}))
+    before = sorted(tmp_path.rglob("*"))
+    assert main(arguments) == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("error: ")
+    assert sentence in message
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--posterior.depth", "3"], "Unrecognized options: --posterior.depth"),
+        (["--posterior.width", "wide"], "invalid literal for int()"),
+        (["--posterior.capacity", "0"], "capacity must be at least 1, got 0"),
+        (["--device", "abacus"], "device must be one that works here, got abacus"),
+    ],
+)
+def test_bad_fields_are_refused_before_anything_is_written(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "sinusoid", *arguments])
+    assert stopped.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback() -> None:
+    done = command("report", "nowhere", "--debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("room", [100, 30_000])
+def test_without_room_on_disk_there_is_one_sentence_and_no_half_written_file(
+    tmp_path: Path, room: int
+) -> None:
+    """A limit on file sizes fails the same calls as a full disk: the config, then the bank."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    folder = tmp_path / "run"
+    done = command("run", "sinusoid", *TINY, "--out", str(folder), preexec_fn=limit)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: [Errno")
+    whole = [path for path in folder.rglob("*") if path.is_file()]
+    left = {path.name for path in whole if "tensorboard" not in path.parts}
+    assert left <= {"config.json"}
+    if room == 100:
+        assert not folder.exists()
+    else:  # with room again, the same folder goes on
+        assert command("run", "sinusoid", "--resume", str(folder)).returncode == 0
+
+
+def test_a_write_error_names_the_file(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o755)
+    target = tmp_path / "file"
+    target.touch()
+    done = command("run", "sinusoid", *TINY, "--out", str(target))
+    assert done.returncode == 1
+    assert f"--out must be a new or empty folder, got {target}" in done.stderr

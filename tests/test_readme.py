@@ -1,0 +1,25 @@
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_example_of_the_readme_runs_and_nc_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    torch.set_default_dtype(torch.float32)  # as users run it
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len([line for line in example.splitlines() if line.strip()]) <= 20
+    exec(compile(example, "README.md", "exec"), {})
+    output = capsys.readouterr().out
+    predicted, true, plain, with_nc = (float(x) for x in re.findall(r"-?\d+\.\d+", output))
+    assert abs(predicted - true) < 0.1 * abs(true)
+    assert with_nc < 0.8 * plain
+
+
+def test_relative_links_of_the_documents_lead_somewhere() -> None:
+    for document in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):
+            if "://" not in link:
+                assert (document.parent / link).exists(), f"{document.name}: {link}"
