@@ -1,0 +1,95 @@
+"""512 learners at once against one after another, and against a hand-written network."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from neural_complexity.learners.networks import mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import squared_error
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.regularizers.nc import nc_penalty
+from neural_complexity.seeding import stream
+from neural_complexity.task import Task
+from neural_complexity.tasks.sinusoid import Sinusoids
+from timing import Ratio, seconds_each, show
+
+B, STEPS, LR = 512, 16, 0.01
+make = partial(mlp, 1, (40, 40), 1)
+
+
+def one_after_another(task: Task, learners: int) -> None:
+    """The plain way: one module, one optimizer, one task at a time."""
+    for b in range(learners):
+        h = make()
+        optimizer = torch.optim.SGD(h.parameters(), lr=LR)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            (h(task.X_tr[b]) - task.Y_tr[b]).square().mean().backward()
+            optimizer.step()
+
+
+def by_hand(task: Task) -> None:
+    """The fast way for this one network: stacked weights and `baddbmm`, no library."""
+
+    def weight(fan_in: int, fan_out: int) -> Tensor:
+        return torch.empty(B, fan_in, fan_out).uniform_(-(fan_in**-0.5), fan_in**-0.5)
+
+    sizes = ((1, 40), (40, 40), (40, 1))
+    weights = [weight(*size).requires_grad_() for size in sizes]
+    biases = [weight(i, o)[:, :1].contiguous().requires_grad_() for i, o in sizes]
+    parameters = [*weights, *biases]
+    for _ in range(STEPS):
+        e = task.X_tr
+        for layer in range(3):
+            e = torch.baddbmm(biases[layer], e, weights[layer])
+            e = e.relu() if layer < 2 else e
+        loss = (e - task.Y_tr).square().mean(dim=(1, 2)).sum()
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            torch._foreach_add_(parameters, gradients, alpha=-LR)
+
+
+def main() -> None:
+    task = Sinusoids().sample(B, stream(0, "benchmark"))
+    recipe = Recipe(make=make, loss=squared_error, steps=STEPS, lr=LR)
+    generator = stream(0, "learners")
+    part = B // 16
+    plain, hand, ours = seconds_each(
+        lambda: one_after_another(task, part),
+        lambda: by_hand(task),
+        lambda: recipe.train(task, generator),
+    )
+    plain *= B / part
+    ratios = [
+        Ratio(
+            "512 learners x 16 steps: one by one / batched",
+            plain / ours,
+            ">= 30",
+            plain / ours >= 30,
+            f"{ours * 1e3:.0f} ms batched, construction included",
+        ),
+        Ratio(
+            "512 learners x 16 steps: batched / hand-written baddbmm",
+            ours / hand,
+            "<= 1.5",
+            ours / hand <= 1.5,
+            f"{hand * 1e3:.0f} ms by hand",
+        ),
+    ]
+    for head in ("posterior", "direct"):
+        nc = NeuralComplexity.for_tasks(task, head=head)
+        regularized, plain_fit = seconds_each(
+            lambda nc=nc: recipe.train(task, generator, regularizer=nc_penalty(nc, task)),  # type: ignore[misc]
+            lambda: recipe.train(task, generator),
+            rounds=5,
+        )
+        ratio = regularized / plain_fit
+        note = "width 128, all 16 steps"
+        ratios.append(Ratio(f"regularized / plain step, {head} head", ratio, "none", True, note))
+    show(ratios)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""An NC training step against the machine's own matmul peak."""
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from neural_complexity.experiments.machine import hold_memory
+from neural_complexity.meta.train import nc_loss
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.tasks.sinusoid import Sinusoids
+from timing import Ratio, matmul_peak, seconds_each, show
+
+BATCH = 512
+
+
+def measure(width: int, bar: float, rounds: int) -> Ratio:
+    task = Sinusoids().sample(BATCH, stream(0, "benchmark"))
+    nc = NeuralComplexity.for_tasks(task, head="direct", width=width)
+    adam = torch.optim.Adam(nc.parameters(), lr=1e-3, fused=True)
+    snapshot = Snapshot(
+        task.X_tr, task.Y_tr, torch.randn_like(task.Y_tr), task.X_te, torch.randn_like(task.Y_te)
+    )
+
+    def step() -> None:
+        adam.zero_grad()
+        nc_loss(nc, snapshot, task.Y_te).backward()
+        adam.step()
+
+    with FlopCounterMode(display=False) as counter:
+        step()
+    product, operations = matmul_peak()
+    step_seconds, product_seconds = seconds_each(step, product, rounds=rounds)
+    rate = counter.get_total_flops() / step_seconds
+    peak = operations / product_seconds
+    return Ratio(
+        f"NC step at width {width}, batch {BATCH}: share of matmul peak",
+        rate / peak,
+        f">= {bar}",
+        rate / peak >= bar,
+        f"{rate / 1e9:.0f} of {peak / 1e9:.0f} GFLOP/s, {step_seconds * 1e3:.0f} ms",
+    )
+
+
+def main() -> None:
+    hold_memory()
+    show([measure(128, 0.4, 60), measure(256, 0.4, 30), measure(1024, 0.75, 5)])
+
+
+if __name__ == "__main__":
+    main()
