@@ -1,0 +1,39 @@
+PYTHON ?= python3
+BIN := .venv/bin
+RUN ?= runs/sinusoid
+
+.PHONY: install run test lint bench docs
+.DEFAULT_GOAL := run
+
+# Done anew only when the list of dependencies changes.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,tensorboard]"
+	touch $@
+
+install: .venv/installed
+
+# Goes on where it was stopped; a finished run is only shown again.
+run: install
+	@if [ -f $(RUN)/config.json ]; then \
+	  $(BIN)/neural-complexity run sinusoid --resume $(RUN); \
+	else \
+	  $(BIN)/neural-complexity run sinusoid --preset cpu --out $(RUN); \
+	fi
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: install
+	rm -f benchmarks/last-run.jsonl
+	cd benchmarks && for name in learners nc_step bank; do ../$(BIN)/python $$name.py || exit 1; done
+
+docs: install
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/mkdocs build --strict
