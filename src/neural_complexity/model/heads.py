@@ -63,14 +63,14 @@ class SetNetwork(nn.Module):
             raise ValueError(f"decoder_layers must be at least 2, got {decoder_layers}")
         self.heads, self.pool_first, self.scale_by_width = heads, pool_first, scale_by_width
         self.encoder = nn.Sequential(*_hidden(features, width, encoder_layers))
-        # Products that share an input are one: K with V, and Q with the decoder's view of the
-        # query. A bias of K would not change the attention, and one of V is a bias of what follows.
+        # Products that share an input are one: K with V, Q with the decoder's view of the point.
+        # None has a bias: K's would not change the attention, the others follow from later ones.
         self.on_train = nn.Linear(width, 2 * width, bias=False)
         self.on_targets = nn.Linear(targets, width, bias=False)
-        self.on_test = nn.Linear(width, 2 * width if query_skip else width)
+        self.on_test = nn.Linear(width, 2 * width if query_skip else width, bias=False)
         self.on_attention = nn.Linear(width, width)
         self.decoder = nn.Sequential(
-            nn.ReLU(inplace=True),
+            nn.ReLU(),
             *_hidden(width, width, decoder_layers - 2),
             nn.Linear(width, outputs),
         )
@@ -87,17 +87,17 @@ class SetNetwork(nn.Module):
             One row per test point, (B, N, outputs).
         """
         (B, M, _), N = F_tr.shape, F_te.shape[1]
-        # All points in one product; cut along the first axis, each part stays in one piece.
-        both = torch.cat([F_tr.flatten(0, 1), F_te.flatten(0, 1)])  # (BM + BN, features)
-        e_tr, e_te = self.encoder(both).split([B * M, B * N])
-        K, V = self.on_train(e_tr).view(B, M, -1).chunk(2, dim=-1)  # (B, M, E)
-        V = V + self.on_targets(Y_tr)
-        Q, *skip = self.on_test(e_te).view(B, N, -1).split(K.shape[-1], dim=-1)  # (B, N, E)
+        # Layers see points one after another, (BM, ...): over three axes a ReLU would write over a
+        # view, which autograd pays for with copies. A product for both sets would have to be cut.
+        K, V = self.on_train(self.encoder(F_tr.flatten(0, 1))).view(B, M, -1).chunk(2, dim=-1)
+        V = V + self.on_targets(Y_tr)  # (B, M, E)
+        on_test = self.on_test(self.encoder(F_te.flatten(0, 1))).view(B, N, -1)
+        Q, *skip = on_test.split(K.shape[-1], dim=-1)  # (B, N, E)
         e_att = attend(Q, K, V, heads=self.heads, scale_by_width=self.scale_by_width)
         e = sum(skip, self.on_attention(e_att))  # (B, N, E)
         if self.pool_first:
             e = e.mean(dim=1, keepdim=True)  # (B, 1, E)
-        out: Tensor = self.decoder(e)
+        out: Tensor = self.decoder(e.flatten(0, 1)).view(B, e.shape[1], -1)
         return out.expand(-1, N, -1)
 
 
