@@ -1,5 +1,6 @@
 """What a person sees while a run is under way."""
 
+import math
 import sys
 import time
 from types import TracebackType
@@ -8,7 +9,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from neural_complexity.experiments.folder import RunFolder
-from neural_complexity.meta.session import Moment
 
 __all__ = ["Display"]
 
@@ -50,31 +50,29 @@ class Display:
         if self.writer is not None:
             self.writer.close()
 
-    def tell(self, name: str, moment: Moment) -> None:
-        """Shows where the meta-training of one NC stands."""
-        facts = _facts(moment)
-        if name not in self.bars:
-            self.bars[name] = self.progress.add_task(name, total=moment.iterations, facts=facts)
-        self.progress.update(self.bars[name], completed=moment.iteration, facts=facts)
-        finished = moment.iteration == moment.iterations
-        due = time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES or finished
+    def tell(
+        self, stage: str, done: int, total: int, seconds: float, facts: dict[str, float]
+    ) -> None:
+        """Shows where a stage of the run stands."""
+        left = f"{seconds / done * (total - done):.0f} s left" if done < total else "done"
+        text = "  ".join([left, *(f"{name} {_number(x)}" for name, x in facts.items())])
+        if stage not in self.bars:
+            self.bars[stage] = self.progress.add_task(stage, total=total, facts=text)
+        self.progress.update(self.bars[stage], completed=done, facts=text)
+        due = time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES or done == total
         if not self.console.is_terminal and due:
             self.last_line = time.monotonic()
-            print(f"{name} {moment.iteration}/{moment.iterations}  {facts}", file=sys.stderr)
+            print(f"{stage} {done}/{total}  {text}", file=sys.stderr)
         if self.writer is not None:
-            for field in ("loss", "r2", "bank", "dropped"):
-                value = getattr(moment, field)
-                if value == value:  # no score yet
-                    self.writer.add_scalar(f"{name}/{field}", value, moment.iteration)
+            for name, value in facts.items():
+                if math.isfinite(value):
+                    self.writer.add_scalar(f"{stage}/{name}", value, done)
 
 
-def _facts(moment: Moment) -> str:
-    left = moment.seconds / moment.iteration * (moment.iterations - moment.iteration)
-    score = f"{moment.r2:.4f}" if moment.r2 == moment.r2 else "-"
-    return (
-        f"{left:.0f} s left  loss {moment.loss:.4f}  R2 {score}  "
-        f"bank {moment.bank:,}  dropped {moment.dropped}"
-    )
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return "-"  # not measured yet
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 def _tensorboard(folder: RunFolder):  # type: ignore[no-untyped-def]

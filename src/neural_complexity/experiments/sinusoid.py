@@ -1,5 +1,6 @@
 """Section 4.1: NC on sinusoid regression, its fit to the gap and its use as a regularizer."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, commit
 from neural_complexity.experiments.training import Training, check_device, train_nc
 from neural_complexity.learners.fit import Regularizer
@@ -43,8 +45,6 @@ PAPER_LOSS = {
     "NC": {1: 3.87, 2: 3.60, 4: 3.36, 8: 3.13, 16: 2.93},
 }
 PAPER_R2 = 0.9589
-
-Tell = Callable[[str, Moment], None]  # which head, where it stands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     Args:
         config: The settings.
         folder: Where unfinished work is kept, so that the same call goes on after an interruption.
-        tell: Told about the progress of meta-training.
+        tell: Told about the progress.
     """
     family = Sinusoids()
     recipe = Recipe(
@@ -150,7 +150,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
     unlabelled = family.sample(config.eval_tasks, stream(config.seed, "unlabelled inputs")).X_te
     task, unlabelled = task.to(config.device), unlabelled.to(config.device)
-    trajectories = _follow_all(config, recipe, task, unlabelled, networks)
+    trajectories = _follow_all(config, recipe, task, unlabelled, networks, tell)
     rows = [
         *_loss_rows(config, trajectories),
         *_belief_rows(config, task, networks["posterior"]),
@@ -174,6 +174,12 @@ def _train(
     def validate(nc: NeuralComplexity) -> float:
         return r_squared(predict_gaps(nc, validation.end), validation.gap).item()
 
+    def watch(moment: Moment) -> None:
+        if tell is not None:
+            facts = {"loss": moment.loss, "R2": moment.r2}
+            facts |= {"bank": moment.bank, "dropped": moment.dropped}
+            tell(head, moment.iteration, moment.iterations, moment.seconds, facts)
+
     return train_nc(
         getattr(config, head),
         head,
@@ -183,7 +189,7 @@ def _train(
         device=config.device,
         validate=validate,
         folder=None if folder is None else folder / head,
-        watch=None if tell is None else partial(tell, head),
+        watch=watch,
     )
 
 
@@ -193,6 +199,7 @@ def _follow_all(
     task: Task,
     unlabelled: Tensor,
     networks: dict[str, NeuralComplexity],
+    tell: Tell | None,
 ) -> dict[str, Trajectory]:
     """Lets the same initial learners learn the same tasks under each penalty, by method."""
 
@@ -211,10 +218,15 @@ def _follow_all(
         penalties[f"NC {head}, transductive"] = transductive
         penalties[f"NC {head}, inductive"] = inductive
     penalties["oracle"] = oracle
-    return {
-        method: follow(recipe, task, seed=config.seed, penalty=penalty)
-        for method, penalty in penalties.items()
-    }
+    trajectories, start = {}, time.perf_counter()
+    for method, penalty in penalties.items():
+        trajectories[method] = follow(recipe, task, seed=config.seed, penalty=penalty)
+        if tell is not None:
+            loss_te = trajectories[method].loss_te[-1].mean().item()
+            seconds = time.perf_counter() - start
+            done = len(trajectories)
+            tell("evaluation", done, len(penalties), seconds, {f"loss, {method}": loss_te})
+    return trajectories
 
 
 def _row(
