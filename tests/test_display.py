@@ -14,7 +14,7 @@ def test_a_terminal_shows_a_bar_with_time_left_and_metrics(tmp_path) -> None:  #
     with Display(console, RunFolder(tmp_path)) as display:
         display.tell(*NEWS)
     shown = screen.getvalue()
-    for fact in ("posterior", "3/12", "18 s left", "loss 0.2500", "R2 -", "bank 1,200", "dropped 0"):
+    for fact in ("posterior", "3/12", "18 s left", "loss 0.2500", "R2 -", "bank 1,200"):
         assert fact in shown
 
 

@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from neural_complexity.files import write_text
-from neural_complexity.meta.scores import Estimate
 
 __all__ = ["Row", "commit", "read_rows", "write_rows"]
 
@@ -27,11 +26,6 @@ class Row:
     paper: float | None
     seed: int
     commit: str
-
-    @property
-    def estimate(self) -> Estimate:
-        """The value with its interval."""
-        return Estimate(self.value, self.ci95 or 0.0, self.n)
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
