@@ -26,6 +26,17 @@ def layer(module: str) -> int:
     return found
 
 
+def imported(node: ast.AST) -> list[str]:
+    """Gives the modules of this package, by their first name, that a statement imports."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    else:
+        names = []
+    return [name.split(".")[1] for name in names if name.startswith("neural_complexity.")]
+
+
 def test_imports_respect_the_layers() -> None:
     files = [path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py"]
     assert len(files) > 20
@@ -33,11 +44,8 @@ def test_imports_respect_the_layers() -> None:
         own = layer(path.relative_to(ROOT).parts[0].removesuffix(".py"))
         for node in ast.walk(ast.parse(path.read_text())):
             assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-                "neural_complexity."
-            ):
-                imported = (node.module or "").split(".")[1]
-                assert layer(imported) <= own, f"{path} imports {node.module}"
+            for module in imported(node):
+                assert layer(module) <= own, f"{path} imports {module}"
 
 
 def test_the_library_does_not_print() -> None:

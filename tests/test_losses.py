@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,10 +15,16 @@ def test_expected_squared_error_is_its_gaussian_integral(
 ) -> None:
     nodes, weights = np.polynomial.hermite_e.hermegauss(5)  # exact for polynomials up to degree 9
     Y = torch.from_numpy(mean + variance**0.5 * nodes).reshape(-1, 1, 1)
-    integral = squared_error(torch.tensor(h), Y).flatten() @ torch.from_numpy(weights)
+    integral = squared_error(torch.full_like(Y, h), Y).flatten() @ torch.from_numpy(weights)
     belief = Gaussian(torch.full((1, 1, 1), mean), torch.full((1, 1, 1), variance))
     expected = squared_error.expected(torch.full((1, 1, 1), h), belief)
     torch.testing.assert_close(expected.flatten(), (integral / weights.sum()).reshape(1))
+
+
+def test_shapes_are_not_broadcast() -> None:
+    for shape in ((1, 2), (1, 2, 2), (2, 1, 1)):
+        with pytest.raises(ValueError, match="predictions must have the shape of the targets"):
+            squared_error(torch.zeros(1, 2, 1), torch.zeros(shape))
 
 
 def test_squared_error_is_per_point_and_averages_outputs() -> None:

@@ -30,6 +30,10 @@ def test_any_other_shape_is_refused(shape: list[int], field: int) -> None:
         ({"Y_tr": torch.ones(2, 4, 1)}, "Y_tr must agree with X_tr on the number of points"),
         ({"Y_te": torch.ones(3, 5, 1)}, "Y_te must agree with X_tr on the number of tasks"),
         ({"X_te": torch.ones(2, 0, 1)}, "X_te must not be empty"),
+        (
+            {"X_te": torch.ones(2, 5, 3)},
+            "X_te must agree with X_tr on the number of features of X_",
+        ),
         ({"X_tr": torch.ones(2, 3)}, "X_tr must be \\(tasks, points, features\\)"),
     ],
 )

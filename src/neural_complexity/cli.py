@@ -1,6 +1,9 @@
 """The command `neural-complexity`."""
 
 import argparse
+import contextlib
+import io
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,10 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped; go on with --resume and the folder of the run", file=sys.stderr)
         return 130
-    except (ValueError, TypeError, OSError, FloatingPointError) as error:
+    except Exception as error:
         if debug:
             raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sentence = " ".join(str(error).split())
+        if not isinstance(error, ValueError | TypeError | OSError | FloatingPointError):
+            # Not one of ours: say what kind it is and how to learn more.
+            sentence = f"{type(error).__name__}: {sentence} (--debug shows where)"
+        print(f"error: {sentence}", file=sys.stderr)
         return 1
     return 0
 
@@ -111,16 +118,30 @@ def _run(options: argparse.Namespace, rest: list[str]) -> None:
         if options.help:
             options.parser.print_help()
             print(f"\nfields of the config, with the values of preset {preset}:\n")
-        config = tyro.cli(
-            module.Config,
-            args=[*rest, "--help"] if options.help else rest,
-            default=module.PRESETS[preset](),
-            prog=f"neural-complexity run {options.name}",
-            config=(tyro.conf.FlagConversionOff,),
-        )
+        config = _parse_fields(module, options, rest, preset)
         folder = RunFolder(options.out or Path(f"runs/{options.name}-{preset}-{config.seed}"))
         folder.start(options.name, config)
     _work(folder, module, config)
+
+
+def _parse_fields(module: Any, options: argparse.Namespace, rest: list[str], preset: str) -> Any:
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                module.Config,
+                args=[*rest, "--help"] if options.help else rest,
+                default=module.PRESETS[preset](),
+                prog=f"neural-complexity run {options.name}",
+                config=(tyro.conf.FlagConversionOff,),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        # A box with the sentence first, and help behind a line; the sentence is what is wanted.
+        words = re.split(r"─{4,}", re.sub(r"[│╭╮╰╯]", " ", said.getvalue()))
+        sentence = next((w for w in words[1:] if len(w.split()) > 2), said.getvalue())
+        raise ValueError(" ".join(sentence.split())) from None
 
 
 def _resumed_config(folder: RunFolder, name: str, module: Any) -> Any:
@@ -143,7 +164,7 @@ def _work(folder: RunFolder, module: Any, config: Any) -> None:
 
 def _report(folder: RunFolder) -> None:
     # Piped into a file there is no width to ask for, and eighty columns break the tables.
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = Console() if sys.stdout.isatty() else Console(width=140)
     started = folder.read_config()
     if started["experiment"] not in EXPERIMENTS:
         raise ValueError(

@@ -28,6 +28,11 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.chmod(name, 0o644)  # mkstemp's default would hide results from colleagues
         os.replace(name, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the name, too, survives a power cut
+        finally:
+            os.close(folder)
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:

@@ -44,7 +44,15 @@ class SquaredError:
 
         Returns:
             One value per point, (B, N).
+
+        Raises:
+            ValueError: If the shapes differ.
         """
+        if H.shape != Y.shape:
+            raise ValueError(
+                f"predictions must have the shape of the targets, got {tuple(H.shape)} against "
+                f"{tuple(Y.shape)}"
+            )
         return (H - Y).square().mean(dim=-1)
 
     def expected(self, H: Tensor, belief: Gaussian) -> Tensor:

@@ -126,12 +126,15 @@ class MemoryBank:
             raise ValueError(f"{folder} must hold a memory bank, got no {STATE} there")
         state = read_json(folder / STATE)
         bank = cls.__new__(cls)
-        bank.folder, bank.capacity, bank.slack = folder, state["capacity"], state["slack"]
-        bank.count, bank.dropped = state["count"], state["dropped"]
-        bank._layout = _Layout.from_json(state["fields"])
+        try:
+            bank.folder, bank.capacity, bank.slack = folder, state["capacity"], state["slack"]
+            bank.count, bank.dropped = state["count"], state["dropped"]
+            bank._layout = _Layout.from_json(state["fields"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{folder / STATE} must describe a bank, got no {error}") from None
         bank._rows = _map(folder, bank._layout.widths(), bank.capacity + bank.slack)
         if count is not None:
-            if state["count"] - count > bank.slack:
+            if not 0 <= state["count"] - count <= bank.slack:
                 raise ValueError(
                     f"{folder} must be at most {bank.slack} rows past {count}, got {state['count']}"
                 )
@@ -144,7 +147,8 @@ class MemoryBank:
     def add(self, snapshot: Snapshot, Y_te: Tensor) -> int:
         """Stores one row per learner; rows that are not finite are refused and counted.
 
-        A value whose square overflows counts as not finite: its loss would be.
+        A value whose fourth power overflows counts as not finite: Adam squares the gradients of
+        what is itself a square.
 
         Args:
             snapshot: The learners as they are.
@@ -213,6 +217,9 @@ class MemoryBank:
         """Brings a bank on disk to a state that `open` finds; in memory it does nothing."""
         if self.folder is None:
             return
+        for dtype in self._layout.widths():
+            with (self.folder / _name(dtype)).open("rb") as file:
+                os.fsync(file.fileno())  # also writes what was changed through the map
         content = {**self.state(), "fields": self._layout.to_json()}
         write_json(self.folder / STATE, content)
 
@@ -231,15 +238,14 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _fields(snapshot: Snapshot, Y_te: Tensor) -> dict[str, Tensor]:
-    names = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te")
-    return {**dict(zip(names, snapshot.tensors(), strict=True)), "Y_te": Y_te}
+    return {**snapshot.named(), "Y_te": Y_te}
 
 
 def _is_finite(rows: Tensor) -> Tensor:
-    """Tells for each row whether its sum of squares is finite, (B,)."""
+    """Tells for each row whether it, and what training makes of it, is finite, (B,)."""
     if not rows.is_floating_point():
         return torch.ones(len(rows), dtype=torch.bool)
-    return rows.square().sum(dim=1).isfinite()
+    return rows.square().square().sum(dim=1).isfinite()
 
 
 def _allocate(widths: dict[torch.dtype, int], size: int, folder: Path | None) -> TensorDict:

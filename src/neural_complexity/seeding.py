@@ -9,7 +9,7 @@ __all__ = ["stream"]
 
 
 def stream(seed: int, *names: str | int) -> torch.Generator:
-    """Derives an independent random generator from a seed and the name of what it is for.
+    """Derives a random generator of its own from a seed and the name of what it is for.
 
     Streams with other names are untouched by how much is drawn from this one, so a new draw
     somewhere changes nothing elsewhere, and a resumed run needs no stored generator state.
@@ -28,5 +28,5 @@ def stream(seed: int, *names: str | int) -> torch.Generator:
     """
     digest = hashlib.sha256(json.dumps([seed, *names]).encode()).digest()
     generator = torch.Generator()
-    generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # manual_seed takes 63 bits
+    generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return generator

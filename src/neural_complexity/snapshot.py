@@ -35,6 +35,10 @@ class Snapshot:
         """Gives the five tensors in the order of `NeuralComplexity.predict`."""
         return self.X_tr, self.Y_tr, self.H_tr, self.X_te, self.H_te
 
+    def named(self) -> dict[str, Tensor]:
+        """Gives the five tensors by name."""
+        return dict(zip(("X_tr", "Y_tr", "H_tr", "X_te", "H_te"), self.tensors(), strict=True))
+
     def to(self, device: torch.device | str) -> "Snapshot":
         """Moves the tensors to a device."""
         return Snapshot(*(tensor.to(device) for tensor in self.tensors()))

@@ -12,9 +12,8 @@ __all__ = ["Task", "TaskFamily", "check_sets"]
 def check_sets(**tensors: Tensor) -> None:
     """Checks that named tensors are batches of point sets whose sizes agree.
 
-    Names end in `_tr` or `_te`; all tensors of one suffix must hold the same number of points, and
-    every tensor the same number of tasks. Inputs, real targets and predictions are (B, points,
-    features).
+    Names are like `X_tr`: all tensors of one suffix must hold the same number of points, all of one
+    letter the same features, and every tensor the same number of tasks.
 
     Args:
         tensors: The tensors by name, each (B, M, ...) or (B, N, ...).
@@ -33,7 +32,11 @@ def check_sets(**tensors: Tensor) -> None:
             )
         if 0 in tensor.shape:
             raise ValueError(f"{name} must not be empty, got shape {tuple(tensor.shape)}")
-        sizes = {"tasks": tensor.shape[0], f"points of *{name[-3:]}": tensor.shape[1]}
+        sizes = {
+            "tasks": tensor.shape[0],
+            f"points of *{name[-3:]}": tensor.shape[1],
+            f"features of {name[0]}_*": tensor.shape[2:].numel(),
+        }
         for what, size in sizes.items():
             other, expected = first.setdefault(what, (name, size))
             if size != expected:

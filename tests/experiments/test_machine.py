@@ -1,3 +1,4 @@
+import platform
 import sys
 
 from neural_complexity.experiments.machine import hold_memory, machine
@@ -8,4 +9,7 @@ def test_the_machine_is_described_but_not_named() -> None:
 
 
 def test_memory_can_be_held_where_the_c_library_knows_how() -> None:
-    assert hold_memory() in ({True} if sys.platform == "linux" else {True, False})
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        assert hold_memory()
+    else:
+        assert not hold_memory()

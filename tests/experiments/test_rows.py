@@ -1,9 +1,12 @@
 import json
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import neural_complexity
 from neural_complexity.experiments import rows as module
 from neural_complexity.experiments.rows import Row, commit, read_rows, write_rows
 
@@ -58,14 +61,46 @@ def test_lines_that_are_no_rows_are_refused(tmp_path: Path, line: str) -> None:
 
 
 def test_a_run_without_rows_is_not_finished(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(ValueError, match="must hold the rows of a finished run, got an empty file"):
+        read_rows(tmp_path / "empty.jsonl")
     with pytest.raises(ValueError, match="must hold the rows of a finished run, got no such file"):
         read_rows(tmp_path / "rows.jsonl")
 
 
-def test_the_commit_is_known_with_and_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit.cache_clear()
-    assert commit()
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True
+    )
 
+
+def test_the_commit_is_that_of_the_package_and_says_if_it_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "neural_complexity"
+    (package / "meta").mkdir(parents=True)
+    for name in ("__init__.py", "meta/train.py"):
+        (package / name).touch()
+    git(tmp_path, "init")
+    (tmp_path / "other").touch()
+    git(tmp_path, "add", "other")
+    git(tmp_path, "commit", "-m", "Another project's")
+    monkeypatch.setattr(neural_complexity, "__file__", str(package / "__init__.py"))
+    commit.cache_clear()
+    assert commit().startswith("release ")  # copied into it, not a part of it
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "Ours")
+    commit.cache_clear()
+    clean = commit()
+    assert re.fullmatch("[0-9a-f]{12}", clean)
+    (package / "meta" / "train.py").write_text("changed")
+    commit.cache_clear()
+    assert commit() == clean + "-changed"
+    commit.cache_clear()
+
+
+def test_the_commit_is_known_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_git(*_: object) -> str:
         raise OSError("no git here")
 

@@ -36,6 +36,7 @@ def test_all_that_a_report_needs_is_there(outcome: Outcome) -> None:
         f"{step} steps" for step in (1, 2, 4, 8, 16)
     }
     assert {row.n for row in outcome.rows} == {256}
+    assert value(outcome, "all", "16 steps", "diverged tasks") == 0
 
 
 def test_the_oracle_is_the_best_and_learning_alone_is_not(outcome: Outcome) -> None:
@@ -84,6 +85,28 @@ def test_the_defaults_are_the_papers() -> None:
     assert (training.encoder_layers, training.width, training.decoder_layers) == (3, 1024, 3)
     assert (training.batch, training.lr, training.supervision) == (512, 0.0005, "set")
     assert (training.pool_first, training.scale_by_width) == (True, True)
+    assert (training.warmup, training.decay, training.spread_weights) == (0.0, False, False)
+
+
+def test_diverged_learners_are_left_out_of_all_methods_and_counted() -> None:
+    torch.set_default_dtype(torch.float32)
+    config = smoke()
+    short = replace(config.posterior, iterations=2, tasks=16)
+    config = replace(config, lr=0.6, steps=12, eval_tasks=64, posterior=short, direct=short)
+    rows = run(config).rows
+    (diverged,) = (row for row in rows if row.metric == "diverged tasks")
+    assert 0 < diverged.value < 63
+    assert {row.n for row in rows if row.metric != "diverged tasks"} == {64 - diverged.value}
+
+
+def test_when_all_learners_diverge_the_run_says_so() -> None:
+    torch.set_default_dtype(torch.float32)
+    short = replace(smoke().posterior, iterations=1, tasks=16)
+    config = replace(smoke(), lr=1e6, eval_tasks=16, posterior=short, direct=short)
+    with pytest.raises(
+        FloatingPointError, match="learners must not all diverge, got 0 that did not"
+    ):
+        run(config)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +129,11 @@ def test_impossible_configs_are_refused(change: dict[str, object], sentence: str
     [
         ({"capacity": 0}, "capacity must be at least 1, got 0"),
         ({"lr": 0.0}, "lr must be positive"),
+        ({"lr": float("inf")}, "lr must be positive"),
+        ({"encoder_layers": 0}, "encoder_layers must be at least 1, got 0"),
+        ({"decoder_layers": 1}, "decoder_layers must be at least 2, got 1"),
+        ({"warmup": 1.0}, "warmup must be from 0 to below 1, got 1.0"),
+        ({"belief_weight": -1.0}, "belief_weight must not be negative"),
         ({"width": 30}, "width must be a multiple of heads, got width=30, heads=8"),
     ],
 )

@@ -17,7 +17,9 @@ def fill(recipe: Recipe, task: Task, weight: float, index: int = 0, lr: float = 
     nc = NeuralComplexity.for_tasks(task, width=16)
     bank = MemoryBank(take_snapshot(torch.sin, task), task.Y_te, capacity=1000)
     fast = Recipe(make=recipe.make, steps=recipe.steps, lr=lr)
-    collect(nc, family, fast, bank, tasks=10, weight=weight, seed=3, index=index)
+    collect(
+        nc, family, fast, bank, tasks=10, weight=weight, spread_weights=True, seed=3, index=index
+    )
     return bank
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta import session
 from neural_complexity.meta.checkpoint import read_checkpoint, write_checkpoint
 from neural_complexity.meta.session import Moment, Resume, meta_train
 from neural_complexity.meta.train import MetaLearner
@@ -21,7 +22,7 @@ class KilledError(Exception):
 
 
 def train(
-    recipe: Recipe, folder: Path | None, stop_after: int | None = None
+    recipe: Recipe, folder: Path | None, stop_after: int | None = None, keep: int = SAVE_EVERY
 ) -> tuple[dict[str, torch.Tensor], list[Moment]]:
     """Trains to the end, or dies right after an iteration, between any two checkpoints."""
     torch.manual_seed(0)
@@ -40,7 +41,7 @@ def train(
             lr=0.01,
             capacity=100,  # wraps several times
             bank_folder=bank,
-            keep=SAVE_EVERY,
+            keep=keep,
             resume=resume,
         )
 
@@ -71,6 +72,46 @@ def test_resumed_equals_uninterrupted(recipe: Recipe, tmp_path: Path, stops: lis
     resumed_weights, resumed_history = train(recipe, tmp_path)
     assert all(torch.equal(resumed_weights[name], value) for name, value in weights.items())
     assert resumed_history == history
+
+
+@pytest.mark.parametrize("fatal", [1, 2, 3])
+def test_killed_between_the_bank_and_the_checkpoint(
+    recipe: Recipe, tmp_path: Path, fatal: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bank is then as far ahead of the checkpoint as it may ever be."""
+    weights, history = train(recipe, None)
+    calls = []
+
+    def die(path: Path, *content: object) -> None:
+        calls.append(path)
+        if len(calls) == fatal:
+            raise KilledError
+        write_checkpoint(path, *content)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session, "write_checkpoint", die)
+    with pytest.raises(KilledError):
+        train(recipe, tmp_path)
+    resumed_weights, resumed_history = train(recipe, tmp_path)
+    assert all(torch.equal(resumed_weights[name], value) for name, value in weights.items())
+    assert resumed_history == history
+
+
+def test_a_bank_that_cannot_go_back_far_enough_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the bank must be able to go back 96 rows to resume, got"):
+        train(recipe, tmp_path, keep=SAVE_EVERY - 1)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint.safetensors", {}, {"identity": "mine", "history": []})
+    with pytest.raises(ValueError, match="must be of the same settings, got one of others"):
+        session.meta_train(
+            lambda *_: pytest.fail("built"),
+            validate=lambda _: 0.0,
+            validate_every=1,
+            save_every=1,
+            folder=tmp_path,
+            identity="yours",
+        )
 
 
 def test_a_finished_session_is_not_repeated(recipe: Recipe, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from torch.nn.functional import huber_loss
 
 from conftest import random_snapshot
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.train import MetaLearner, nc_loss, one_cycle
+from neural_complexity.meta.train import MetaLearner, lr_factor, nc_loss
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import gap, point_gaps
@@ -54,10 +54,11 @@ def test_supervision_per_point_has_one_target_per_test_point() -> None:
 
 @given(progress=st.floats(0, 1), warmup=st.floats(0.01, 0.9))
 def test_the_learning_rate_rises_then_falls_to_zero(progress: float, warmup: float) -> None:
-    assert 0 <= one_cycle(progress, warmup=warmup) <= 1
-    assert one_cycle(0.0, warmup=warmup) == 0.04
-    assert one_cycle(warmup, warmup=warmup) == 1
-    assert one_cycle(1.0, warmup=warmup) < 1e-12
+    assert 0 <= lr_factor(progress, warmup=warmup, decay=True) <= 1
+    assert lr_factor(0.0, warmup=warmup, decay=True) == 0.04
+    assert lr_factor(warmup, warmup=warmup, decay=True) == 1
+    assert lr_factor(1.0, warmup=warmup, decay=True) < 1e-12
+    assert lr_factor(progress, warmup=0.0, decay=False) == 1  # the paper's
 
 
 def test_the_weight_of_nc_rises_linearly_from_zero_to_one(recipe: Recipe) -> None:
@@ -113,7 +114,6 @@ def test_a_loss_that_is_not_finite_stops_training(recipe: Recipe) -> None:
     meta = learner(recipe)
     with torch.no_grad():
         next(meta.nc.parameters()).fill_(torch.nan)
-    meta.iteration = 0
     with pytest.raises(FloatingPointError, match="NC's loss must be finite, got nan at update 0"):
         meta.iterate()
 

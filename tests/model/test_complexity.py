@@ -195,7 +195,12 @@ def test_impossible_architectures_are_refused(arguments: dict[str, Any], sentenc
 @pytest.mark.parametrize(
     ("field", "value", "error", "sentence"),
     [
-        (0, torch.zeros(3, 4, 3), ValueError, r"X_tr must be \(tasks, points, 2\)"),
+        (
+            0,
+            torch.zeros(3, 4, 3),
+            ValueError,
+            "X_te must agree with X_tr on the number of features",
+        ),
         (1, torch.zeros(3, 4, 2), ValueError, r"Y_tr must be \(tasks, points, 1\)"),
         (2, torch.zeros(3, 5, 1), ValueError, "H_tr must agree with X_tr on the number of points"),
         (3, torch.zeros(2, 5, 2), ValueError, "X_te must agree with X_tr on the number of tasks"),

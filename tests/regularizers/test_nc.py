@@ -48,6 +48,15 @@ def test_inductive_penalties_judge_h_on_the_given_inputs_alone(
     torch.testing.assert_close(inductive, transductive)
 
 
+def test_what_nc_cannot_judge_is_refused_at_once(nc: NeuralComplexity, task: Task) -> None:
+    with pytest.raises(ValueError, match="X_te must be finite, got NaN or infinity"):
+        nc_penalty(nc, task, X_unlabelled=torch.full_like(task.X_te, torch.nan))
+    with pytest.raises(TypeError, match="X_te must be torch.float64 like NC, got torch.float32"):
+        nc_penalty(nc, task, X_unlabelled=task.X_te.float())
+    with pytest.raises(ValueError, match="weight must be one number or one per task"):
+        nc_penalty(nc, task, weight=torch.ones(len(task), 1))
+
+
 def test_regularizing_leaves_nc_untouched(nc: NeuralComplexity, task: Task, recipe: Recipe) -> None:
     before = {name: value.clone() for name, value in nc.state_dict().items()}
     recipe.train(task, stream(0, "h"), regularizer=nc_penalty(nc, task))

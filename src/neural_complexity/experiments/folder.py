@@ -1,11 +1,13 @@
 """The folder that a run leaves."""
 
 import dataclasses
+import math
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -42,6 +44,11 @@ def config_from_dict(kind: type[C], values: dict[str, Any]) -> C:
     return kind(**parts)
 
 
+def _finite(numbers: dict[str, float]) -> dict[str, float]:
+    """Leaves out numbers that JSON does not have."""
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
+
+
 class RunFolder:
     """The files of one run, by what they are.
 
@@ -62,18 +69,24 @@ class RunFolder:
         Raises:
             ValueError: If there is something in it.
         """
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and not self._is_empty():
             raise ValueError(
                 f"--out must be a new or empty folder, got {self.path}; "
                 "choose another, or go on with the run in it by --resume"
             )
-        self.work.mkdir(parents=True)
         content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
+        self.path.mkdir(parents=True, exist_ok=True)
         try:
             write_json(self.path / "config.json", content)
         except OSError:
-            shutil.rmtree(self.path)
+            self.path.rmdir()
             raise
+
+    def _is_empty(self) -> bool:
+        """Tells whether there is nothing here but, perhaps, what a start that was killed left."""
+        return self.path.is_dir() and all(
+            path.name.startswith(".config.json.") for path in self.path.iterdir()
+        )
 
     def read_config(self) -> dict[str, Any]:
         """Gives experiment, commit and config as the run was started.
@@ -102,12 +115,15 @@ class RunFolder:
     ) -> None:
         """Writes the results; the rows come last and mark the run as finished."""
         config = self.read_config()
+        # A run that went on at another commit belongs to both.
+        made_by = commit() if config["commit"] == commit() else f"{config['commit']}..{commit()}"
+        rows = [replace(row, commit=made_by) for row in rows]
         for name, nc in networks.items():
-            nc.provenance = {**config, "commit": commit(), "network": name}
+            nc.provenance = {**config, "commit": made_by, "network": name}
             nc.save(self.path / f"nc-{name}.safetensors")
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
         write_bytes(self.path / "figures.safetensors", save(whole))
-        moments = {name: [asdict(moment) for moment in m] for name, m in history.items()}
+        moments = {name: [_finite(asdict(moment)) for moment in m] for name, m in history.items()}
         write_json(self.path / "run.json", {"machine": machine(), "history": moments})
         write_rows(self.path / "rows.jsonl", rows)
         shutil.rmtree(self.work, ignore_errors=True)
@@ -122,5 +138,11 @@ class RunFolder:
         """
         rows = read_rows(self.path / "rows.jsonl")
         run = read_json(self.path / "run.json")
-        history = {name: [Moment(**m) for m in moments] for name, moments in run["history"].items()}
-        return rows, load_file(self.path / "figures.safetensors"), history, run["machine"]
+        try:
+            tensors = load_file(self.path / "figures.safetensors")
+            history = {n: [Moment(**m) for m in moments] for n, moments in run["history"].items()}
+            return rows, tensors, history, run["machine"]
+        except (SafetensorError, FileNotFoundError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self.path} must hold a whole run, got a damaged one ({error})"
+            ) from None

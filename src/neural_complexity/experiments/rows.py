@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import neural_complexity
 from neural_complexity.files import write_text
 
 __all__ = ["Row", "commit", "read_rows", "write_rows"]
@@ -53,16 +54,19 @@ def read_rows(path: Path) -> list[Row]:
                 f"{path} must hold one row per line, got something else in line {number}"
             )
         rows.append(Row(**content))
+    if not rows:
+        raise ValueError(f"{path} must hold the rows of a finished run, got an empty file")
     return rows
 
 
 @cache
 def commit() -> str:
     """Names the code that runs: the commit of a checkout, marked if changed, or the release."""
-    here = Path(__file__).parent
+    package = Path(neural_complexity.__file__).parent
     try:
-        head = _git(here, "rev-parse", "HEAD")
-        changed = _git(here, "status", "--porcelain", "--untracked-files=no", "--", ".")
+        _git(package, "ls-files", "--error-unmatch", "__init__.py")  # not somebody else's checkout
+        head = _git(package, "rev-parse", "HEAD")
+        changed = _git(package, "status", "--porcelain", "--", ".")
         return head[:12] + ("-changed" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         pass  # no git, or not a checkout: an installed release

@@ -1,5 +1,6 @@
 """Section 4.1: NC on sinusoid regression, its fit to the gap and its use as a regularizer."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import squared_error
-from neural_complexity.meta.evaluate import Trajectory, follow, predict_gaps
+from neural_complexity.meta.evaluate import CHUNK, Trajectory, follow, predict_gaps
 from neural_complexity.meta.scores import (
     Estimate,
     correlation,
@@ -100,6 +101,9 @@ _ours = partial(
     belief_weight=1.0,
     heads=4,
     lr=0.003,
+    warmup=0.1,
+    decay=True,
+    spread_weights=True,
 )
 
 
@@ -151,7 +155,17 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     unlabelled = family.sample(config.eval_tasks, stream(config.seed, "unlabelled inputs")).X_te
     task, unlabelled = task.to(config.device), unlabelled.to(config.device)
     trajectories = _follow_all(config, recipe, task, unlabelled, networks, tell)
+    # One learner that diverges under one method would hide what all others did: its task is left
+    # out of all methods, and counted.
+    kept = torch.stack([trajectory.finite for trajectory in trajectories.values()]).all(dim=0)
+    if kept.sum() < 2:
+        raise FloatingPointError(
+            f"learners must not all diverge, got {int(kept.sum())} that did not"
+        )
+    task = task[kept]
+    trajectories = {method: trajectory[kept] for method, trajectory in trajectories.items()}
     rows = [
+        _row(config, "all", f"{config.steps} steps", "diverged tasks", _count(~kept), None),
         *_loss_rows(config, trajectories),
         *_belief_rows(config, task, networks["posterior"]),
         *_fit_rows(config, trajectories, networks),
@@ -170,9 +184,13 @@ def _train(
     seed = config.seed
     held_out = family.sample(512, stream(seed, "validation tasks")).to(config.device)
     validation = follow(recipe, held_out, seed=seed)
+    usable = validation.finite
 
     def validate(nc: NeuralComplexity) -> float:
-        return r_squared(predict_gaps(nc, validation.end), validation.gap).item()
+        if usable.sum() < 2:
+            return math.nan
+        whole = validation[usable]
+        return r_squared(predict_gaps(nc, whole.end), whole.gap).item()
 
     def watch(moment: Moment) -> None:
         if tell is not None:
@@ -246,6 +264,10 @@ def _row(
     )
 
 
+def _count(these: Tensor) -> Estimate:
+    return Estimate(float(these.sum()), 0.0, these.numel())
+
+
 def _loss_rows(config: Config, trajectories: dict[str, Trajectory]) -> list[Row]:
     """Test loss after a number of steps, and the share of the oracle."""
     rows = []
@@ -269,9 +291,13 @@ def _loss_rows(config: Config, trajectories: dict[str, Trajectory]) -> list[Row]
 
 def _belief_rows(config: Config, task: Task, nc: NeuralComplexity) -> list[Row]:
     """The posterior head's own mean as a predictor: what regularizing with it pulls h towards."""
+    losses = []
     with torch.no_grad():
-        mean = nc.belief(task.X_tr, task.Y_tr, task.X_te).mean
-    loss = estimate_mean(nc.loss(mean, task.Y_te).mean(dim=1))
+        for i in range(0, len(task), CHUNK):
+            part = task[i : i + CHUNK]
+            mean = nc.belief(part.X_tr, part.Y_tr, part.X_te).mean
+            losses.append(nc.loss(mean, part.Y_te).mean(dim=1))
+    loss = estimate_mean(torch.cat(losses))
     return [_row(config, "NC posterior, its beliefs", "no learner", "test loss", loss, None)]
 
 
@@ -305,8 +331,7 @@ def _figure_tensors(
         tensors[f"loss_te/{method}"] = trajectory.loss_te.mean(dim=1)
     shown = slice(0, 512)  # tasks drawn one by one are chosen among these
     end = trajectories["none"].end[shown]
-    names = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te")
-    tensors |= {f"tasks/{n}": t for n, t in zip(names, end.tensors(), strict=True)}
+    tensors |= {f"tasks/{name}": tensor for name, tensor in end.named().items()}
     tensors["tasks/Y_te"] = task.Y_te[shown]
     for head, nc in networks.items():
         for kind, method in (

@@ -1,7 +1,9 @@
 """How an experiment meta-trains one NC, as part of its config."""
 
+import json
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -62,7 +64,15 @@ class Training:
     batch: int = 512
     """Bank rows per NC update, bs."""
     lr: float = 0.0005
-    """Adam's peak learning rate."""
+    """Adam's learning rate, or its peak."""
+    warmup: float = 0.0
+    """The part of training in which the learning rate rises."""
+    decay: bool = False
+    """Whether the learning rate then falls to zero along a cosine."""
+    ramp: float = 0.5
+    """The part of training in which the weight of NC rises to 1 (the paper does not say)."""
+    spread_weights: bool = False
+    """Whether each learner draws its own weight below the scheduled one."""
     capacity: int = 1_000_000
     """Rows of the memory bank (the paper does not say)."""
 
@@ -70,8 +80,17 @@ class Training:
         for name in ("iterations", "updates", "tasks", "batch", "capacity"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.lr > 0:
+        if self.encoder_layers < 1:
+            raise ValueError(f"encoder_layers must be at least 1, got {self.encoder_layers}")
+        if self.decoder_layers < 2:
+            raise ValueError(f"decoder_layers must be at least 2, got {self.decoder_layers}")
+        for name in ("warmup", "ramp"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
             raise ValueError(f"lr must be positive, got {self.lr}")
+        if self.belief_weight < 0:
+            raise ValueError(f"belief_weight must not be negative, got {self.belief_weight}")
         if self.heads < 1 or self.width < 1 or self.width % self.heads:
             raise ValueError(
                 f"width must be a multiple of heads, got width={self.width}, heads={self.heads}"
@@ -108,7 +127,7 @@ def train_nc(
     """
     example = family.sample(4096, stream(seed, "units"))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(seed, "weights", head).initial_seed())
+        torch.default_generator.manual_seed(stream(seed, "weights", head).initial_seed())
         nc = NeuralComplexity.for_tasks(
             example,
             head=head,
@@ -135,6 +154,10 @@ def train_nc(
             batch=training.batch,
             tasks=training.tasks,
             lr=training.lr,
+            warmup=training.warmup,
+            decay=training.decay,
+            ramp=training.ramp,
+            spread_weights=training.spread_weights,
             capacity=training.capacity,
             supervision=training.supervision,
             belief_weight=training.belief_weight,
@@ -149,6 +172,7 @@ def train_nc(
         validate_every=max(1, training.iterations // 20),
         save_every=save_every,
         folder=folder,
+        identity=json.dumps([asdict(training), head, seed]),
         watch=watch,
     )
     return nc, history

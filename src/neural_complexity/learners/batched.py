@@ -1,12 +1,14 @@
 """B copies of any module, with parameters of their own, run as one."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 __all__ = ["BatchedLearner", "stack"]
 
@@ -33,13 +35,26 @@ HARMLESS = {aten.empty.memory_format, aten.detach.default, aten.alias.default}
 Fill = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]
 
 
+@dataclass
+class _History:
+    """A tensor, the fills that made it, and what it was after the last of them."""
+
+    tensor: Tensor  # kept alive, so that no other tensor takes its address
+    fills: list[Fill]
+    value: Tensor
+
+
 class _RecordFills(TorchDispatchMode):
-    """Records which fills made each tensor while a module is built, by storage."""
+    """Records which fills made each tensor while a module is built, by storage.
+
+    `pure` turns false when randomness is drawn in any other way: then a tensor that is the same
+    twice may still differ the third time.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.fills: dict[int, list[Fill]] = {}
-        self.sizes: dict[int, torch.Size] = {}
+        self.histories: dict[int, _History] = {}
+        self.pure = True
 
     def __torch_dispatch__(
         self,
@@ -50,26 +65,33 @@ class _RecordFills(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func in FILLS and all(_is_number(a) for a in args[1:]):
-            key = args[0].untyped_storage().data_ptr()
-            if key in self.fills and self.sizes[key] == args[0].shape:
-                self.fills[key].append((func, tuple(args[1:]), kwargs))
+        if func in FILLS and all(isinstance(a, int | float) for a in args[1:]):
+            history = self.histories.get(_address(args[0]))
+            if history is not None and history.tensor.shape == args[0].shape:
+                history.fills.append((func, tuple(args[1:]), kwargs))
+                history.value = args[0].detach().clone()
                 return result
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.pure = False
         if func is aten.empty.memory_format:
-            key = result.untyped_storage().data_ptr()
-            self.fills[key], self.sizes[key] = [], result.shape
+            self.histories[_address(result)] = _History(result, [], result)
         elif func not in HARMLESS:
             # Anything else may have written in a way that a fill cannot repeat.
-            for tensor in [*args, *kwargs.values(), result]:
-                if isinstance(tensor, Tensor):
-                    self.fills.pop(tensor.untyped_storage().data_ptr(), None)
+            for leaf in tree_leaves((args, kwargs, result)):
+                if isinstance(leaf, Tensor):
+                    self.histories.pop(_address(leaf), None)
         return result
 
+    def fills(self, value: Tensor) -> list[Fill]:
+        """Gives the fills that made a tensor, none if it is not what they made."""
+        history = self.histories.get(_address(value))
+        if history is None or not torch.equal(history.value, value):
+            return []
+        return history.fills
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) or (
-        isinstance(value, Tensor) and value.ndim == 0 and value.device.type == "cpu"
-    )
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _replay(value: Tensor, fills: list[Fill], batch: int, generator: torch.Generator) -> Tensor:
@@ -89,7 +111,7 @@ def _one_by_one(
     states: list[dict[str, Tensor]] = []
     with torch.random.fork_rng(devices=[]):
         for seed in seeds:
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             states.append(_state(make()))
     return {
         name: torch.stack([state[name] for state in states]).to(generator.device)
@@ -121,20 +143,20 @@ def stack(
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
-    recorder = _RecordFills()
+    first, second = _RecordFills(), _RecordFills()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the template's own values are never used
-        with recorder:
+        with first:
             template = make()
         if not isinstance(template, nn.Module):
             raise TypeError(f"make must build a torch.nn.Module, got {type(template).__name__}")
-        other = _state(make())
+        with second:
+            twin = _state(make())
     stacked: dict[str, Tensor] = {}
     for name, value in _state(template).items():
-        fills = recorder.fills.get(value.untyped_storage().data_ptr())
-        if fills:
+        fills = first.fills(value)
+        if fills and fills == second.fills(twin[name]):
             stacked[name] = _replay(value, fills, batch, generator)
-        elif torch.equal(value, other[name]):  # drawn from nothing, the same in every copy
+        elif first.pure and torch.equal(value, twin[name]):  # drawn from nothing: equal in all
             stacked[name] = value.to(generator.device).expand(batch, *value.shape).clone()
         else:
             return BatchedLearner(template, _one_by_one(make, batch, generator))

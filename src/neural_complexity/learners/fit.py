@@ -55,7 +55,8 @@ def fit(
         optimizer: Makes the optimizer from the parameters and `lr`; must work element by element.
         regularizer: Adds one penalty per task; its own weight is its own business.
         observe: Sees the learners before each update and once more after the last: `steps + 1`
-            times, with snapshots that carry no gradient.
+            times, with snapshots that carry no gradient. Layers that keep statistics of their
+            inputs see the test inputs then, too.
     """
     parameters = list(h.parameters())
     descent = optimizer(parameters, lr=lr)

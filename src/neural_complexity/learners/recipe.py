@@ -51,22 +51,32 @@ class Recipe:
 
         Args:
             task: B tasks.
-            generator: Draws the initial parameters.
+            generator: Draws the initial parameters, and the noise of layers that have some.
             regularizer: See `fit`.
             observe: See `fit`.
 
         Returns:
             The B trained learners.
         """
-        h = stack(self.make, len(task), generator).to(task.X_tr.device)
-        fit(
-            h,
-            task,
-            loss=self.loss,
-            steps=self.steps,
-            lr=self.lr,
-            optimizer=self.optimizer,
-            regularizer=regularizer,
-            observe=observe,
-        )
+        device = task.X_tr.device
+        h = stack(self.make, len(task), generator).to(device)
+        seed = int(torch.randint(2**62, (), generator=generator))
+        elsewhere = [] if device.type == "cpu" else [device]
+        # Noise layers draw from the global generators; so that learners depend on `generator`
+        # alone, these are seeded for the time being.
+        with torch.random.fork_rng(elsewhere, device_type=device.type if elsewhere else "cuda"):
+            if elsewhere:
+                torch.manual_seed(seed)
+            else:
+                torch.default_generator.manual_seed(seed)
+            fit(
+                h,
+                task,
+                loss=self.loss,
+                steps=self.steps,
+                lr=self.lr,
+                optimizer=self.optimizer,
+                regularizer=regularizer,
+                observe=observe,
+            )
         return h

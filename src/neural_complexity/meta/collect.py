@@ -21,6 +21,7 @@ def collect(
     *,
     tasks: int,
     weight: float,
+    spread_weights: bool,
     seed: int,
     index: int,
 ) -> None:
@@ -34,15 +35,18 @@ def collect(
         recipe: How learners learn.
         bank: Where `tasks * (recipe.steps + 1)` rows go, fewer if learners diverge.
         tasks: How many tasks to draw.
-        weight: The largest weight of NC. Each learner draws its own between 0 and this one: a bank
-            of fully regularized learners alone would make NC forget plain ones.
+        weight: The weight of NC; at 0 the learners are plain.
+        spread_weights: Whether each learner draws its own weight between 0 and this one: a bank of
+            fully regularized learners alone would make NC forget plain ones.
         seed: The run's seed.
         index: Which collection of the run this is.
     """
     device = nc.x_mean.device
     task = family.sample(tasks, stream(seed, "collect tasks", index)).to(device)
 
-    weights = weight * torch.rand(tasks, generator=stream(seed, "collect weights", index))  # (B,)
+    weights = torch.full((tasks,), weight)  # (B,)
+    if spread_weights:
+        weights *= torch.rand(tasks, generator=stream(seed, "collect weights", index))
 
     def remember(_: int, snapshot: Snapshot) -> None:
         bank.add(snapshot, task.Y_te)

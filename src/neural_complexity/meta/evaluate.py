@@ -13,7 +13,7 @@ from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
 
-__all__ = ["Trajectory", "follow", "predict_gaps"]
+__all__ = ["CHUNK", "Trajectory", "follow", "predict_gaps"]
 
 # Tasks treated at a time: bounds memory. The initial learners are drawn chunk by chunk.
 CHUNK = 1024
@@ -27,6 +27,16 @@ class Trajectory:
     loss_te: Tensor  # (steps + 1, B)
     end: Snapshot
     gap: Tensor  # (B,), at the end
+
+    def __getitem__(self, rows: Tensor) -> "Trajectory":
+        return Trajectory(
+            self.loss_tr[:, rows], self.loss_te[:, rows], self.end[rows], self.gap[rows]
+        )
+
+    @property
+    def finite(self) -> Tensor:
+        """Tells which learners never diverged, (B,)."""
+        return (self.loss_tr + self.loss_te).sum(dim=0).isfinite()
 
 
 def follow(

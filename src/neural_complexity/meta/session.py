@@ -1,5 +1,6 @@
 """Running meta-learning from start to end, through interruptions."""
 
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -24,11 +25,11 @@ class Moment:
 
     iteration: int
     iterations: int
-    loss: float
-    r2: float  # on held-out learners, as last measured
     bank: int  # rows in the bank
-    dropped: int  # learners' rows refused because they diverged
+    dropped: int  # rows refused because their learner diverged
     seconds: float  # spent so far, over all sessions
+    loss: float = math.nan
+    r2: float = math.nan  # on held-out learners, as last measured
 
 
 Watch = Callable[[Moment], None]
@@ -41,6 +42,7 @@ def meta_train(
     validate_every: int,
     save_every: int,
     folder: Path | None = None,
+    identity: str = "",
     watch: Watch | None = None,
 ) -> list[Moment]:
     """Runs all iterations of Algorithm 2; goes on where an earlier run in `folder` stopped.
@@ -54,22 +56,36 @@ def meta_train(
         save_every: Iterations between two checkpoints; the bank must be able to go back as many.
         folder: Where checkpoint and bank are kept; the caller may remove it when all is done.
             Nothing is kept if `None`.
+        identity: Names the settings; a checkpoint of others is refused.
         watch: Told after each iteration.
 
     Returns:
         One moment per score.
+
+    Raises:
+        ValueError: If the checkpoint or the bank does not fit.
     """
     checkpoint = None if folder is None else folder / "checkpoint.safetensors"
     bank = None if folder is None else folder / "bank"
     history: list[Moment] = []
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     if checkpoint is not None and checkpoint.exists():
         tensors, counters = read_checkpoint(checkpoint)
+        if counters.get("identity") != identity:
+            raise ValueError(f"{checkpoint} must be of the same settings, got one of others")
         history = [Moment(**moment) for moment in counters["history"]]
         learner = build(bank, (tensors, counters))
     else:
         if bank is not None and bank.exists():
             shutil.rmtree(bank)  # of a run that was stopped before its first checkpoint
         learner = build(bank, None)
+    rows = save_every * learner.tasks * (learner.recipe.steps + 1)
+    if folder is not None and learner.bank.slack < rows:
+        raise ValueError(
+            f"the bank must be able to go back {rows} rows to resume, got a slack of "
+            f"{learner.bank.slack}"
+        )
     r2 = history[-1].r2 if history else float("nan")
     before = history[-1].seconds if history else 0.0
     start = time.perf_counter()
@@ -81,18 +97,18 @@ def meta_train(
         moment = Moment(
             learner.iteration,
             learner.iterations,
-            learner.loss,
-            r2,
             len(learner.bank),
             learner.bank.dropped,
             before + time.perf_counter() - start,
+            learner.loss,
+            r2,
         )
         if scored:
             history.append(moment)
         if checkpoint is not None and (learner.iteration % save_every == 0 or learner.done):
             learner.bank.flush()
             tensors, counters = learner.state()
-            counters["history"] = [asdict(m) for m in history]
+            counters |= {"history": [asdict(m) for m in history], "identity": identity}
             write_checkpoint(checkpoint, tensors, counters)
         if watch is not None:
             watch(moment)

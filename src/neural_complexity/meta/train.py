@@ -17,7 +17,7 @@ from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, point_gaps, take_snapshot
 from neural_complexity.task import TaskFamily
 
-__all__ = ["MetaLearner", "Supervision", "nc_loss", "one_cycle"]
+__all__ = ["MetaLearner", "Supervision", "lr_factor", "nc_loss"]
 
 Supervision = Literal["point", "set"]
 
@@ -56,15 +56,18 @@ def nc_loss(
     return value
 
 
-def one_cycle(progress: float, *, warmup: float) -> float:
-    """Gives the learning rate's factor: up linearly, then down to zero along a cosine.
+def lr_factor(progress: float, *, warmup: float, decay: bool) -> float:
+    """Gives the learning rate's factor: up linearly, then constant or down along a cosine.
 
     Args:
         progress: How much of training is done, from 0 to 1.
         warmup: The part of training that goes up.
+        decay: Whether it goes down to zero afterwards.
     """
     if progress < warmup:
         return (progress / warmup) * 0.96 + 0.04
+    if not decay:
+        return 1.0
     return 0.5 * (1.0 + math.cos(math.pi * (progress - warmup) / (1.0 - warmup)))
 
 
@@ -85,7 +88,9 @@ class MetaLearner:
         tasks: Tasks per collection.
         lr: The peak learning rate of Adam.
         warmup: The part of training in which the learning rate rises.
+        decay: Whether it falls to zero afterwards.
         ramp: The part of training in which the weight of NC rises.
+        spread_weights: Whether each learner draws its own weight below the scheduled one.
         capacity: Rows of the bank.
         supervision: See `nc_loss`.
         belief_weight: See `nc_loss`.
@@ -107,7 +112,9 @@ class MetaLearner:
         tasks: int,
         lr: float,
         warmup: float = 0.1,
+        decay: bool = True,
         ramp: float = 0.5,
+        spread_weights: bool = True,
         capacity: int,
         supervision: Supervision = "point",
         belief_weight: float = 1.0,
@@ -117,14 +124,16 @@ class MetaLearner:
     ) -> None:
         self.nc, self.family, self.recipe, self.seed = nc, family, recipe, seed
         self.iterations, self.updates, self.batch, self.tasks = iterations, updates, batch, tasks
-        self.lr, self.warmup, self.ramp = lr, warmup, ramp
+        self.lr, self.warmup, self.decay = lr, warmup, decay
+        self.ramp, self.spread_weights = ramp, spread_weights
         self.supervision, self.belief_weight = supervision, belief_weight
         self.adam = torch.optim.Adam(nc.parameters(), lr=lr, fused=True)
         self.iteration = 0
         self.loss = math.nan  # of the last update
         if resume is None:
             example = family.sample(1, stream(seed, "example"))
-            h = recipe.make()
+            with torch.random.fork_rng(devices=[]):
+                h = recipe.make()
             row = take_snapshot(lambda X: h(X[0]).unsqueeze(0), example)
             rows_per_iteration = tasks * (recipe.steps + 1)
             self.bank = MemoryBank(
@@ -161,6 +170,7 @@ class MetaLearner:
             self.bank,
             tasks=self.tasks,
             weight=self.weight,
+            spread_weights=self.spread_weights,
             seed=self.seed,
             index=self.iteration,
         )
@@ -172,7 +182,7 @@ class MetaLearner:
     def _update(self, index: int, generator: torch.Generator) -> None:
         progress = index / (self.iterations * self.updates)
         for group in self.adam.param_groups:
-            group["lr"] = self.lr * one_cycle(progress, warmup=self.warmup)
+            group["lr"] = self.lr * lr_factor(progress, warmup=self.warmup, decay=self.decay)
         snapshot, Y_te = self.bank.sample(self.batch, generator)
         device = self.nc.x_mean.device
         loss = nc_loss(

@@ -174,7 +174,7 @@ class NeuralComplexity(nn.Module):
         Raises:
             ValueError: If the head is not the posterior one.
         """
-        self._check(X_tr=X_tr, Y_tr=Y_tr, X_te=X_te)
+        self.check(X_tr=X_tr, Y_tr=Y_tr, X_te=X_te)
         known = self.encode(X_tr, Y_tr, X_te).known
         if not isinstance(known, Gaussian):
             raise ValueError("belief needs the posterior head, got the direct head, which has none")
@@ -201,7 +201,7 @@ class NeuralComplexity(nn.Module):
             TypeError: If something is not a floating tensor of NC's own type.
             ValueError: If shapes disagree, a set is empty or a value is not finite.
         """
-        self._check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
+        self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
         return self.points(self.encode(X_tr, Y_tr, X_te), H_tr, H_te)
 
     def predict(
@@ -288,8 +288,16 @@ class NeuralComplexity(nn.Module):
     def _y(self, Y: Tensor) -> Tensor:
         return (Y - self.y_mean) / self.y_scale
 
-    def _check(self, **tensors: Tensor) -> None:
-        """Refuses what NC cannot judge, before it gives a number that looks like an answer."""
+    def check(self, **tensors: Tensor) -> None:
+        """Refuses what NC cannot judge, before it gives a number that looks like an answer.
+
+        Args:
+            tensors: By name, as in `predict_points`.
+
+        Raises:
+            TypeError: If something is not a floating tensor of NC's own type.
+            ValueError: If shapes disagree, a set is empty or a value is not finite.
+        """
         check_sets(**tensors)
         for name, tensor in tensors.items():
             features = self.x_mean.numel() if name.startswith("X") else self.y_mean.numel()

@@ -38,7 +38,7 @@ class SetNetwork(nn.Module):
         decoder_layers: Linear layers of the decoder, n_dec.
         query_skip: Whether the decoder also sees the test point's own embedding.
         pool_first: Whether to average over test points before decoding (appendix C) instead of
-            after (Eq. 10); every test point then gets the same output.
+            after (Eq. 8); every test point then gets the same output.
         scale_by_width: See `attend`.
     """
 

@@ -35,8 +35,18 @@ def nc_penalty(
 
     Returns:
         A regularizer for `fit`.
+
+    Raises:
+        TypeError: If the tasks are not of NC's own type.
+        ValueError: If they do not fit NC or are not finite, or the weight does not fit them.
     """
     X = task.X_te if X_unlabelled is None else X_unlabelled
+    nc.check(X_tr=task.X_tr, Y_tr=task.Y_tr, X_te=X)
+    if isinstance(weight, Tensor) and weight.shape not in ((), (len(task),)):
+        raise ValueError(
+            f"weight must be one number or one per task, got shape {tuple(weight.shape)} for "
+            f"{len(task)} tasks"
+        )
     with torch.no_grad():
         context = nc.encode(task.X_tr, task.Y_tr, X)
 

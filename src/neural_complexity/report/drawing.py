@@ -1,10 +1,13 @@
 """The look that all figures share."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
+
+from neural_complexity.files import write_bytes
 
 __all__ = ["COLORS", "STYLE", "save"]
 
@@ -41,6 +44,8 @@ def save(canvas: Canvas, folder: Path, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
         # No date inside: the same numbers give the same file.
-        canvas.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
-        canvas.savefig(folder / f"{name}.png", metadata={"Software": None})
+        for kind, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
+            picture = BytesIO()
+            canvas.savefig(picture, format=kind, metadata=metadata)
+            write_bytes(folder / f"{name}.{kind}", picture.getvalue())
     return folder / f"{name}.png"

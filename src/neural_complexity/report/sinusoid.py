@@ -49,11 +49,14 @@ def _losses(rows: list[Row]) -> Table:
         found = [find(rows, method, s, "test loss") for s in settings]
         published = ["" if r is None or r.paper is None else f"{r.paper:.2f}" for r in found]
         lines.append((f"the paper's {name}", *published, ""))
+    n = next(row.n for row in rows if row.metric == "test loss")
+    diverged = sum(row.value for row in rows if row.metric == "diverged tasks")
     return Table(
-        f"Test loss after learner steps, {rows[0].n:,} held-out tasks",
+        f"Test loss after learner steps, {n:,} held-out tasks",
         ("regularizer", *settings, "share of oracle"),
         tuple(lines),
-        f"Value ± 95 % interval over tasks. Share of oracle at {settings[-1]}. "
+        f"Value ± 95 % interval over tasks. Share of oracle at {settings[-1]}. Tasks left out "
+        f"because a learner diverged: {diverged:.0f}. "
         "NC's beliefs are its own mean for y, used as a predictor without any learner.",
     )
 
@@ -65,8 +68,9 @@ def _fits(rows: list[Row]) -> Table:
         learners = setting.removesuffix(" endpoints")
         lines.append((f"{method}, {learners} learners", *(show(row, 4) for row in found)))
     lines.append(("the paper's NC", f"{PAPER_R2:.4f}", "", ""))
+    n = next(row.n for row in rows if row.metric == "R2")
     return Table(
-        f"Predicted against true gap, {rows[0].n:,} held-out tasks",
+        f"Predicted against true gap, {n:,} held-out tasks",
         ("gap predictor", "R2", "correlation", "MAE"),
         tuple(lines),
         "Value ± 95 % interval over tasks, for learners after their last step. R2 is the "
@@ -90,8 +94,8 @@ def figures(
             Figure(
                 save(_curves(tensors), folder, "learning-curves"),
                 "Train and test loss while learning",
-                "Mean over held-out tasks; test solid, train dashed. With NC the test loss "
-                "stays below the train loss, as in the paper.",
+                "Mean over held-out tasks; test solid, train dashed. In the paper the test loss "
+                "with NC is below the train loss throughout.",
             ),
             Figure(
                 save(_tasks(tensors), folder, "tasks"),
