@@ -41,7 +41,7 @@ def measure(width: int, rounds: int) -> tuple[float, float, float]:
 def main() -> None:
     hold_memory()
     bars = {128: 0.4, 256: 0.4, 1024: 0.75}
-    measured = {width: measure(width, rounds=8000 // width) for width in bars}
+    measured = {width: measure(width, rounds=16000 // width) for width in bars}
     peak = max(seen for _, _, seen in measured.values())  # one for all: the machine's best
     show(
         [

@@ -1,6 +1,7 @@
 """Task learning, Algorithm 1: the only inner loop."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -12,7 +13,7 @@ from neural_complexity.losses import Loss
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
 
-__all__ = ["Learner", "Observer", "Regularizer", "fit"]
+__all__ = ["Learner", "Observer", "Regularizer", "fit", "sgd"]
 
 
 class Learner(Protocol):
@@ -27,6 +28,9 @@ class Learner(Protocol):
         ...
 
 
+# The paper's; all parameters in one call.
+sgd = partial(SGD, foreach=True)
+
 Regularizer = Callable[[Learner, Snapshot], Tensor]  # one penalty per task, (B,)
 Observer = Callable[[int, Snapshot], None]  # updates done so far, the learners as they are then
 
@@ -38,7 +42,7 @@ def fit(
     loss: Loss,
     steps: int,
     lr: float,
-    optimizer: Callable[..., Optimizer] = SGD,
+    optimizer: Callable[..., Optimizer] = sgd,
     regularizer: Regularizer | None = None,
     observe: Observer | None = None,
 ) -> None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.fit import Observer, Regularizer, fit
+from neural_complexity.learners.fit import Observer, Regularizer, fit, sgd
 from neural_complexity.losses import Loss, squared_error
 from neural_complexity.task import Task
 
@@ -31,7 +31,7 @@ class Recipe:
     loss: Loss = squared_error
     steps: int = 16
     lr: float = 0.01
-    optimizer: Callable[..., Optimizer] = SGD
+    optimizer: Callable[..., Optimizer] = sgd
 
     def __post_init__(self) -> None:
         if self.steps < 0:

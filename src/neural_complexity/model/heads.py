@@ -70,7 +70,7 @@ class SetNetwork(nn.Module):
         self.on_test = nn.Linear(width, 2 * width if query_skip else width, bias=False)
         self.on_attention = nn.Linear(width, width)
         self.decoder = nn.Sequential(
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             *_hidden(width, width, decoder_layers - 2),
             nn.Linear(width, outputs),
         )
@@ -91,14 +91,16 @@ class SetNetwork(nn.Module):
         # view, which autograd pays for with copies. A product for both sets would have to be cut.
         K, V = self.on_train(self.encoder(F_tr.flatten(0, 1))).view(B, M, -1).chunk(2, dim=-1)
         V = V + self.on_targets(Y_tr)  # (B, M, E)
-        on_test = self.on_test(self.encoder(F_te.flatten(0, 1))).view(B, N, -1)
-        Q, *skip = on_test.split(K.shape[-1], dim=-1)  # (B, N, E)
+        Q, *skip = self.on_test(self.encoder(F_te.flatten(0, 1))).split(K.shape[-1], dim=-1)
+        Q = Q.view(B, N, -1)  # (B, N, E)
         e_att = attend(Q, K, V, heads=self.heads, scale_by_width=self.scale_by_width)
-        e = sum(skip, self.on_attention(e_att))  # (B, N, E)
+        e = self.on_attention(e_att.flatten(0, 1))  # (BN, E)
+        for own in skip:
+            e += own
         if self.pool_first:
-            e = e.mean(dim=1, keepdim=True)  # (B, 1, E)
-        out: Tensor = self.decoder(e.flatten(0, 1)).view(B, e.shape[1], -1)
-        return out.expand(-1, N, -1)
+            e = e.view(B, N, -1).mean(dim=1)  # (B, E)
+        out: Tensor = self.decoder(e)
+        return out.view(B, -1, out.shape[-1]).expand(-1, N, -1)
 
 
 def _hidden(features: int, width: int, layers: int) -> list[nn.Module]:
