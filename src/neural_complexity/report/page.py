@@ -17,12 +17,12 @@ STYLE = """
   :root { --ink: #e6e9ef; --soft: #9aa4b5; --line: #333c4b; --paper: #14181f; }
 }
 body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-       max-width: 62rem; margin: 2.5rem auto; padding: 0 1.25rem; }
+       max-width: 74rem; margin: 2.5rem auto; padding: 0 1.25rem; }
 h1 { font-size: 1.7rem; margin-bottom: .2rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem }
 .lead, .note, figcaption { color: var(--soft) } .note, figcaption { font-size: .88rem }
 .scroll { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
-th, td { padding: .35rem .7rem; text-align: right; border-bottom: 1px solid var(--line);
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .86rem }
+th, td { padding: .35rem .55rem; text-align: right; border-bottom: 1px solid var(--line);
          white-space: nowrap }
 th:first-child, td:first-child { text-align: left }
 figure { margin: 1.5rem 0 } img { max-width: 100%; background: #fff; border-radius: 6px }
