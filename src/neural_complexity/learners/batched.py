@@ -128,9 +128,9 @@ def stack(
 ) -> "BatchedLearner":
     """Makes B independent learners with parameters drawn as the module itself would draw them.
 
-    Building B modules in Python costs far more than training them. So one module is built under a
-    recorder, and the elementwise fills that made each parameter (`uniform_`, `normal_`, `zeros_`,
-    ...) are repeated once on the stacked tensor. A module with any other initialisation
+    Building B modules in Python costs far more than training them. So two are built under a
+    recorder, and the elementwise fills that made each parameter of both (`uniform_`, `normal_`,
+    `zeros_`, ...) are repeated once on the stacked tensor. A module with any other initialisation
     (orthogonal, say) is built B times instead.
 
     Args:

@@ -83,6 +83,8 @@ class NeuralComplexity(nn.Module):
                 raise ValueError(f"{name} must be at least 1, got {self.architecture[name]}")
         if loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss}")
+        if head not in ("posterior", "direct"):
+            raise ValueError(f"head must be posterior or direct, got {head}")
         self.loss = LOSSES[loss]
         posterior = head == "posterior"
         if posterior and pool_first:
@@ -101,8 +103,6 @@ class NeuralComplexity(nn.Module):
             pool_first=pool_first,
             scale_by_width=scale_by_width,
         )
-        if head not in ("posterior", "direct"):
-            raise ValueError(f"head must be posterior or direct, got {head}")
         self.head = PosteriorHead(network) if posterior else DirectHead(network)
         self.observed_loss = observed_loss
         self.provenance: dict[str, Any] = {}  # what made the weights; saved with them
