@@ -1,5 +1,7 @@
 import io
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from neural_complexity.display import Display
@@ -8,7 +10,7 @@ from neural_complexity.experiments.folder import RunFolder
 NEWS = ("posterior", 3, 12, 6.0, {"loss": 0.25, "R2": float("nan"), "bank": 1200, "dropped": 0})
 
 
-def test_a_terminal_shows_a_bar_with_time_left_and_metrics(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_terminal_shows_a_bar_with_time_left_and_metrics(tmp_path: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=140)
     with Display(console, RunFolder(tmp_path)) as display:
@@ -18,7 +20,9 @@ def test_a_terminal_shows_a_bar_with_time_left_and_metrics(tmp_path) -> None:  #
         assert fact in shown
 
 
-def test_elsewhere_there_are_a_few_plain_lines(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_elsewhere_there_are_a_few_plain_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Display(Console(file=io.StringIO()), RunFolder(tmp_path)) as display:
         display.tell(*NEWS)  # too early for a line
         display.tell("posterior", 12, 12, 24.0, {"loss": 0.125})

@@ -1,5 +1,6 @@
 from functools import partial
 
+import pytest
 import torch
 
 from neural_complexity.learners.networks import mlp
@@ -33,7 +34,7 @@ def test_every_method_starts_from_the_same_learners(task: Task, recipe: Recipe) 
     assert other.loss_te[-1].mean() < plain.loss_te[-1].mean()
 
 
-def test_chunks_get_the_rows_that_are_theirs(task: Task, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_chunks_get_the_rows_that_are_theirs(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """With learners that all start alike, cutting the tasks into chunks changes nothing."""
 
     def make() -> torch.nn.Module:
