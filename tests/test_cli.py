@@ -148,7 +148,7 @@ def test_a_truncated_checkpoint_is_told_in_one_sentence(tmp_path: Path) -> None:
     os.truncate(checkpoint, 1000)
     done = command("run", "sinusoid", "--resume", str(folder))
     assert done.returncode == 1
-    assert f"error: {checkpoint} must be a checkpoint, got a damaged file" in done.stderr
+    assert f"error: {checkpoint} must be a safetensors file, got a damaged one" in done.stderr
 
 
 def test_resuming_a_finished_run_only_reports(finished: Path) -> None:

@@ -6,7 +6,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_json", "write_bytes", "write_json", "write_text"]
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+__all__ = [
+    "read_json",
+    "read_tensors",
+    "write_bytes",
+    "write_json",
+    "write_tensors",
+    "write_text",
+]
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -63,3 +74,28 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
     return content
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
+    """Writes tensors and a header of text to one safetensors file, whole or not at all."""
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_bytes(path, save(whole, header))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Reads tensors and header of a safetensors file; runs no code from it.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged or of another kind.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a safetensors file, got no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} must be a safetensors file, got a damaged one ({error})"
+        ) from None

@@ -128,5 +128,5 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     assert torch.equal(tensors["a"], torch.ones(3))
     assert counters == {"iteration": 1}
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(ValueError, match="must be a checkpoint, got a damaged file"):
+    with pytest.raises(ValueError, match="must be a safetensors file, got a damaged one"):
         read_checkpoint(path)

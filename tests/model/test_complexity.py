@@ -154,7 +154,7 @@ def test_saving_and_loading_changes_nothing(head: str, tmp_path: Path) -> None:
 
 def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "nc.safetensors"
-    with pytest.raises(FileNotFoundError, match="must be a saved NC, got no such file"):
+    with pytest.raises(FileNotFoundError, match="must be a safetensors file, got no such file"):
         NeuralComplexity.load(path)
     nc = make("posterior")
     nc.save(path)

@@ -7,13 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from neural_complexity.experiments.machine import machine
 from neural_complexity.experiments.rows import Row, commit, read_rows, write_rows
-from neural_complexity.files import read_json, write_bytes, write_json
+from neural_complexity.files import read_json, read_tensors, write_json, write_tensors
 from neural_complexity.meta.session import Moment
 from neural_complexity.model.complexity import NeuralComplexity
 
@@ -121,8 +119,7 @@ class RunFolder:
         for name, nc in networks.items():
             nc.provenance = {**config, "commit": made_by, "network": name}
             nc.save(self.path / f"nc-{name}.safetensors")
-        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        write_bytes(self.path / "figures.safetensors", save(whole))
+        write_tensors(self.path / "figures.safetensors", tensors, {})
         moments = {name: [_finite(asdict(moment)) for moment in m] for name, m in history.items()}
         write_json(self.path / "run.json", {"machine": machine(), "history": moments})
         write_rows(self.path / "rows.jsonl", rows)
@@ -139,10 +136,10 @@ class RunFolder:
         rows = read_rows(self.path / "rows.jsonl")
         run = read_json(self.path / "run.json")
         try:
-            tensors = load_file(self.path / "figures.safetensors")
+            tensors, _ = read_tensors(self.path / "figures.safetensors")
             history = {n: [Moment(**m) for m in moments] for n, moments in run["history"].items()}
             return rows, tensors, history, run["machine"]
-        except (SafetensorError, FileNotFoundError, KeyError, TypeError) as error:
+        except (FileNotFoundError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{self.path} must hold a whole run, got a damaged one ({error})"
             ) from None

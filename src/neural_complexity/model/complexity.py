@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from neural_complexity.files import write_bytes
+from neural_complexity.files import read_tensors, write_tensors
 from neural_complexity.losses import LOSSES, Gaussian
 from neural_complexity.model.heads import DirectHead, PosteriorHead, SetNetwork, Sets
 from neural_complexity.task import Task, check_sets
@@ -221,8 +219,7 @@ class NeuralComplexity(nn.Module):
             "architecture": json.dumps(self.architecture),
             "provenance": json.dumps(self.provenance),
         }
-        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        write_bytes(Path(path), to_safetensors(tensors, header))
+        write_tensors(Path(path), self.state_dict(), header)
 
     @classmethod
     def load(cls, path: str | Path) -> "NeuralComplexity":
@@ -232,16 +229,7 @@ class NeuralComplexity(nn.Module):
             FileNotFoundError: If there is no such file.
             ValueError: If the file is damaged, of another kind, or newer than this library.
         """
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"{path} must be a saved NC, got no such file")
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ValueError(
-                f"{path} must be a safetensors file, got a damaged one ({error})"
-            ) from None
+        tensors, header = read_tensors(Path(path))
         if header.get("format") != FORMAT:
             raise ValueError(f"{path} must be a saved NC, got a safetensors file of another kind")
         if header.get("version") != str(VERSION):
