@@ -1,8 +1,8 @@
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.fit import fit
+from neural_complexity.learners.fit import evaluate, fit, unroll
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import squared_error
 from neural_complexity.seeding import stream
@@ -84,3 +84,67 @@ def test_no_steps_change_nothing(task: Task, recipe: Recipe) -> None:
     h = learners(recipe)
     fit(h, task, loss=squared_error, steps=0, lr=0.05)
     assert torch.equal(h.state()["0.weight"], learners(recipe).state()["0.weight"])
+
+
+def noisy() -> nn.Module:
+    return nn.Sequential(nn.Linear(1, 20), nn.BatchNorm1d(20), nn.Dropout(0.5), nn.Linear(20, 1))
+
+
+def test_observers_see_learners_without_noise_and_with_fixed_statistics(task: Task) -> None:
+    h = stack(noisy, len(task), stream(0, "h"))
+    seen: list[Snapshot] = []
+
+    def look(_: int, snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        assert torch.equal(snapshot.H_te, evaluate(h, task).H_te)  # twice the same
+        assert h.training
+
+    fit(h, task, loss=squared_error, steps=3, lr=0.05, regularizer=shrink, observe=look)
+    assert len(seen) == 4
+    assert torch.equal(h.eval()(task.X_te), seen[-1].H_te)
+    h.train()
+    assert not torch.equal(h(task.X_te), h(task.X_te))  # in training there is noise
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = nn.functional.dropout(self.layer(x), training=self.training)
+        return out
+
+
+def test_modes_are_found_and_unknown_modules_count(recipe: Recipe) -> None:
+    assert not stack(recipe.make, 2, stream(0, "h")).has_modes
+    assert stack(noisy, 2, stream(0, "h")).has_modes
+    assert stack(Plain, 2, stream(0, "h")).has_modes
+
+
+def test_unrolled_learners_are_fitted_learners(task: Task, recipe: Recipe) -> None:
+    options = {"loss": squared_error, "steps": 4, "lr": 0.05, "regularizer": shrink}
+    fitted, start = learners(recipe), learners(recipe)
+    unrolled = unroll(start.placed(), task, **options)  # type: ignore[arg-type]
+    fit(fitted, task, **options)  # type: ignore[arg-type]
+    for name, value in fitted.state().items():
+        torch.testing.assert_close(unrolled.state[name], value)
+    assert torch.equal(start.state()["0.weight"], learners(recipe).state()["0.weight"])
+
+
+def test_gradients_flow_through_training(task: Task, recipe: Recipe) -> None:
+    h = learners(recipe).placed()
+    some = task[:2]
+    h = h.moved(p[:2].detach().requires_grad_() for p in h.parameters())
+
+    def trained(weight: Tensor, *parameters: Tensor) -> Tensor:
+        def penalty(_: object, snapshot: Snapshot) -> Tensor:
+            return weight * snapshot.H_te.square().mean(dim=(1, 2))
+
+        end = unroll(
+            h.moved(parameters), some, loss=squared_error, steps=3, lr=0.05, regularizer=penalty
+        )
+        return squared_error(end(some.X_te), some.Y_te).mean(dim=1)
+
+    weight = torch.tensor(0.3, requires_grad=True)
+    assert torch.autograd.gradcheck(trained, (weight, *h.parameters()), eps=1e-7, atol=1e-5)

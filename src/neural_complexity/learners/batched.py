@@ -1,16 +1,18 @@
 """B copies of any module, with parameters of their own, run as one."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["BatchedLearner", "stack"]
+__all__ = ["BatchedLearner", "PlacedLearner", "stack"]
 
 aten = torch.ops.aten
 
@@ -31,6 +33,17 @@ FILLS = RANDOM_FILLS | {
 }
 # Write nothing, or make the storage whose later fills are recorded.
 HARMLESS = {aten.empty.memory_format, aten.detach.default, aten.alias.default}
+
+# The modules of PyTorch that behave differently in training and evaluation.
+MODAL = (
+    _DropoutNd,
+    _NormBase,
+    nn.RReLU,
+    nn.RNNBase,
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
+    nn.TransformerDecoderLayer,
+)
 
 Fill = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]
 
@@ -206,6 +219,24 @@ class BatchedLearner(nn.Module):
         self.__dict__["template"].train(mode)
         return self
 
+    @property
+    def has_modes(self) -> bool:
+        """Whether training and evaluation may give different predictions.
+
+        A module that is not PyTorch's own may do anything, so it counts.
+        """
+        return any(
+            isinstance(module, MODAL) or not type(module).__module__.startswith("torch.nn.")
+            for module in self.__dict__["template"].modules()
+        )
+
+    def placed(self) -> "PlacedLearner":
+        """Gives the learners as values that gradients can flow through."""
+        parameters = {name for name, _ in self.__dict__["template"].named_parameters()}
+        state = self.state()
+        trained = tuple(n for n in state if n in parameters and state[n].requires_grad)
+        return PlacedLearner(self.__dict__["template"], state, trained)
+
     def forward(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs.
 
@@ -215,11 +246,37 @@ class BatchedLearner(nn.Module):
         Returns:
             Predictions, (B, points, C).
         """
-        template = self.__dict__["template"]
+        return _predict(self.__dict__["template"], self.state(), X)
 
-        def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
-            out: Tensor = functional_call(template, state, (x,))
-            return out
 
-        predictions: Tensor = vmap(one, randomness="different")(self.state(), X)
-        return predictions
+@dataclass(frozen=True)
+class PlacedLearner:
+    """B learners at given parameters, which need not be leaves: for gradients through training."""
+
+    template: nn.Module
+    state: dict[str, Tensor]  # by the template's names, each with a leading axis of length B
+    trained: tuple[str, ...]  # the names of what training changes
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
+        return _predict(self.template, self.state, X)
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Gives what training changes."""
+        return (self.state[name] for name in self.trained)
+
+    def moved(self, parameters: Iterable[Tensor]) -> "PlacedLearner":
+        """Gives the same learners with other parameters, in the order of `parameters`."""
+        new = dict(zip(self.trained, parameters, strict=True))
+        return PlacedLearner(self.template, {**self.state, **new}, self.trained)
+
+
+def _predict(template: nn.Module, state: dict[str, Tensor], X: Tensor) -> Tensor:
+    """Runs the template's forward pass with each of the B states on its own inputs."""
+
+    def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = functional_call(template, state, (x,))
+        return out
+
+    predictions: Tensor = vmap(one, randomness="different")(state, X)
+    return predictions

@@ -56,7 +56,7 @@ class Recipe:
             observe: See `fit`.
 
         Returns:
-            The B trained learners.
+            The B trained learners, in evaluation mode.
         """
         device = task.X_tr.device
         h = stack(self.make, len(task), generator).to(device)
@@ -79,4 +79,5 @@ class Recipe:
                 regularizer=regularizer,
                 observe=observe,
             )
+        h.eval()
         return h
