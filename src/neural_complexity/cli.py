@@ -158,7 +158,7 @@ def _work(folder: RunFolder, module: Any, config: Any) -> None:
         hold_memory()
         with Display(Console(stderr=True), folder) as display:
             outcome = module.run(config, folder=folder.work, tell=display.tell)
-        folder.finish(outcome.rows, outcome.tensors, outcome.networks, outcome.history)
+        folder.finish(outcome)
     _report(folder)
 
 
@@ -171,14 +171,15 @@ def _report(folder: RunFolder) -> None:
             f"{folder.path} must be a run of {', '.join(EXPERIMENTS)}, got {started['experiment']}"
         )
     _, report = EXPERIMENTS[started["experiment"]]
-    rows, tensors, history, machine = folder.results()
-    tables = report.tables(rows)
-    figures = report.figures(tensors, history, folder.figures)
-    seconds = {name: round(moments[-1].seconds, 1) for name, moments in history.items()}
+    outcome, machine = folder.results()
+    tables = report.tables(outcome.rows)
+    figures = report.figures(outcome, folder.figures)
+    training = {name: round(moments[-1].seconds, 1) for name, moments in outcome.history.items()}
     details = {
-        "commit": rows[0].commit,
-        "seed": rows[0].seed,
-        "seconds of meta-training": seconds,
+        "commit": outcome.rows[0].commit,
+        "seed": outcome.rows[0].seed,
+        "seconds of meta-training": training,
+        **outcome.facts,
         "machine": machine,
         "config": started["config"],
     }
@@ -186,7 +187,8 @@ def _report(folder: RunFolder) -> None:
     write_text(folder.path / "tables.md", "\n".join(to_markdown(table) for table in tables))
     for table in tables:
         console.print(to_rich(table))
-    console.print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in seconds.items())}")
+    if training:
+        console.print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in training.items())}")
     console.print(f"report: {folder.report}")
 
 

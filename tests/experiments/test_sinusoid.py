@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.sinusoid import PRESETS, Config, Outcome, run, smoke
+from neural_complexity.experiments.outcome import Outcome
+from neural_complexity.experiments.sinusoid import PRESETS, Config, run, smoke
 from neural_complexity.experiments.training import Training
 
 

@@ -7,13 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from torch import Tensor
-
 from neural_complexity.experiments.machine import machine
-from neural_complexity.experiments.rows import Row, commit, read_rows, write_rows
+from neural_complexity.experiments.outcome import Outcome
+from neural_complexity.experiments.rows import commit, read_rows, write_rows
 from neural_complexity.files import read_json, read_tensors, write_json, write_tensors
 from neural_complexity.meta.session import Moment
-from neural_complexity.model.complexity import NeuralComplexity
 
 __all__ = ["RunFolder", "config_from_dict"]
 
@@ -104,31 +102,24 @@ class RunFolder:
         """Whether the run's results are all there."""
         return (self.path / "rows.jsonl").is_file()
 
-    def finish(
-        self,
-        rows: list[Row],
-        tensors: dict[str, Tensor],
-        networks: dict[str, NeuralComplexity],
-        history: dict[str, list[Moment]],
-    ) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """Writes the results; the rows come last and mark the run as finished."""
         config = self.read_config()
         # A run that went on at another commit belongs to both.
         made_by = commit() if config["commit"] == commit() else f"{config['commit']}..{commit()}"
-        rows = [replace(row, commit=made_by) for row in rows]
-        for name, nc in networks.items():
+        rows = [replace(row, commit=made_by) for row in outcome.rows]
+        for name, nc in outcome.networks.items():
             nc.provenance = {**config, "commit": made_by, "network": name}
             nc.save(self.path / f"nc-{name}.safetensors")
-        write_tensors(self.path / "figures.safetensors", tensors, {})
-        moments = {name: [_finite(asdict(moment)) for moment in m] for name, m in history.items()}
-        write_json(self.path / "run.json", {"machine": machine(), "history": moments})
+        write_tensors(self.path / "figures.safetensors", outcome.tensors, {})
+        moments = {n: [_finite(asdict(moment)) for moment in m] for n, m in outcome.history.items()}
+        content = {"machine": machine(), "facts": outcome.facts, "history": moments}
+        write_json(self.path / "run.json", content)
         write_rows(self.path / "rows.jsonl", rows)
         shutil.rmtree(self.work, ignore_errors=True)
 
-    def results(
-        self,
-    ) -> tuple[list[Row], dict[str, Tensor], dict[str, list[Moment]], dict[str, Any]]:
-        """Gives rows, figure tensors, history and the description of the machine.
+    def results(self) -> tuple[Outcome, dict[str, Any]]:
+        """Gives what the run left, but for its networks, and the description of the machine.
 
         Raises:
             ValueError: If the run is not finished.
@@ -138,7 +129,7 @@ class RunFolder:
         try:
             tensors, _ = read_tensors(self.path / "figures.safetensors")
             history = {n: [Moment(**m) for m in moments] for n, moments in run["history"].items()}
-            return rows, tensors, history, run["machine"]
+            return Outcome(rows, tensors, {}, history, run.get("facts", {})), run["machine"]
         except (FileNotFoundError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{self.path} must hold a whole run, got a damaged one ({error})"

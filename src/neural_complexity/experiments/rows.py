@@ -9,8 +9,9 @@ from pathlib import Path
 
 import neural_complexity
 from neural_complexity.files import write_text
+from neural_complexity.meta.scores import Estimate
 
-__all__ = ["Row", "commit", "read_rows", "write_rows"]
+__all__ = ["Row", "commit", "read_rows", "score_row", "write_rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,30 @@ class Row:
     paper: float | None
     seed: int
     commit: str
+
+
+def score_row(
+    experiment: str,
+    seed: int,
+    method: str,
+    setting: str,
+    metric: str,
+    score: Estimate,
+    paper: float | None = None,
+) -> Row:
+    """Makes the row of a score, with the commit that runs."""
+    return Row(
+        experiment=experiment,
+        method=method,
+        setting=setting,
+        metric=metric,
+        value=score.value,
+        ci95=score.ci95,
+        n=score.n,
+        paper=paper,
+        seed=seed,
+        commit=commit(),
+    )
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:

@@ -11,8 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.progress import Tell
-from neural_complexity.experiments.rows import Row, commit
+from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import Training, check_device, train_nc
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import mlp
@@ -36,7 +37,7 @@ from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoid import Sinusoids
 
-__all__ = ["HEADS", "NAME", "PRESETS", "Config", "Outcome", "cpu", "paper", "run", "smoke"]
+__all__ = ["HEADS", "NAME", "PRESETS", "Config", "cpu", "paper", "run", "smoke"]
 
 NAME = "sinusoid"
 HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
@@ -120,16 +121,6 @@ def smoke() -> Config:
 
 
 PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run leaves: rows for tables, tensors for figures, networks, and the way there."""
-
-    rows: list[Row]
-    tensors: dict[str, Tensor]
-    networks: dict[str, NeuralComplexity]
-    history: dict[str, list[Moment]]
 
 
 def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
@@ -248,20 +239,14 @@ def _follow_all(
 
 
 def _row(
-    config: Config, method: str, setting: str, metric: str, score: Estimate, paper: float | None
+    config: Config,
+    method: str,
+    setting: str,
+    metric: str,
+    score: Estimate,
+    paper: float | None = None,
 ) -> Row:
-    return Row(
-        experiment=NAME,
-        method=method,
-        setting=setting,
-        metric=metric,
-        value=score.value,
-        ci95=score.ci95,
-        n=score.n,
-        paper=paper,
-        seed=config.seed,
-        commit=commit(),
-    )
+    return score_row(NAME, config.seed, method, setting, metric, score, paper)
 
 
 def _count(these: Tensor) -> Estimate:

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
+from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
 from neural_complexity.experiments.sinusoid import HEADS, PAPER_R2
 from neural_complexity.meta.scores import r_squared
@@ -78,10 +79,9 @@ def _fits(rows: list[Row]) -> Table:
     )
 
 
-def figures(
-    tensors: dict[str, Tensor], history: dict[str, list[Moment]], folder: Path
-) -> list[Figure]:
+def figures(outcome: Outcome, folder: Path) -> list[Figure]:
     """Draws the figures from what a run left."""
+    tensors, history = outcome.tensors, outcome.history
     with mpl.rc_context(STYLE):
         return [
             Figure(

@@ -1,0 +1,29 @@
+"""The trained NCs that most experiments ask."""
+
+from pathlib import Path
+
+from neural_complexity.model.complexity import NeuralComplexity
+
+__all__ = ["SHIPPED", "load_networks"]
+
+# What the package ships, by head: made by the `sinusoid` experiment at preset `cpu`.
+SHIPPED = {"posterior": "sinusoid", "direct": "sinusoid-direct"}
+
+
+def load_networks(folder: str, device: str) -> dict[str, NeuralComplexity]:
+    """Gives the sinusoid's NC with each head.
+
+    Args:
+        folder: Of a finished run of the `sinusoid` experiment; the shipped networks if empty.
+        device: Where to put them.
+
+    Raises:
+        ValueError: If the folder has no networks.
+    """
+    if not folder:
+        return {h: NeuralComplexity.pretrained(n).to(device) for h, n in SHIPPED.items()}
+    paths = {head: Path(folder) / f"nc-{head}.safetensors" for head in SHIPPED}
+    for path in paths.values():
+        if not path.is_file():
+            raise ValueError(f"networks must be a finished run of sinusoid, got no {path}")
+    return {head: NeuralComplexity.load(path).to(device) for head, path in paths.items()}

@@ -1,0 +1,66 @@
+"""Work in pieces, each done once, so that a run goes on where it was stopped."""
+
+import re
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from neural_complexity.experiments.progress import Tell
+from neural_complexity.files import read_tensors, write_tensors
+
+__all__ = ["Pieces"]
+
+
+class Pieces:
+    """Does named pieces of work and keeps what they give in a folder.
+
+    A piece must be a pure function of the run's config: what an earlier session did is not done
+    again.
+
+    Args:
+        total: How many pieces there will be.
+        folder: Where their results are kept; nowhere if `None`.
+        tell: Told about the progress.
+        stage: What the pieces are, for the progress.
+    """
+
+    def __init__(
+        self, total: int, folder: Path | None, tell: Tell | None, *, stage: str = "evaluation"
+    ) -> None:
+        self.total, self.folder, self.tell, self.stage = total, folder, tell, stage
+        self.seconds: dict[str, float] = {}  # by piece, over all sessions
+        self.fresh = 0.0  # seconds spent in this session
+
+    def do(self, name: str, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Gives the tensors of a piece, from the folder if it was done before.
+
+        Args:
+            name: Names the piece; no two may have the same name.
+            work: Does it. The mean of the last row of its tensor `loss_te` is shown, if it has one.
+        """
+        assert name not in self.seconds, f"two pieces are called {name}"
+        path = None if self.folder is None else self.folder / f"{_slug(name)}.safetensors"
+        if path is not None and path.is_file():
+            tensors, header = read_tensors(path)
+            self.seconds[name] = float(header["seconds"])
+        else:
+            start = time.perf_counter()
+            tensors = {key: tensor.detach().cpu() for key, tensor in work().items()}
+            self.seconds[name] = time.perf_counter() - start
+            self.fresh += self.seconds[name]
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_tensors(path, tensors, {"seconds": str(self.seconds[name])})
+        if self.tell is not None:
+            shown = {name: tensors["loss_te"][-1].mean().item()} if "loss_te" in tensors else {}
+            self.tell(self.stage, len(self.seconds), self.total, self.fresh, shown)
+        return tensors
+
+
+def _slug(name: str) -> str:
+    """Makes a file name of a piece's name; different names stay different."""
+    plain = re.sub(r"[^a-z0-9.]+", "-", name.lower())
+    return f"{plain}-{zlib.crc32(name.encode()):08x}"
