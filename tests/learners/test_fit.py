@@ -128,7 +128,7 @@ def test_unrolled_learners_are_fitted_learners(task: Task, recipe: Recipe) -> No
     unrolled = unroll(start.placed(), task, **options)  # type: ignore[arg-type]
     fit(fitted, task, **options)  # type: ignore[arg-type]
     for name, value in fitted.state().items():
-        torch.testing.assert_close(unrolled.state[name], value)
+        torch.testing.assert_close(unrolled.state()[name], value)
     assert torch.equal(start.state()["0.weight"], learners(recipe).state()["0.weight"])
 
 

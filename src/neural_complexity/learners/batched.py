@@ -254,21 +254,25 @@ class PlacedLearner:
     """B learners at given parameters, which need not be leaves: for gradients through training."""
 
     template: nn.Module
-    state: dict[str, Tensor]  # by the template's names, each with a leading axis of length B
+    values: dict[str, Tensor]  # by the template's names, each with a leading axis of length B
     trained: tuple[str, ...]  # the names of what training changes
 
     def __call__(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
-        return _predict(self.template, self.state, X)
+        return _predict(self.template, self.values, X)
+
+    def state(self) -> dict[str, Tensor]:
+        """Gives parameters and buffers under the template's names."""
+        return self.values
 
     def parameters(self) -> Iterator[Tensor]:
         """Gives what training changes."""
-        return (self.state[name] for name in self.trained)
+        return (self.values[name] for name in self.trained)
 
     def moved(self, parameters: Iterable[Tensor]) -> "PlacedLearner":
         """Gives the same learners with other parameters, in the order of `parameters`."""
         new = dict(zip(self.trained, parameters, strict=True))
-        return PlacedLearner(self.template, {**self.state, **new}, self.trained)
+        return PlacedLearner(self.template, {**self.values, **new}, self.trained)
 
 
 def _predict(template: nn.Module, state: dict[str, Tensor], X: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch.nn.functional import huber_loss
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Gaussian
 from neural_complexity.memory import MemoryBank
+from neural_complexity.meta.checkpoint import optimizer_tensors, restore_optimizer
 from neural_complexity.meta.collect import collect
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
@@ -205,8 +206,7 @@ class MetaLearner:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Gives all that a new process needs to go on, but for the bank's rows."""
         tensors = {f"nc.{name}": t for name, t in self.nc.state_dict().items()}
-        for i, moments in self.adam.state_dict()["state"].items():
-            tensors |= {f"adam.{i}.{name}": t for name, t in moments.items()}
+        tensors |= optimizer_tensors(self.adam)
         counters = {"iteration": self.iteration, "loss": self.loss, "bank": self.bank.state()}
         return tensors, counters
 
@@ -220,9 +220,4 @@ class MetaLearner:
         self.bank = MemoryBank.open(bank_folder, count=bank["count"], dropped=bank["dropped"])
         part = {n.split(".", 1)[1]: t for n, t in tensors.items() if n.startswith("nc.")}
         self.nc.load_state_dict(part)
-        adam = self.adam.state_dict()
-        for name, tensor in tensors.items():
-            if name.startswith("adam."):
-                _, i, moment = name.split(".")
-                adam["state"].setdefault(int(i), {})[moment] = tensor
-        self.adam.load_state_dict(adam)
+        restore_optimizer(self.adam, tensors)

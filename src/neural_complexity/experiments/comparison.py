@@ -1,0 +1,133 @@
+"""The same learners on the same tasks under one method after another."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.networks import mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta.evaluate import Trajectory, follow
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.regularizers.nc import nc_penalty
+from neural_complexity.regularizers.noise import VariationalDropout, variational_penalty
+from neural_complexity.regularizers.norms import norm_penalty
+from neural_complexity.regularizers.oracle import oracle_penalty
+from neural_complexity.task import Task
+
+__all__ = [
+    "Method",
+    "Penalty",
+    "dropout",
+    "everywhere",
+    "kept_tasks",
+    "losses_at",
+    "nc_method",
+    "norm",
+    "oracle",
+    "sinusoid_recipe",
+    "train_with",
+    "variational_dropout",
+]
+
+Penalty = Callable[[slice], Regularizer]  # of some of the tasks
+DIVERGED = 10.0  # a learner whose losses end this many times above where they began
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to regularize: what is added to the loss, and to the network."""
+
+    name: str
+    penalty: Penalty | None = None
+    noise: Callable[[int], nn.Module] | None = None  # a layer from its width
+
+
+def everywhere(regularizer: Regularizer) -> Penalty:
+    """Makes the penalty that is the same for all tasks."""
+    return lambda _: regularizer
+
+
+def norm(name: str, weight: float) -> Method:
+    """Makes the method that penalizes a norm of the parameters."""
+    return Method(f"{name} ({weight:g})", everywhere(norm_penalty(name, weight)))
+
+
+def dropout(p: float) -> Method:
+    """Makes the method that drops units with probability p."""
+    return Method(f"dropout ({p:g})", noise=lambda _: nn.Dropout(p))
+
+
+def variational_dropout() -> Method:
+    """Makes the method that learns how much noise each unit bears."""
+    return Method(
+        "variational dropout", everywhere(variational_penalty()), noise=VariationalDropout
+    )
+
+
+def nc_method(
+    name: str,
+    nc: NeuralComplexity,
+    task: Task,
+    *,
+    X_unlabelled: Tensor | None = None,
+    weight: float = 1.0,
+) -> Method:
+    """Makes the method that adds the gap predicted by NC."""
+
+    def penalty(rows: slice) -> Regularizer:
+        X = None if X_unlabelled is None else X_unlabelled[rows]
+        return nc_penalty(nc, task[rows], weight=weight, X_unlabelled=X)
+
+    return Method(name, penalty)
+
+
+def oracle(recipe: Recipe, task: Task) -> Method:
+    """Makes the method that adds the true gap."""
+    return Method("oracle", lambda rows: oracle_penalty(recipe.loss, task.Y_te[rows]))
+
+
+def sinusoid_recipe(
+    *,
+    width: int = 40,
+    layers: int = 2,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    steps: int = 16,
+    lr: float = 0.01,
+) -> Recipe:
+    """Makes the learners of the sinusoid experiments; the defaults are the paper's."""
+    make = partial(mlp, 1, [width] * layers, 1, activation=activation)
+    return Recipe(make=make, steps=steps, lr=lr)
+
+
+def train_with(method: Method, recipe: Recipe, task: Task, *, seed: int) -> Trajectory:
+    """Trains one learner per task under a method; the seed draws the initial learners."""
+    if method.noise is not None:
+        assert isinstance(recipe.make, partial), "noise needs learners made by mlp"
+        make = partial(recipe.make, noise=method.noise)
+        recipe = Recipe(make=make, loss=recipe.loss, steps=recipe.steps, lr=recipe.lr)
+    return follow(recipe, task, seed=seed, penalty=method.penalty)
+
+
+def losses_at(trajectory: Trajectory, steps: Sequence[int]) -> dict[str, Tensor]:
+    """Gives the losses after some steps, (steps, B) each, and who diverged, (B,)."""
+    rows = list(steps)
+    before, after = (trajectory.loss_tr[i] + trajectory.loss_te[i] for i in (0, -1))
+    fine = trajectory.finite & (after <= DIVERGED * before)
+    return {
+        "loss_tr": trajectory.loss_tr[rows],
+        "loss_te": trajectory.loss_te[rows],
+        "diverged": ~fine,
+    }
+
+
+def kept_tasks(results: Sequence[dict[str, Tensor]]) -> Tensor:
+    """Tells on which tasks no method's learner diverged, (B,).
+
+    One learner that diverges under one method would hide what all others did: its task is left out
+    of all methods, and counted.
+    """
+    return ~torch.stack([result["diverged"] for result in results]).any(dim=0)
