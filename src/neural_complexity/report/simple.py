@@ -94,7 +94,7 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
             Figure(
                 save(_scatter(outcome.tensors), folder, "gap-fit"),
                 "Predicted against true gap",
-                "One dot per held-out task; the outermost 0.2 % of tasks are cut off. NC was "
+                "One dot per held-out task; the outermost 0.2 % of values are cut off. NC was "
                 "trained on networks alone.",
             ),
         ]
