@@ -1,0 +1,239 @@
+"""Learners without gradient descent: B tasks solved at once, each in closed form."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neural_complexity.losses import Gaussian
+
+__all__ = [
+    "ClosedForm",
+    "Features",
+    "GaussianProcess",
+    "Hypothesis",
+    "Kernel",
+    "fourier_features",
+    "gaussian_process",
+    "linear_features",
+    "nearest_neighbour",
+    "polynomial",
+    "rbf",
+    "ridge",
+]
+
+Hypothesis = Callable[[Tensor], Tensor]  # h: inputs (B, points, D) to predictions (B, points, C)
+ClosedForm = Callable[[Tensor, Tensor], Hypothesis]  # X_tr (B, M, D), Y_tr (B, M, C) to h
+Features = Callable[[Tensor], Tensor]  # inputs (B, points, D) to features (B, points, any)
+Kernel = Callable[[Tensor, Tensor], Tensor]  # inputs (B, P, D) and (B, Q, D) to (B, P, Q)
+
+
+def nearest_neighbour(X_tr: Tensor, Y_tr: Tensor) -> Hypothesis:
+    """Predicts the target of the nearest training point; equally near ones are averaged.
+
+    Args:
+        X_tr: Training inputs, (B, M, D).
+        Y_tr: Training targets, (B, M, C).
+
+    Returns:
+        The B learners. Their training loss is zero where no two training inputs are equal.
+    """
+
+    def h(X: Tensor) -> Tensor:
+        distance = _distance(X, X_tr)  # (B, points, M)
+        nearest = (distance == distance.amin(dim=-1, keepdim=True)).to(Y_tr.dtype)
+        return nearest @ Y_tr / nearest.sum(dim=-1, keepdim=True)  # (B, points, C)
+
+    return h
+
+
+def _distance(X: Tensor, other: Tensor) -> Tensor:
+    """Computes Euclidean distances, (B, P, Q), without the rounding of the fast formula."""
+    return torch.cdist(X, other, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def polynomial(degree: int) -> ClosedForm:
+    """Makes the learner that fits a polynomial of one input by least squares.
+
+    Of degree 0 it is the mean of the targets. Where the training points do not determine it, all
+    coefficients but the constant one are as small as they can be.
+
+    Args:
+        degree: The highest power of x.
+
+    Raises:
+        ValueError: If the degree is negative, or, when it learns, if there is more than one input.
+    """
+    if degree < 0:
+        raise ValueError(f"degree must not be negative, got {degree}")
+
+    def powers(X: Tensor) -> Tensor:
+        if X.shape[-1] != 1:
+            raise ValueError(f"a polynomial must have one input, got {X.shape[-1]}")
+        return X ** torch.arange(1, degree + 1, device=X.device)  # (B, points, degree)
+
+    return ridge(0.0, features=powers)
+
+
+def linear_features(X: Tensor) -> Tensor:
+    """Gives the inputs as they are, (B, points, D)."""
+    return X
+
+
+def fourier_features(period: float, frequencies: int) -> Features:
+    """Makes sines and cosines of every input: of the period, half of it, a third, and so on.
+
+    Args:
+        period: The longest period.
+        frequencies: How many periods, K; the features are (B, points, 2 K D).
+
+    Raises:
+        ValueError: If the period is not positive, or there is no frequency.
+    """
+    if not period > 0:
+        raise ValueError(f"period must be positive, got {period}")
+    if frequencies < 1:
+        raise ValueError(f"frequencies must be at least 1, got {frequencies}")
+
+    def features(X: Tensor) -> Tensor:
+        multiples = torch.arange(1, frequencies + 1, device=X.device)
+        angles = (2 * math.pi / period * X).unsqueeze(-1) * multiples  # (B, points, D, K)
+        angles = angles.flatten(-2)  # (B, points, D K)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+    return features
+
+
+def ridge(strength: float, *, features: Features = linear_features) -> ClosedForm:
+    """Makes the learner that is linear in features, by least squares with a penalty.
+
+    It minimises the sum of squared errors plus `strength` times the squared weights; the constant
+    is not penalized. Solved in double precision, by singular values: without a penalty and with too
+    few points it gives the smallest weights that fit.
+
+    Args:
+        strength: Of the penalty.
+        features: Maps inputs to features, without the constant.
+
+    Raises:
+        ValueError: If the strength is negative.
+    """
+    if not strength >= 0:
+        raise ValueError(f"strength must not be negative, got {strength}")
+
+    def learn(X_tr: Tensor, Y_tr: Tensor) -> Hypothesis:
+        F, Y = features(X_tr.double()), Y_tr.double()  # (B, M, features), (B, M, C)
+        F_mean, Y_mean = F.mean(dim=1, keepdim=True), Y.mean(dim=1, keepdim=True)
+        U, s, Vh = torch.linalg.svd(F - F_mean, full_matrices=False)
+        # A singular value that is rounding noise says nothing about its direction.
+        known = s > torch.finfo(s.dtype).eps * max(F.shape[1:]) * s[:, :1]
+        gain = torch.where(known, s / (s.square() + strength), 0.0)
+        weights = Vh.mT @ (gain.unsqueeze(-1) * (U.mT @ (Y - Y_mean)))  # (B, features, C)
+
+        def h(X: Tensor) -> Tensor:
+            H: Tensor = (features(X.double()) - F_mean) @ weights + Y_mean  # (B, points, C)
+            return H.to(Y_tr.dtype)
+
+        return h
+
+    return learn
+
+
+def rbf(lengthscale: float, amplitude: float = 1.0) -> Kernel:
+    """Makes the kernel amplitude^2 exp(-|x - x'|^2 / (2 lengthscale^2)).
+
+    Raises:
+        ValueError: If a number is not positive.
+    """
+    for name, number in (("lengthscale", lengthscale), ("amplitude", amplitude)):
+        if not number > 0:
+            raise ValueError(f"{name} must be positive, got {number}")
+
+    def kernel(X: Tensor, other: Tensor) -> Tensor:
+        return amplitude**2 * torch.exp(-0.5 * (_distance(X, other) / lengthscale).square())
+
+    return kernel
+
+
+@dataclass(frozen=True)
+class GaussianProcess:
+    """B Gaussian processes given their training sets; outputs are independent of each other.
+
+    Called as a learner, they predict their mean.
+    """
+
+    kernel: Kernel
+    noise: float  # variance
+    X_tr: Tensor  # (B, M, D)
+    Y_tr: Tensor  # (B, M, C)
+    L: Tensor  # (B, M, M), the Cholesky factor of k(X_tr, X_tr) + noise
+    weights: Tensor  # (B, M, C), (k(X_tr, X_tr) + noise)^-1 Y_tr
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Predicts with each process on its own inputs, (B, points, D), as (B, points, C)."""
+        return (self.kernel(X.double(), self.X_tr) @ self.weights).to(X.dtype)
+
+    def belief(self, X: Tensor) -> Gaussian:
+        """Gives the exact posterior of the targets, noise included.
+
+        Args:
+            X: Inputs, (B, N, D).
+
+        Returns:
+            Mean and variance of y at each input, (B, N, C).
+        """
+        points = X.double().flatten(0, 1).unsqueeze(1)  # (BN, 1, D)
+        prior = self.kernel(points, points).view(*X.shape[:2], 1)  # (B, N, 1)
+        cross = self.kernel(self.X_tr, X.double())  # (B, M, N)
+        half = torch.linalg.solve_triangular(self.L, cross, upper=False)  # (B, M, N)
+        explained = half.square().sum(dim=1).unsqueeze(-1)  # (B, N, 1)
+        # Rounding may explain a little more than there was.
+        variance = (prior - explained).clamp(min=0.0) + self.noise
+        mean = cross.mT @ self.weights  # (B, N, C)
+        return Gaussian(mean.to(X.dtype), variance.expand_as(mean).to(X.dtype))
+
+    def log_likelihood(self) -> Tensor:
+        """Computes log p(Y_tr | X_tr) of each task, (B,), by which hyperparameters are chosen."""
+        M, C = self.Y_tr.shape[1:]
+        fit = (self.Y_tr * self.weights).sum(dim=(1, 2))
+        volume = 2 * self.L.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+        return -0.5 * (fit + C * volume + C * M * math.log(2 * math.pi))
+
+
+def gaussian_process(
+    kernel: Kernel, *, noise: float, jitter: float = 1e-12
+) -> Callable[[Tensor, Tensor], GaussianProcess]:
+    """Makes the learner that conditions a Gaussian process of mean zero on the training set.
+
+    Exact, in double precision.
+
+    Args:
+        kernel: The prior covariance of f.
+        noise: The variance of y around f.
+        jitter: Added to the diagonal, as a share of its mean, so that rounding does not make the
+            matrix indefinite; unlike noise it is no part of the belief.
+
+    Raises:
+        ValueError: If noise or jitter is negative, or, when it learns, if the matrix of some task
+            is not positive definite.
+    """
+    for name, number in (("noise", noise), ("jitter", jitter)):
+        if not number >= 0:
+            raise ValueError(f"{name} must not be negative, got {number}")
+
+    def learn(X_tr: Tensor, Y_tr: Tensor) -> GaussianProcess:
+        X, Y = X_tr.double(), Y_tr.double()
+        K = kernel(X, X)  # (B, M, M)
+        diagonal = K.diagonal(dim1=1, dim2=2)
+        extra = noise + jitter * diagonal.mean(dim=1, keepdim=True)  # (B, 1)
+        L, failed = torch.linalg.cholesky_ex(K + torch.diag_embed(extra.expand_as(diagonal)))
+        if failed.any():
+            raise ValueError(
+                "kernel plus noise must be positive definite, got a matrix that is not in "
+                f"{int(failed.count_nonzero())} of {len(K)} tasks; more noise or jitter may help"
+            )
+        return GaussianProcess(kernel, noise, X, Y, L, torch.cholesky_solve(Y, L))
+
+    return learn
