@@ -1,0 +1,165 @@
+"""Section 4.1, "Learning Curve", sixty-four times longer than the paper's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from neural_complexity.experiments.comparison import (
+    Method,
+    kept_tasks,
+    losses_at,
+    nc_method,
+    norm,
+    oracle,
+    sinusoid_recipe,
+    train_with,
+)
+from neural_complexity.experiments.networks import load_networks
+from neural_complexity.experiments.outcome import Outcome
+from neural_complexity.experiments.pieces import Pieces
+from neural_complexity.experiments.progress import Tell
+from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.experiments.training import check_device
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta.scores import Estimate, estimate, estimate_mean, share_of_oracle
+from neural_complexity.seeding import stream
+from neural_complexity.task import Task
+from neural_complexity.tasks.sinusoid import Sinusoids
+
+__all__ = ["NAME", "PRESETS", "Config", "cpu", "paper", "reported_steps", "run", "smoke"]
+
+NAME = "curves"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Long learning curves."""
+
+    seed: int = 0
+    """The one seed of everything."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda, ..."""
+    eval_tasks: int = 8192
+    """Held-out tasks."""
+    steps: int = 1024
+    """Updates of the learners; the paper's figure has 16."""
+    networks: str = ""
+    """The folder of a finished run of `sinusoid`, for its NCs; the shipped ones if empty."""
+
+    def __post_init__(self) -> None:
+        if self.eval_tasks < 2:
+            raise ValueError(f"eval_tasks must be at least 2, got {self.eval_tasks}")
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        check_device(self.device)
+
+
+def paper() -> Config:
+    """All tasks, for a GPU."""
+    return Config()
+
+
+def cpu() -> Config:
+    """Minutes on two cores."""
+    return Config(eval_tasks=512)
+
+
+def smoke() -> Config:
+    """Seconds; what CI runs."""
+    return Config(eval_tasks=64, steps=32)
+
+
+PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
+
+
+def reported_steps(config: Config) -> list[int]:
+    """Gives the steps with rows of their own: 1, 2, 4, ..., and the last."""
+    powers = [2**i for i in range(config.steps.bit_length())]
+    return sorted({*powers, config.steps})
+
+
+def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
+    """Lets learners train for long, with and without NC.
+
+    Args:
+        config: The settings.
+        folder: Where finished parts are kept, so that the same call goes on after an interruption.
+        tell: Told about the progress.
+    """
+    networks = load_networks(config.networks, config.device)
+    family, seed = Sinusoids(), config.seed
+    task = family.sample(config.eval_tasks, stream(seed, "evaluation tasks")).to(config.device)
+    other = family.sample(config.eval_tasks, stream(seed, "unlabelled inputs")).X_te
+    recipe = sinusoid_recipe(steps=config.steps)
+    methods = [Method("none"), norm("L2", 0.01), norm("L2", 1.0)]
+    for head, nc in networks.items():
+        methods.append(nc_method(f"NC {head}, transductive", nc, task))
+        unlabelled = other.to(config.device)
+        methods.append(nc_method(f"NC {head}, inductive", nc, task, X_unlabelled=unlabelled))
+    methods.append(oracle(recipe, task))
+    pieces = Pieces(len(methods), folder, tell)
+    results = {
+        method.name: pieces.do(method.name, partial(_train, config, method, recipe, task))
+        for method in methods
+    }
+    kept = kept_tasks(list(results.values()))
+    if kept.sum() < 2:
+        raise FloatingPointError(
+            f"learners must not all diverge, got {int(kept.sum())} that did not"
+        )
+    tensors = {
+        f"{key}/{name}": result[key][:, kept].mean(dim=1)
+        for name, result in results.items()
+        for key in ("loss_tr", "loss_te")
+    }
+    facts = {
+        "networks": {head: nc.provenance.get("commit") for head, nc in networks.items()},
+        "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
+    }
+    return Outcome(_rows(config, results, kept), tensors, facts=facts)
+
+
+def _train(config: Config, method: Method, recipe: Recipe, task: Task) -> dict[str, Tensor]:
+    trajectory = train_with(method, recipe, task, seed=config.seed)
+    return losses_at(trajectory, range(config.steps + 1))
+
+
+def _rows(config: Config, results: dict[str, dict[str, Tensor]], kept: Tensor) -> list[Row]:
+    row = partial(score_row, NAME, config.seed)
+    diverged = Estimate(float((~kept).sum()), 0.0, kept.numel())
+    rows = [row("all", f"{config.steps} steps", "diverged tasks", diverged)]
+    none, best = (results[name]["loss_te"][:, kept] for name in ("none", "oracle"))
+    for method, result in results.items():
+        loss_tr, loss_te = (result[key][:, kept] for key in ("loss_tr", "loss_te"))  # (steps, B)
+        for step in reported_steps(config):
+            setting = f"{step} steps"
+            for metric, values in (
+                ("test loss", loss_te[step]),
+                ("train loss", loss_tr[step]),
+                ("gap", loss_te[step] - loss_tr[step]),
+            ):
+                rows.append(row(method, setting, metric, estimate_mean(values)))
+            if method not in ("none", "oracle"):
+                share = estimate(share_of_oracle, none[step], loss_te[step], best[step])
+                rows.append(row(method, setting, "share of oracle", share))
+        # Where a curve is below all of its past, it still learns.
+        mean = loss_te.mean(dim=1)
+        lowest = Estimate(float(mean.argmin()), 0.0, int(kept.sum()))
+        rows.append(
+            row(method, f"up to {config.steps} steps", "step of the lowest test loss", lowest)
+        )
+        below = (loss_te.mean(dim=1) < loss_tr.mean(dim=1))[1:].to(torch.float64)
+        share_below = Estimate(below.mean().item(), 0.0, int(kept.sum()))
+        rows.append(
+            row(
+                method,
+                f"up to {config.steps} steps",
+                "share of steps with test below train",
+                share_below,
+            )
+        )
+    return rows

@@ -1,0 +1,210 @@
+"""Section 4.2: NC on learners unlike those it was trained on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from neural_complexity.experiments.comparison import (
+    Method,
+    dropout,
+    kept_tasks,
+    losses_at,
+    nc_method,
+    norm,
+    oracle,
+    sinusoid_recipe,
+    train_with,
+    variational_dropout,
+)
+from neural_complexity.experiments.networks import load_networks
+from neural_complexity.experiments.outcome import Outcome
+from neural_complexity.experiments.pieces import Pieces
+from neural_complexity.experiments.progress import Tell
+from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.experiments.training import check_device
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta.evaluate import predict_gaps
+from neural_complexity.meta.scores import (
+    Estimate,
+    estimate,
+    estimate_mean,
+    mean_absolute_error,
+    r_squared,
+    share_of_oracle,
+)
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.seeding import stream
+from neural_complexity.task import Task
+from neural_complexity.tasks.sinusoid import Sinusoids
+
+__all__ = ["ALTERED", "HOME", "NAME", "PRESETS", "Config", "cpu", "paper", "run", "smoke"]
+
+NAME = "ood"
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "none": nn.Identity,
+}
+# What is changed of the learner, one thing at a time, and to what.
+ALTERED: dict[str, tuple[str | float | int, ...]] = {
+    "activation": tuple(ACTIVATIONS),
+    "lr": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+    "width": (5, 10, 20, 40, 80, 160, 320),
+    "layers": (1, 2, 3, 4),
+    "steps": (16, 64, 256, 1024, 4096),
+}
+HOME = {"activation": "relu", "lr": 1e-2, "width": 40, "layers": 2, "steps": 16}  # NC's learners
+LONG = 256  # learners with more steps get fewer tasks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Learners unlike those that NC was trained on."""
+
+    seed: int = 0
+    """The one seed of everything."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda, ..."""
+    eval_tasks: int = 8192
+    """Held-out tasks."""
+    long_tasks: int = 8192
+    """Held-out tasks for learners with more than 256 steps, or with 320 units."""
+    most_steps: int = 4096
+    """Learners with more steps than this are left out."""
+    widest: int = 320
+    """Learners with wider layers than this are left out."""
+    networks: str = ""
+    """The folder of a finished run of `sinusoid`, for its NCs; the shipped ones if empty."""
+
+    def __post_init__(self) -> None:
+        for name in ("eval_tasks", "long_tasks"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} must be at least 2, got {getattr(self, name)}")
+        for name in ("most_steps", "widest"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_device(self.device)
+
+
+def paper() -> Config:
+    """All tasks everywhere, for a GPU."""
+    return Config()
+
+
+def cpu() -> Config:
+    """Minutes on two cores."""
+    return Config(eval_tasks=1024, long_tasks=256)
+
+
+def smoke() -> Config:
+    """Seconds; what CI runs."""
+    return Config(eval_tasks=128, long_tasks=64, most_steps=16, widest=80)
+
+
+PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
+
+
+def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
+    """Changes one thing of the learners at a time, and asks the same NC.
+
+    Args:
+        config: The settings.
+        folder: Where finished parts are kept, so that the same call goes on after an interruption.
+        tell: Told about the progress.
+    """
+    networks = load_networks(config.networks, config.device)
+    whole = Sinusoids().sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
+    whole = whole.to(config.device)
+    settings = _settings(config)
+    count = len(_methods(_recipe("lr", 1.0), whole, networks))
+    pieces = Pieces(len(settings) * count, folder, tell)
+    rows: list[Row] = []
+    for altered, value in settings:
+        recipe = _recipe(altered, value)
+        fewer = recipe.steps > LONG or (altered == "width" and int(value) > LONG)
+        task = whole[: config.long_tasks] if fewer else whole
+        results = {}
+        for method in _methods(recipe, task, networks):
+            work = partial(_train, config, method, recipe, task, networks)
+            results[method.name] = pieces.do(f"{altered} {value}, {method.name}", work)
+        rows += _rows(config, f"{altered} {value}", results)
+    facts = {
+        "networks": {head: nc.provenance.get("commit") for head, nc in networks.items()},
+        "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
+    }
+    return Outcome(rows, {}, facts=facts)
+
+
+def _settings(config: Config) -> list[tuple[str, str | float | int]]:
+    return [
+        (altered, value)
+        for altered, values in ALTERED.items()
+        for value in values
+        if not (altered == "steps" and int(value) > config.most_steps)
+        and not (altered == "width" and int(value) > config.widest)
+    ]
+
+
+def _recipe(altered: str, value: str | float | int) -> Recipe:
+    if altered == "activation":
+        return sinusoid_recipe(activation=ACTIVATIONS[str(value)])
+    return sinusoid_recipe(**{altered: value})  # type: ignore[arg-type]
+
+
+def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) -> list[Method]:
+    # The strengths that did best in the table of regularizers after 16 steps.
+    plain = [Method("none"), norm("L2", 1.0), dropout(0.7), variational_dropout()]
+    ncs = [nc_method(f"NC {head}", nc, task) for head, nc in networks.items()]
+    return [*plain, *ncs, oracle(recipe, task)]
+
+
+def _train(
+    config: Config,
+    method: Method,
+    recipe: Recipe,
+    task: Task,
+    networks: dict[str, NeuralComplexity],
+) -> dict[str, Tensor]:
+    """Gives losses at the end, the gap, and what each NC that matters here predicts for it."""
+    trajectory = train_with(method, recipe, task, seed=config.seed)
+    result = losses_at(trajectory, [recipe.steps])
+    asked = {h: nc for h, nc in networks.items() if method.name in ("none", f"NC {h}")}
+    # NC refuses what is not finite; such learners have diverged and are left out below.
+    fine = trajectory.finite
+    for head, nc in asked.items():
+        predicted = trajectory.gap.clone()
+        if fine.any():
+            predicted[fine] = predict_gaps(nc, trajectory.end[fine])
+        result[f"predicted/{head}"] = predicted
+    return result | {"gap": trajectory.gap}
+
+
+def _rows(config: Config, setting: str, results: dict[str, dict[str, Tensor]]) -> list[Row]:
+    """Fit to the gap and test loss, over tasks on which no method's learner diverged."""
+    row = partial(score_row, NAME, config.seed)
+    kept = kept_tasks(list(results.values()))
+    rows = []
+    for method, result in results.items():
+        diverged = result["diverged"]
+        count = Estimate(float(diverged.sum()), 0.0, diverged.numel())
+        rows.append(row(method, setting, "diverged tasks", count))
+    if kept.sum() < 2:
+        return rows
+    none, best = (results[name]["loss_te"][-1][kept] for name in ("none", "oracle"))
+    for method, result in results.items():
+        loss = result["loss_te"][-1][kept]
+        rows.append(row(method, setting, "test loss", estimate_mean(loss)))
+        if method not in ("none", "oracle"):
+            share = estimate(share_of_oracle, none, loss, best)
+            rows.append(row(method, setting, "share of oracle", share))
+        for key in (key for key in result if key.startswith("predicted/")):
+            head, learners = key.split("/")[1], "plain" if method == "none" else "regularized"
+            columns = (result[key][kept], result["gap"][kept])
+            for metric, score in (("R2", r_squared), ("MAE", mean_absolute_error)):
+                name = f"{metric}, {learners} learners"
+                rows.append(row(f"NC {head}", setting, name, estimate(score, *columns)))
+    return rows
