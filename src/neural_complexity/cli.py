@@ -6,6 +6,7 @@ import io
 import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,17 @@ import tyro
 from rich.console import Console
 
 from neural_complexity.display import Display
-from neural_complexity.experiments import simple, sinusoid
 from neural_complexity.experiments.folder import RunFolder, config_from_dict
 from neural_complexity.experiments.machine import hold_memory
 from neural_complexity.experiments.rows import commit
 from neural_complexity.files import write_text
-from neural_complexity.report import simple as simple_report
-from neural_complexity.report import sinusoid as sinusoid_report
 from neural_complexity.report.page import render
 from neural_complexity.report.tables import to_markdown, to_rich
 
 __all__ = ["main"]
 
-EXPERIMENTS = {
-    sinusoid.NAME: (sinusoid, sinusoid_report),
-    simple.NAME: (simple, simple_report),
-}
+# Each has a module of this name in `experiments` and in `report`, imported when it is asked for.
+EXPERIMENTS = ("sinusoid", "regularizers", "ood", "simple", "curves")
 DEFAULT_PRESET = "cpu"
 
 
@@ -96,8 +92,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _experiment(name: str) -> Any:
+    return import_module(f"neural_complexity.experiments.{name}")
+
+
 def _list() -> None:
-    for name, (module, _) in EXPERIMENTS.items():
+    for name in EXPERIMENTS:
+        module = _experiment(name)
         summary = (module.__doc__ or "").splitlines()[0]
         print(f"{name:12} {summary}  presets: {', '.join(module.PRESETS)}")
 
@@ -109,7 +110,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> None:
     if options.name not in EXPERIMENTS:
         given = options.name or "nothing"
         raise ValueError(f"NAME must be one of {', '.join(EXPERIMENTS)}, got {given}")
-    module, _ = EXPERIMENTS[options.name]
+    module = _experiment(options.name)
     if options.resume is not None:
         if rest or options.preset or options.out:
             raise ValueError("--resume keeps the config of its run, got further options")
@@ -174,7 +175,7 @@ def _report(folder: RunFolder) -> None:
         raise ValueError(
             f"{folder.path} must be a run of {', '.join(EXPERIMENTS)}, got {started['experiment']}"
         )
-    _, report = EXPERIMENTS[started["experiment"]]
+    report = import_module(f"neural_complexity.report.{started['experiment']}")
     outcome, machine = folder.results()
     tables = report.tables(outcome.rows)
     figures = report.figures(outcome, folder.figures)

@@ -79,7 +79,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
     """Writes tensors and a header of text to one safetensors file, whole or not at all."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_bytes(path, save(whole, header))
+    # An empty header next to no tensors would be written in a way that cannot be read.
+    write_bytes(path, save(whole, header or None))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

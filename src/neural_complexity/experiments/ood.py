@@ -57,7 +57,14 @@ ALTERED: dict[str, tuple[str | float | int, ...]] = {
     "layers": (1, 2, 3, 4),
     "steps": (16, 64, 256, 1024, 4096),
 }
-HOME = {"activation": "relu", "lr": 1e-2, "width": 40, "layers": 2, "steps": 16}  # NC's learners
+# The learners that NC was trained on.
+HOME: dict[str, str | float | int] = {
+    "activation": "relu",
+    "lr": 1e-2,
+    "width": 40,
+    "layers": 2,
+    "steps": 16,
+}
 LONG = 256  # learners with more steps get fewer tasks
 
 
