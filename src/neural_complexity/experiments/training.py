@@ -77,13 +77,10 @@ class Training:
     """Rows of the memory bank (the paper does not say)."""
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "updates", "tasks", "batch", "capacity"):
+        positive = ("encoder_layers", "decoder_layers", "iterations", "updates", "tasks", "batch")
+        for name in (*positive, "capacity"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.encoder_layers < 1:
-            raise ValueError(f"encoder_layers must be at least 1, got {self.encoder_layers}")
-        if self.decoder_layers < 2:
-            raise ValueError(f"decoder_layers must be at least 2, got {self.decoder_layers}")
         for name in ("warmup", "ramp"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
