@@ -26,7 +26,7 @@ from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import squared_error
-from neural_complexity.meta.evaluate import CHUNK, Trajectory, follow, predict_gaps
+from neural_complexity.meta.evaluate import CHUNK, Trajectory, follow, predict_gaps, usable_tasks
 from neural_complexity.meta.scores import (
     Estimate,
     correlation,
@@ -135,13 +135,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     unlabelled = family.sample(config.eval_tasks, stream(config.seed, "unlabelled inputs")).X_te
     task, unlabelled = task.to(config.device), unlabelled.to(config.device)
     trajectories = _follow_all(config, recipe, task, unlabelled, networks, tell)
-    # One learner that diverges under one method would hide what all others did: its task is left
-    # out of all methods, and counted.
-    kept = torch.stack([trajectory.finite for trajectory in trajectories.values()]).all(dim=0)
-    if kept.sum() < 2:
-        raise FloatingPointError(
-            f"learners must not all diverge, got {int(kept.sum())} that did not"
-        )
+    kept = usable_tasks(trajectory.finite for trajectory in trajectories.values())
     task = task[kept]
     trajectories = {method: trajectory[kept] for method, trajectory in trajectories.items()}
     rows = [

@@ -31,6 +31,10 @@ class Moment:
     loss: float = math.nan
     r2: float = math.nan  # on held-out learners, as last measured
 
+    def to_json(self) -> dict[str, float]:
+        """Gives the numbers that JSON has; the others are NaN again in `Moment(**numbers)`."""
+        return {name: number for name, number in asdict(self).items() if math.isfinite(number)}
+
 
 Watch = Callable[[Moment], None]
 Stop = Callable[[Moment], bool]  # hears of each score in turn
