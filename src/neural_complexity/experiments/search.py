@@ -176,8 +176,8 @@ def smoke() -> Config:
         batch=(16, 32),
         lr=(0.01, 0.0001),
         iterations=10,
-        updates=20,
-        tasks=64,
+        updates=16,
+        tasks=32,
         capacity=10_000,
         startup=2,
     )

@@ -8,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
@@ -36,6 +37,7 @@ LOOKS = {
     "best": ("o", COLORS["posterior"]),
     "to the end": ("o", COLORS["none"]),
     "stopped": ("x", COLORS["direct"]),
+    "diverged": ("v", COLORS["target"]),
 }
 
 
@@ -138,14 +140,15 @@ def _curves(outcome: Outcome) -> Canvas:
     for rank, line in reversed(list(enumerate(lines))):  # the best on top
         moments = outcome.history[line.name]
         look = _look(line, rank)
-        marker, color = LOOKS.get(look, LOOKS["stopped"])
+        marker, color = LOOKS[look]
         iterations, left = [m.iteration for m in moments], [1 - m.r2 for m in moments]
         ax.plot(iterations, left, color=color, lw=2 if rank == 0 else 1, alpha=0.8)
         ax.plot(iterations[-1:], left[-1:], marker, ms=5, color=color)
     ax.axvspan(0, outcome.tensors["grace"].item(), color=COLORS["none"], alpha=0.1, lw=0)
-    ax.set(xlabel="iteration", ylabel="1 - R2, validation", yscale="log")
+    ax.set(xlabel="iteration", ylabel="1 - R2, validation")
     ax.set_xlim(left=0)
-    _legend(ax, [_look(line, rank) for rank, line in enumerate(lines)])
+    _log_axis(ax)
+    _legend(canvas, ax, [_look(line, rank) for rank, line in enumerate(lines)])
     return canvas
 
 
@@ -158,10 +161,12 @@ def _choices(outcome: Outcome) -> Canvas:
     last = axes[len(SEARCHED)]
     for rank, line in enumerate(lines):
         _mark(last, outcome.history[line.name][-1].seconds, line, rank)
-    last.set(xlabel="seconds", xscale="log")
+    last.set(xlabel="seconds")
+    last.set_xlim(left=0)
     for ax in (axes[0], axes[3]):
         ax.set_ylabel("1 - R2, validation")
-    _legend(last, [_look(line, rank) for rank, line in enumerate(lines)])
+    _log_axis(last)
+    _legend(canvas, last, [_look(line, rank) for rank, line in enumerate(lines)])
     return canvas
 
 
@@ -174,8 +179,10 @@ def _choice(ax: Axes, lines: list[Line], name: str) -> None:
         for aside, (rank, line) in zip(spread, same, strict=True):
             _mark(ax, position + aside, line, rank)
     ax.set_xticks(range(len(choices)), choices)
-    ax.set(xlabel=name, yscale="log", xlim=(-0.5, len(choices) - 0.5))
+    ax.set(xlabel=name, xlim=(-0.5, len(choices) - 0.5))
     ax.grid(visible=False, axis="x")
+    for position in range(1, len(choices)):
+        ax.axvline(position - 0.5, color=COLORS["none"], alpha=0.25, lw=0.6)
 
 
 def _mark(ax: Axes, x: float, line: Line, rank: int) -> None:
@@ -184,8 +191,16 @@ def _mark(ax: Axes, x: float, line: Line, rank: int) -> None:
     ax.plot([x], [1 - line.r2.value], marker, ms=8 if rank == 0 else 5, color=color, alpha=0.85)
 
 
-def _legend(ax: Axes, looks: list[str]) -> None:
+def _log_axis(ax: Axes) -> None:
+    """Makes the vertical axis logarithmic, with plain numbers: it often spans one decade only."""
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(canvas: Canvas, ax: Axes, looks: list[str]) -> None:
     for look, (marker, color) in LOOKS.items():
         if look in looks:
             ax.plot([], [], marker, ms=5, color=color, label=look)
-    ax.legend()
+    canvas.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=len(LOOKS))
