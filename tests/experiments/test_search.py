@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,16 +187,26 @@ def scores(*r2: float) -> list[Moment]:
 
 def test_the_median_stopping_rule() -> None:
     earlier = [scores(0.0, 0.2, 0.4), scores(0.2, 0.6, 0.8), scores(0.4, 0.8, 0.9)]
+    behind = partial(falls_behind, grace=0)
     # After two iterations their running means are 0.1, 0.4 and 0.6.
-    assert falls_behind(scores(0.3, 0.39), earlier)
-    assert not falls_behind(scores(0.3, 0.4), earlier)
-    assert not falls_behind(scores(0.41, 0.0), earlier)  # the best counts, not the latest
-    assert not falls_behind(scores(-1.0, -2.0), [])
+    assert behind(scores(0.3, 0.39), earlier)
+    assert not behind(scores(0.3, 0.4), earlier)
+    assert not behind(scores(0.41, 0.0), earlier)  # the best counts, not the latest
+    assert not behind(scores(-1.0, -2.0), [])
     # Who stopped before has no say: only the last is left, whose running mean is 0.7.
-    assert falls_behind(scores(0.5, 0.6, 0.65), [scores(0.0, 0.0), scores(0.4, 0.8, 0.9)])
+    assert behind(scores(0.5, 0.6, 0.65), [scores(0.0, 0.0), scores(0.4, 0.8, 0.9)])
     # Scores that are no numbers are the worst.
-    assert falls_behind(scores(float("nan"), float("nan")), earlier)
-    assert not falls_behind(scores(-5.0), [scores(float("nan")), scores(float("-inf"))])
+    assert behind(scores(float("nan"), float("nan")), earlier)
+    assert not behind(scores(-5.0), [scores(float("nan")), scores(float("-inf"))])
+
+
+def test_nobody_is_judged_within_the_grace_period_nor_by_it() -> None:
+    earlier = [scores(0.0, 0.8, 1.0)]
+    assert not falls_behind(scores(-1.0), earlier, grace=1)
+    assert falls_behind(scores(-1.0, 0.79), earlier, grace=1)  # the mean of 0.8 alone
+    assert not falls_behind(scores(-1.0, 0.81), earlier, grace=1)
+    assert falls_behind(scores(-1.0, 0.81, 0.89), earlier, grace=1)  # of 0.8 and 1.0
+    assert not falls_behind(scores(0.85, 0.0), earlier, grace=1.5)  # a trial's own best is any
 
 
 def test_settings_are_drawn_from_the_ranges_none_twice_and_each_for_itself() -> None:

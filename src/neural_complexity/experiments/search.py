@@ -280,19 +280,25 @@ def read_setting(text: str) -> dict[str, str]:
     return dict(part.split("=") for part in text.split())
 
 
-def falls_behind(scores: Sequence[Moment], earlier: Sequence[Sequence[Moment]]) -> bool:
+def falls_behind(
+    scores: Sequence[Moment], earlier: Sequence[Sequence[Moment]], *, grace: float
+) -> bool:
     """Decides by the median stopping rule (Vizier, Golovin et al., 2017) whether to give up.
 
-    A trial gives up when its best R2 so far is below the median of the other trials' mean R2 up to
-    the same iteration.
+    A trial gives up when its best R2 so far is below the median of the earlier trials' running
+    means of R2 at the same iteration.
 
     Args:
         scores: Those of the trial so far, the latest last; not empty.
         earlier: The scores of each earlier trial; one that ended before this iteration has no say.
+        grace: Iterations after which trials are judged. Scores up to then are not in the means: R2
+            rises so steeply at first that they would keep the means below any trial's best.
     """
     now = scores[-1].iteration
+    if now <= grace:
+        return False
     running = [
-        fmean(_finite_r2(moment) for moment in moments if moment.iteration <= now)
+        fmean(_finite_r2(moment) for moment in moments if grace < moment.iteration <= now)
         for moments in earlier
         if moments and moments[-1].iteration >= now
     ]
@@ -349,9 +355,8 @@ def _train(
 
     def stop(moment: Moment) -> bool:
         scores.append(moment)
-        if index < config.startup or moment.iteration <= config.grace * config.iterations:
-            return False
-        return falls_behind(scores, histories)
+        grace = config.grace * config.iterations
+        return index >= config.startup and falls_behind(scores, histories, grace=grace)
 
     try:
         nc, _ = train_nc(
