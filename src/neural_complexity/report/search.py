@@ -29,8 +29,9 @@ LEAD = (
     "A random search as in appendix C of the paper: each trial meta-trains one NC with sizes, "
     "batch and learning rate drawn at random, for the same number of updates. After a grace "
     "period a trial is stopped when its best validation R2 is below the median of the running "
-    "means, since that period, of the trials before it. The best trial is then scored once on held-out tasks that "
-    f"had no part in choosing it. The paper's search ended with {write_setting(PAPER_SETTING)}."
+    "means, since that period, of the trials before it. The best trial is then scored once on "
+    "held-out tasks that had no part in choosing it. The paper's search ended with "
+    f"{write_setting(PAPER_SETTING)}."
 )
 # How a trial ended: marker and colour.
 LOOKS = {
