@@ -97,7 +97,9 @@ def meta_train(
     r2 = history[-1].r2 if history else float("nan")
     before = history[-1].seconds if history else 0.0
     start = time.perf_counter()
-    ended = stop is not None and any(stop(moment) for moment in history)
+    ended = False
+    for moment in history:
+        ended = stop is not None and stop(moment)
     while not (learner.done or ended):
         learner.iterate()
         scored = learner.iteration % validate_every == 0 or learner.done
