@@ -132,7 +132,7 @@ def test_impossible_configs_are_refused(change: dict[str, object], sentence: str
         ({"lr": 0.0}, "lr must be positive"),
         ({"lr": float("inf")}, "lr must be positive"),
         ({"encoder_layers": 0}, "encoder_layers must be at least 1, got 0"),
-        ({"decoder_layers": 1}, "decoder_layers must be at least 2, got 1"),
+        ({"decoder_layers": 0}, "decoder_layers must be at least 1, got 0"),
         ({"warmup": 1.0}, "warmup must be from 0 to below 1, got 1.0"),
         ({"belief_weight": -1.0}, "belief_weight must not be negative"),
         ({"width": 30}, "width must be a multiple of heads, got width=30, heads=8"),

@@ -7,7 +7,7 @@ import torch
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta import session
 from neural_complexity.meta.checkpoint import read_checkpoint, write_checkpoint
-from neural_complexity.meta.session import Moment, Resume, meta_train
+from neural_complexity.meta.session import Moment, Resume, Stop, meta_train
 from neural_complexity.meta.train import MetaLearner
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
@@ -22,7 +22,11 @@ class KilledError(Exception):
 
 
 def train(
-    recipe: Recipe, folder: Path | None, stop_after: int | None = None, keep: int = SAVE_EVERY
+    recipe: Recipe,
+    folder: Path | None,
+    stop_after: int | None = None,
+    keep: int = SAVE_EVERY,
+    stop: Stop | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[Moment]]:
     """Trains to the end, or dies right after an iteration, between any two checkpoints."""
     torch.manual_seed(0)
@@ -59,6 +63,7 @@ def train(
         save_every=SAVE_EVERY,
         folder=folder,
         watch=watch,
+        stop=stop,
     )
     return nc.state_dict(), [replace(moment, seconds=0.0) for moment in history]
 
@@ -94,6 +99,36 @@ def test_killed_between_the_bank_and_the_checkpoint(
     resumed_weights, resumed_history = train(recipe, tmp_path)
     assert all(torch.equal(resumed_weights[name], value) for name, value in weights.items())
     assert resumed_history == history
+
+
+class Third:
+    """Ends at the third score it hears of, so it must hear of each one once."""
+
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def __call__(self, moment: Moment) -> bool:
+        self.heard.append(moment.iteration)
+        return len(self.heard) == 3
+
+
+@pytest.mark.parametrize("deaths", [[], [1], [2], [3], [4, 5], [3, 6]])
+def test_stopped_early_is_the_start_of_the_whole_run_however_interrupted(
+    recipe: Recipe, tmp_path: Path, deaths: list[int]
+) -> None:
+    weights, history = train(recipe, None, stop=Third())
+    _, whole = train(recipe, None)
+    assert [moment.iteration for moment in history] == [2, 4, 6]
+    assert history == whole[:3]
+    for death in deaths:
+        with pytest.raises(KilledError):
+            train(recipe, tmp_path, stop_after=death, stop=Third())
+    for _ in range(2):  # the second time, all is done
+        third = Third()
+        resumed_weights, resumed_history = train(recipe, tmp_path, stop=third)
+        assert all(torch.equal(resumed_weights[name], value) for name, value in weights.items())
+        assert resumed_history == history
+        assert third.heard == [2, 4, 6]
 
 
 def test_a_bank_that_cannot_go_back_far_enough_is_refused(recipe: Recipe, tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """The folder that a run leaves."""
 
 import dataclasses
-import math
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast, get_origin, get_type_hints
 
 from neural_complexity.experiments.machine import machine
 from neural_complexity.experiments.outcome import Outcome
@@ -31,18 +30,13 @@ def config_from_dict(kind: type[C], values: dict[str, Any]) -> C:
         raise ValueError(
             f"a config must have the fields of {kind.__qualname__}, got other ones ({odd})"
         )
-    parts = {
-        name: config_from_dict(hints[name], value)
-        if dataclasses.is_dataclass(hints[name])
-        else value
-        for name, value in values.items()
-    }
-    return kind(**parts)
+    return kind(**{name: _field_from_json(hints[name], value) for name, value in values.items()})
 
 
-def _finite(numbers: dict[str, float]) -> dict[str, float]:
-    """Leaves out numbers that JSON does not have."""
-    return {name: number for name, number in numbers.items() if math.isfinite(number)}
+def _field_from_json(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return config_from_dict(cast("type[Any]", hint), value)
+    return tuple(value) if get_origin(hint) is tuple else value  # JSON has lists only
 
 
 class RunFolder:
@@ -112,7 +106,7 @@ class RunFolder:
             nc.provenance = {**config, "commit": made_by, "network": name}
             nc.save(self.path / f"nc-{name}.safetensors")
         write_tensors(self.path / "figures.safetensors", outcome.tensors, {})
-        moments = {n: [_finite(asdict(moment)) for moment in m] for n, m in outcome.history.items()}
+        moments = {n: [moment.to_json() for moment in m] for n, m in outcome.history.items()}
         content = {"machine": machine(), "facts": outcome.facts, "history": moments}
         write_json(self.path / "run.json", content)
         write_rows(self.path / "rows.jsonl", rows)

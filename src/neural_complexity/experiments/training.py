@@ -5,18 +5,31 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from neural_complexity.experiments.progress import Tell
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.session import Moment, Resume, Watch, meta_train
+from neural_complexity.meta.evaluate import Trajectory, follow, predict_gaps
+from neural_complexity.meta.scores import r_squared
+from neural_complexity.meta.session import Moment, Resume, Stop, Watch, meta_train
 from neural_complexity.meta.train import MetaLearner, Supervision
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.task import TaskFamily
 
-__all__ = ["Training", "check_device", "train_nc"]
+__all__ = [
+    "Training",
+    "check_device",
+    "ours",
+    "tell_moments",
+    "train_nc",
+    "validation_learners",
+    "validation_r2",
+]
+
+VALIDATION_TASKS = 512
 
 
 def check_device(device: str) -> None:
@@ -77,13 +90,10 @@ class Training:
     """Rows of the memory bank (the paper does not say)."""
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "updates", "tasks", "batch", "capacity"):
+        positive = ("encoder_layers", "decoder_layers", "iterations", "updates", "tasks", "batch")
+        for name in (*positive, "capacity"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.encoder_layers < 1:
-            raise ValueError(f"encoder_layers must be at least 1, got {self.encoder_layers}")
-        if self.decoder_layers < 2:
-            raise ValueError(f"decoder_layers must be at least 2, got {self.decoder_layers}")
         for name in ("warmup", "ramp"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
@@ -97,6 +107,59 @@ class Training:
             )
 
 
+def ours(**sizes: Any) -> Training:
+    """Gives what we found to work better than the paper's wiring, at any size.
+
+    `docs/deviations.md` has the figures.
+
+    Args:
+        sizes: Any field of `Training`.
+    """
+    wiring: dict[str, Any] = {
+        "query_skip": True,
+        "observed_loss": True,
+        "pool_first": False,
+        "scale_by_width": False,
+        "supervision": "point",
+        "belief_weight": 1.0,
+        "heads": 4,
+        "lr": 0.003,
+        "warmup": 0.1,
+        "decay": True,
+        "spread_weights": True,
+    }
+    return Training(**(wiring | sizes))
+
+
+def validation_learners(
+    family: TaskFamily, recipe: Recipe, *, seed: int, device: str
+) -> Trajectory:
+    """Trains the held-out learners on which NC is scored on its way."""
+    task = family.sample(VALIDATION_TASKS, stream(seed, "validation tasks")).to(device)
+    return follow(recipe, task, seed=seed)
+
+
+def validation_r2(learners: Trajectory, nc: NeuralComplexity) -> float:
+    """Scores NC's predicted gaps of those that did not diverge by R2; NaN if there are not two."""
+    usable = learners.finite
+    if usable.sum() < 2:
+        return math.nan
+    whole = learners[usable]
+    return r_squared(predict_gaps(nc, whole.end), whole.gap).item()
+
+
+def tell_moments(tell: Tell | None, stage: str) -> Watch:
+    """Makes the watch that passes on where meta-learning stands."""
+
+    def watch(moment: Moment) -> None:
+        if tell is not None:
+            facts = {"loss": moment.loss, "R2": moment.r2}
+            facts |= {"bank": moment.bank, "dropped": moment.dropped}
+            tell(stage, moment.iteration, moment.iterations, moment.seconds, facts)
+
+    return watch
+
+
 def train_nc(
     training: Training,
     head: Literal["posterior", "direct"],
@@ -108,6 +171,7 @@ def train_nc(
     validate: Callable[[NeuralComplexity], float],
     folder: Path | None = None,
     watch: Watch | None = None,
+    stop: Stop | None = None,
 ) -> tuple[NeuralComplexity, list[Moment]]:
     """Meta-trains one NC, going on where an earlier run in `folder` stopped.
 
@@ -121,6 +185,7 @@ def train_nc(
         validate: Scores NC on held-out learners.
         folder: Where checkpoint and bank are while it runs; in memory if `None`.
         watch: Told after each iteration.
+        stop: Asked after each score whether to end early; see `meta_train`.
 
     Returns:
         NC and its scores on the way.
@@ -174,5 +239,6 @@ def train_nc(
         folder=folder,
         identity=json.dumps([asdict(training), head, seed]),
         watch=watch,
+        stop=stop,
     )
     return nc, history

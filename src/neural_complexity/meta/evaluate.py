@@ -1,6 +1,6 @@
 """Scoring NC on held-out tasks: how well it predicts the gap, and how much it helps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
 
-__all__ = ["CHUNK", "Trajectory", "follow", "predict_gaps"]
+__all__ = ["CHUNK", "Trajectory", "follow", "predict_gaps", "usable_tasks"]
 
 # Tasks treated at a time: bounds memory. The initial learners are drawn chunk by chunk.
 CHUNK = 1024
@@ -98,6 +98,26 @@ def _follow(
     end = snapshots[0]
     loss_tr, loss_te = (torch.stack(c) for c in zip(*curves, strict=True))  # (steps + 1, B)
     return Trajectory(loss_tr, loss_te, end, gap(loss, end, task.Y_te))
+
+
+def usable_tasks(finite: Iterable[Tensor]) -> Tensor:
+    """Tells which tasks can be compared between methods, (B,).
+
+    One learner that diverges under one method would hide what all others did: its task is left out
+    of all methods.
+
+    Args:
+        finite: For each method, which learners never diverged, (B,).
+
+    Raises:
+        FloatingPointError: If there are not two such tasks.
+    """
+    kept = torch.stack(list(finite)).all(dim=0)
+    if kept.sum() < 2:
+        raise FloatingPointError(
+            f"learners must not all diverge, got {int(kept.sum())} that did not"
+        )
+    return kept
 
 
 @torch.no_grad()

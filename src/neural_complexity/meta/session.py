@@ -14,7 +14,7 @@ from neural_complexity.meta.checkpoint import read_checkpoint, write_checkpoint
 from neural_complexity.meta.train import MetaLearner
 from neural_complexity.model.complexity import NeuralComplexity
 
-__all__ = ["Moment", "Resume", "Watch", "meta_train"]
+__all__ = ["Moment", "Resume", "Stop", "Watch", "meta_train"]
 
 Resume = tuple[dict[str, Tensor], dict[str, Any]]
 
@@ -31,8 +31,13 @@ class Moment:
     loss: float = math.nan
     r2: float = math.nan  # on held-out learners, as last measured
 
+    def to_json(self) -> dict[str, float]:
+        """Gives the numbers that JSON has; the others are NaN again in `Moment(**numbers)`."""
+        return {name: number for name, number in asdict(self).items() if math.isfinite(number)}
+
 
 Watch = Callable[[Moment], None]
+Stop = Callable[[Moment], bool]  # hears of each score in turn
 
 
 def meta_train(
@@ -44,6 +49,7 @@ def meta_train(
     folder: Path | None = None,
     identity: str = "",
     watch: Watch | None = None,
+    stop: Stop | None = None,
 ) -> list[Moment]:
     """Runs all iterations of Algorithm 2; goes on where an earlier run in `folder` stopped.
 
@@ -58,6 +64,8 @@ def meta_train(
             Nothing is kept if `None`.
         identity: Names the settings; a checkpoint of others is refused.
         watch: Told after each iteration.
+        stop: Asked after each score whether to end here; on going on, first about all scores of
+            earlier runs, so that it knows what it would have known without the interruption.
 
     Returns:
         One moment per score.
@@ -89,7 +97,10 @@ def meta_train(
     r2 = history[-1].r2 if history else float("nan")
     before = history[-1].seconds if history else 0.0
     start = time.perf_counter()
-    while not learner.done:
+    ended = False
+    for moment in history:
+        ended = stop is not None and stop(moment)
+    while not (learner.done or ended):
         learner.iterate()
         scored = learner.iteration % validate_every == 0 or learner.done
         if scored:
@@ -112,4 +123,5 @@ def meta_train(
             write_checkpoint(checkpoint, tensors, counters)
         if watch is not None:
             watch(moment)
+        ended = scored and stop is not None and stop(moment)
     return history

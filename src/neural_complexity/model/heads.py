@@ -35,7 +35,7 @@ class SetNetwork(nn.Module):
         width: The width d of every layer.
         heads: Attention heads.
         encoder_layers: Linear layers of the encoder, n_enc.
-        decoder_layers: Linear layers of the decoder, n_dec.
+        decoder_layers: Linear layers of the decoder, n_dec; `on_attention` is the first.
         query_skip: Whether the decoder also sees the test point's own embedding.
         pool_first: Whether to average over test points before decoding (appendix C) instead of
             after (Eq. 8); every test point then gets the same output.
@@ -59,21 +59,24 @@ class SetNetwork(nn.Module):
         super().__init__()
         if heads < 1 or width % heads:
             raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
-        if decoder_layers < 2:
-            raise ValueError(f"decoder_layers must be at least 2, got {decoder_layers}")
+        if decoder_layers < 1:
+            raise ValueError(f"decoder_layers must be at least 1, got {decoder_layers}")
         self.heads, self.pool_first, self.scale_by_width = heads, pool_first, scale_by_width
         self.encoder = nn.Sequential(*_hidden(features, width, encoder_layers))
         # Products that share an input are one: K with V, Q with the decoder's view of the point.
         # None has a bias: K's would not change the attention, the others follow from later ones.
         self.on_train = nn.Linear(width, 2 * width, bias=False)
         self.on_targets = nn.Linear(targets, width, bias=False)
-        self.on_test = nn.Linear(width, 2 * width if query_skip else width, bias=False)
-        self.on_attention = nn.Linear(width, width)
-        self.decoder = nn.Sequential(
-            nn.ReLU(inplace=True),
-            *_hidden(width, width, decoder_layers - 2),
-            nn.Linear(width, outputs),
-        )
+        last = decoder_layers == 1  # the decoder's first layer is its last
+        decoded = outputs if last else width
+        self.test_parts = [width, decoded] if query_skip else [width]
+        self.on_test = nn.Linear(width, sum(self.test_parts), bias=False)
+        self.on_attention = nn.Linear(width, decoded)
+        self.decoder = nn.Sequential()  # the layers after the first
+        if not last:
+            self.decoder.append(nn.ReLU(inplace=True))
+            self.decoder.extend(_hidden(width, width, decoder_layers - 2))
+            self.decoder.append(nn.Linear(width, outputs))
 
     def forward(self, F_tr: Tensor, Y_tr: Tensor, F_te: Tensor) -> Tensor:
         """Answers for each test point.
@@ -91,10 +94,10 @@ class SetNetwork(nn.Module):
         # view, which autograd pays for with copies. A product for both sets would have to be cut.
         K, V = self.on_train(self.encoder(F_tr.flatten(0, 1))).view(B, M, -1).chunk(2, dim=-1)
         V = V + self.on_targets(Y_tr)  # (B, M, E)
-        Q, *skip = self.on_test(self.encoder(F_te.flatten(0, 1))).split(K.shape[-1], dim=-1)
+        Q, *skip = self.on_test(self.encoder(F_te.flatten(0, 1))).split(self.test_parts, dim=-1)
         Q = Q.view(B, N, -1)  # (B, N, E)
         e_att = attend(Q, K, V, heads=self.heads, scale_by_width=self.scale_by_width)
-        e = self.on_attention(e_att.flatten(0, 1))  # (BN, E)
+        e = self.on_attention(e_att.flatten(0, 1))  # (BN, E), or (BN, outputs) if last
         for own in skip:
             e += own
         if self.pool_first:
