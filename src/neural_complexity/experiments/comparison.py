@@ -75,12 +75,16 @@ def nc_method(
     *,
     X_unlabelled: Tensor | None = None,
     weight: float = 1.0,
+    floor: float | None = None,
+    safeguard: bool = False,
 ) -> Method:
-    """Makes the method that adds the gap predicted by NC."""
+    """Makes the method that adds the gap predicted by NC, as in the paper without a safeguard."""
 
     def penalty(rows: slice) -> Regularizer:
         X = None if X_unlabelled is None else X_unlabelled[rows]
-        return nc_penalty(nc, task[rows], weight=weight, X_unlabelled=X)
+        return nc_penalty(
+            nc, task[rows], weight=weight, floor=floor, safeguard=safeguard, X_unlabelled=X
+        )
 
     return Method(name, penalty)
 

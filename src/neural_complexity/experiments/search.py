@@ -290,7 +290,8 @@ def falls_behind(
 
     Args:
         scores: Those of the trial so far, the latest last; not empty.
-        earlier: The scores of each earlier trial; one that ended before this iteration has no say.
+        earlier: The scores of each earlier trial; one that gave up votes with what it had reached,
+            otherwise the survivors alone would set the bar, higher and higher.
         grace: Iterations after which trials are judged. Scores up to then are not in the means: R2
             rises so steeply at first that they would keep the means below any trial's best.
     """
@@ -300,7 +301,7 @@ def falls_behind(
     running = [
         fmean(_finite_r2(moment) for moment in moments if grace < moment.iteration <= now)
         for moments in earlier
-        if moments and moments[-1].iteration >= now
+        if any(moment.iteration > grace for moment in moments)
     ]
     return bool(running) and max(map(_finite_r2, scores)) < median(running)
 
@@ -409,7 +410,7 @@ def _held_out_rows(
     task = task.to(config.device)
 
     def with_nc(rows: slice) -> Regularizer:
-        return nc_penalty(nc, task[rows])
+        return nc_penalty(nc, task[rows], safeguard=False)
 
     def oracle(rows: slice) -> Regularizer:
         return oracle_penalty(RECIPE.loss, task.Y_te[rows])

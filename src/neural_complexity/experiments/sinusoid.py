@@ -186,10 +186,10 @@ def _follow_all(
     for head, nc in networks.items():
 
         def transductive(rows: slice, nc: NeuralComplexity = nc) -> Regularizer:
-            return nc_penalty(nc, task[rows])
+            return nc_penalty(nc, task[rows], safeguard=False)
 
         def inductive(rows: slice, nc: NeuralComplexity = nc) -> Regularizer:
-            return nc_penalty(nc, task[rows], X_unlabelled=unlabelled[rows])
+            return nc_penalty(nc, task[rows], safeguard=False, X_unlabelled=unlabelled[rows])
 
         penalties[f"NC {head}, transductive"] = transductive
         penalties[f"NC {head}, inductive"] = inductive

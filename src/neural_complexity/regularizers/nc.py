@@ -5,6 +5,7 @@ from torch import Tensor
 
 from neural_complexity.learners.fit import Learner, Regularizer
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.regularizers.trust import trust
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
@@ -17,9 +18,12 @@ def nc_penalty(
     *,
     weight: float | Tensor = 1.0,
     floor: float | None = None,
+    safeguard: bool = True,
     X_unlabelled: Tensor | None = None,
 ) -> Regularizer:
     """Makes the penalty weight * NC(h) for learners of the given tasks.
+
+    The paper's regularizer is this without the safeguard.
 
     Whatever of NC does not depend on h is computed here, once, and not at every step of the
     learners.
@@ -30,6 +34,8 @@ def nc_penalty(
         weight: The lambda of Eq. (4), one for all tasks or one per task, (B,).
         floor: Predictions below it count as the floor (appendix C: -0.1), which ignores NC where
             it is overconfident about generalization.
+        safeguard: Whether the weight of each task is multiplied by `trust`, which tests NC on the
+            task's training points: an NC that does not understand a task then keeps quiet.
         X_unlabelled: Inputs to judge h on, (B, N, D), instead of the tasks' own test inputs. With
             them regularizing is inductive, without them transductive.
 
@@ -47,6 +53,8 @@ def nc_penalty(
             f"weight must be one number or one per task, got shape {tuple(weight.shape)} for "
             f"{len(task)} tasks"
         )
+    if safeguard:
+        weight = weight * trust(nc, task.X_tr, task.Y_tr)
     with torch.no_grad():
         context = nc.encode(task.X_tr, task.Y_tr, X)
 
