@@ -1,6 +1,5 @@
 """Section 4.1: NC on sinusoid regression, its fit to the gap and its use as a regularizer."""
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from torch import Tensor
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import Training, check_device, train_nc
+from neural_complexity.experiments.training import Training, check_device, ours, train_validated
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
@@ -90,33 +89,15 @@ def paper() -> Config:
     return Config()
 
 
-# What we found to work better than the paper's wiring, at any size; docs/deviations.md has the
-# figures.
-_ours = partial(
-    Training,
-    query_skip=True,
-    observed_loss=True,
-    pool_first=False,
-    scale_by_width=False,
-    supervision="point",
-    belief_weight=1.0,
-    heads=4,
-    lr=0.003,
-    warmup=0.1,
-    decay=True,
-    spread_weights=True,
-)
-
-
 def cpu() -> Config:
     """Minutes on two cores."""
-    sizes = partial(_ours, width=128, batch=128, updates=32, capacity=150_000)
+    sizes = partial(ours, width=128, batch=128, updates=32, capacity=150_000)
     return Config(posterior=sizes(iterations=200), direct=sizes(iterations=300, tasks=256))
 
 
 def smoke() -> Config:
     """Seconds; what CI runs."""
-    tiny = _ours(width=32, batch=64, tasks=64, updates=10, iterations=20, capacity=10_000)
+    tiny = ours(width=32, batch=64, tasks=64, updates=10, iterations=20, capacity=10_000)
     return Config(eval_tasks=256, posterior=tiny, direct=tiny)
 
 
@@ -141,7 +122,16 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     networks: dict[str, NeuralComplexity] = {}
     history: dict[str, list[Moment]] = {}
     for head in HEADS:
-        networks[head], history[head] = _train(config, head, family, recipe, folder, tell)
+        networks[head], history[head] = train_validated(
+            getattr(config, head),
+            head,
+            family,
+            recipe,
+            seed=config.seed,
+            device=config.device,
+            folder=folder,
+            tell=tell,
+        )
     task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
     unlabelled = family.sample(config.eval_tasks, stream(config.seed, "unlabelled inputs")).X_te
     task, unlabelled = task.to(config.device), unlabelled.to(config.device)
@@ -162,44 +152,6 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         *_fit_rows(config, trajectories, networks),
     ]
     return Outcome(rows, _figure_tensors(task, trajectories, networks), networks, history)
-
-
-def _train(
-    config: Config,
-    head: Literal["posterior", "direct"],
-    family: Sinusoids,
-    recipe: Recipe,
-    folder: Path | None,
-    tell: Tell | None,
-) -> tuple[NeuralComplexity, list[Moment]]:
-    seed = config.seed
-    held_out = family.sample(512, stream(seed, "validation tasks")).to(config.device)
-    validation = follow(recipe, held_out, seed=seed)
-    usable = validation.finite
-
-    def validate(nc: NeuralComplexity) -> float:
-        if usable.sum() < 2:
-            return math.nan
-        whole = validation[usable]
-        return r_squared(predict_gaps(nc, whole.end), whole.gap).item()
-
-    def watch(moment: Moment) -> None:
-        if tell is not None:
-            facts = {"loss": moment.loss, "R2": moment.r2}
-            facts |= {"bank": moment.bank, "dropped": moment.dropped}
-            tell(head, moment.iteration, moment.iterations, moment.seconds, facts)
-
-    return train_nc(
-        getattr(config, head),
-        head,
-        family,
-        recipe,
-        seed=seed,
-        device=config.device,
-        validate=validate,
-        folder=None if folder is None else folder / head,
-        watch=watch,
-    )
 
 
 def _follow_all(
