@@ -174,8 +174,8 @@ def test_help_shows_every_field_of_the_config(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["run", "cosine"], "NAME must be one of sinusoid, got cosine"),
-        (["run"], "NAME must be one of sinusoid, got nothing"),
+        (["run", "cosine"], "NAME must be one of sinusoid, maml, got cosine"),
+        (["run"], "NAME must be one of sinusoid, maml, got nothing"),
         (
             ["run", "sinusoid", "--preset", "huge"],
             "--preset must be one of smoke, cpu, paper, got huge",
@@ -189,7 +189,7 @@ def test_help_shows_every_field_of_the_config(capsys: pytest.CaptureFixture[str]
         (["report", "nowhere"], "nowhere must be the folder of a run, got no config.json there"),
         (["report", "full"], "full must be the folder of a run"),
         (["report", "broken"], "broken/config.json must hold JSON, got something else"),
-        (["report", "foreign"], "foreign must be a run of sinusoid, got weather"),
+        (["report", "foreign"], "foreign must be a run of sinusoid, maml, got weather"),
         (["report", "started"], "started/rows.jsonl must hold the rows of a finished run"),
         (
             ["run", "sinusoid", "--resume", "foreign"],

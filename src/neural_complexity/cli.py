@@ -13,18 +13,22 @@ import tyro
 from rich.console import Console
 
 from neural_complexity.display import Display
-from neural_complexity.experiments import sinusoid
+from neural_complexity.experiments import maml, sinusoid
 from neural_complexity.experiments.folder import RunFolder, config_from_dict
 from neural_complexity.experiments.machine import hold_memory
 from neural_complexity.experiments.rows import commit
 from neural_complexity.files import write_text
+from neural_complexity.report import maml as maml_report
 from neural_complexity.report import sinusoid as sinusoid_report
 from neural_complexity.report.page import render
 from neural_complexity.report.tables import to_markdown, to_rich
 
 __all__ = ["main"]
 
-EXPERIMENTS = {sinusoid.NAME: (sinusoid, sinusoid_report)}
+EXPERIMENTS = {
+    sinusoid.NAME: (sinusoid, sinusoid_report),
+    maml.NAME: (maml, maml_report),
+}
 DEFAULT_PRESET = "cpu"
 
 
