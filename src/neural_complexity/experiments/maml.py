@@ -149,7 +149,7 @@ def cpu() -> Config:
 
 def smoke() -> Config:
     """Seconds; what CI runs."""
-    tiny = ours(width=32, batch=64, tasks=32, updates=10, iterations=20, capacity=10_000)
+    tiny = ours(width=32, batch=64, tasks=32, updates=10, iterations=8, capacity=5000)
     return Config(eval_tasks=128, maml=_quick(iterations=40), posterior=tiny, direct=tiny)
 
 

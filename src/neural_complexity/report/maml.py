@@ -95,10 +95,12 @@ def _curves(tensors: dict[str, Tensor]) -> Canvas:
         _panel(ax, tensors, head)
         ax.set(xlabel="learner step", title=f"{head} head")
     axes[0].set(ylabel="test loss (mean squared error)", yscale="log")
-    # One legend for both panels: colours differ, lines do not.
+    axes[0].yaxis.set_major_formatter("{x:g}")
     handles = [h for ax in axes for h in ax.get_legend_handles_labels()[0]]
-    unique = {str(handle.get_label()): handle for handle in handles}
-    canvas.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4)
+    labels = {str(handle.get_label()): handle for handle in handles}
+    # One legend for both panels, filled column by column: plain, each head, oracle.
+    order = [method(start, help_) for help_ in ("", *HEADS) for start in STARTS] + ["oracle"]
+    canvas.legend([labels[m] for m in order], order, loc="outside lower center", ncols=4)
     return canvas
 
 
