@@ -130,6 +130,7 @@ def train_nc(
     seed: int,
     device: str,
     validate: Callable[[NeuralComplexity], float],
+    start: NeuralComplexity | None = None,
     folder: Path | None = None,
     watch: Watch | None = None,
 ) -> tuple[NeuralComplexity, list[Moment]]:
@@ -143,11 +144,16 @@ def train_nc(
         seed: The one seed of all draws.
         device: Where NC and learners live.
         validate: Scores NC on held-out learners.
+        start: A trained NC of the same architecture to go on from, which stays as it is; none if
+            `None`.
         folder: Where checkpoint and bank are while it runs; in memory if `None`.
         watch: Told after each iteration.
 
     Returns:
         NC and its scores on the way.
+
+    Raises:
+        ValueError: If `start` has another architecture than the settings.
     """
     example = family.sample(4096, stream(seed, "units"))
     with torch.random.fork_rng(devices=[]):
@@ -165,6 +171,13 @@ def train_nc(
             pool_first=training.pool_first and head == "direct",
             scale_by_width=training.scale_by_width,
         ).to(device)
+    if start is not None:
+        if start.architecture != nc.architecture:
+            raise ValueError(
+                f"the NC to start from must have the architecture of its settings, "
+                f"{nc.architecture}, got {start.architecture}"
+            )
+        nc.load_state_dict(start.state_dict())
     save_every = max(1, training.iterations // 20)
 
     def build(bank: Path | None, resume: Resume | None) -> MetaLearner:
@@ -210,6 +223,7 @@ def train_validated(
     *,
     seed: int,
     device: str,
+    start: NeuralComplexity | None = None,
     folder: Path | None = None,
     tell: Tell | None = None,
 ) -> tuple[NeuralComplexity, list[Moment]]:
@@ -222,6 +236,7 @@ def train_validated(
         recipe: How learners learn.
         seed: The one seed of all draws.
         device: Where NC and learners live.
+        start: A trained NC to go on from; none if `None`.
         folder: Where the experiment keeps unfinished work; this one's is below, under its head.
         tell: Told about the progress.
 
@@ -252,6 +267,7 @@ def train_validated(
         seed=seed,
         device=device,
         validate=validate,
+        start=start,
         folder=None if folder is None else folder / head,
         watch=watch,
     )
