@@ -1,5 +1,6 @@
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,13 @@ import torch
 
 from neural_complexity.experiments.folder import config_from_dict
 from neural_complexity.experiments.maml import PRESETS, Config, Initialisation, run, smoke
+from neural_complexity.experiments.networks import load_networks
 from neural_complexity.experiments.outcome import Outcome
+from neural_complexity.experiments.training import train_nc
+from neural_complexity.learners.networks import mlp
+from neural_complexity.learners.recipe import Recipe
 from neural_complexity.report.maml import figures, tables
+from neural_complexity.tasks.sinusoid import Sinusoids
 
 STEPS = (1, 2, 4, 8, 16)
 METHODS = [
@@ -26,7 +32,7 @@ def tiny() -> Config:
     config = smoke()
     short = replace(config.posterior, iterations=2, tasks=8, updates=2, batch=16, width=8)
     start = replace(config.maml, iterations=5, tasks=8, steps=2)
-    return replace(config, eval_tasks=16, maml=start, posterior=short, direct=short)
+    return replace(config, fresh=True, eval_tasks=16, maml=start, posterior=short, direct=short)
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +64,18 @@ def test_all_that_a_report_needs_is_there(outcome: Outcome) -> None:
     assert set(outcome.facts["seconds"]) == set(METHODS)
 
 
-def test_each_oracle_is_the_best_from_its_start_and_maml_is_the_better_start(
+def test_the_order_of_the_curves_is_the_papers_and_the_oracle_is_the_best(
     outcome: Outcome,
 ) -> None:
     for step in STEPS:
         losses = {m: value(outcome, m, f"{step} steps", "test loss") for m in METHODS}
-        assert losses["MAML"] < losses["random"]
-        for start in ("random", "MAML"):
-            own = {m: loss for m, loss in losses.items() if m.startswith(start)}
-            # The posterior head of random learners is as good as the oracle, up to chance.
-            assert own[f"{start} + oracle"] <= min(own.values()) + 0.005
-            if start == "random":
-                assert own["random + NC direct"] < own["random"]
+        for head in ("posterior", "direct"):
+            curves = ("random", f"random + NC {head}", "MAML", f"MAML + NC {head}")
+            ordered = [losses[m] for m in curves]
+            assert ordered == sorted(ordered, reverse=True)
+            for start in ("random", "MAML"):
+                # The posterior head is as good as the oracle, up to chance.
+                assert losses[f"{start} + oracle"] < losses[f"{start} + NC {head}"] + 0.005
 
 
 # From this very run when the test was written; a change belongs in the changelog.
@@ -77,6 +83,8 @@ REFERENCE = {
     ("random", "16 steps", "test loss"): 4.139,
     ("random + NC posterior", "16 steps", "test loss"): 2.709,
     ("MAML", "16 steps", "test loss"): 1.478,
+    ("MAML + NC posterior", "16 steps", "test loss"): 0.554,
+    ("MAML + NC direct", "16 steps", "test loss"): 0.667,
     ("MAML + oracle", "16 steps", "test loss"): 0.549,
 }
 
@@ -182,3 +190,20 @@ def test_impossible_initialisations_are_refused(change: dict[str, float], senten
 def test_networks_must_be_a_finished_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="networks must be a finished run of sinusoid, got no"):
         run(replace(tiny(), networks=str(tmp_path)))
+
+
+def test_an_nc_goes_on_from_a_trained_one_and_leaves_it_alone() -> None:
+    torch.set_default_dtype(torch.float32)
+    start = load_networks("", "cpu")["posterior"]
+    before = {name: t.clone() for name, t in start.state_dict().items()}
+    # At so small a learning rate the trained one is still recognized in the result.
+    training = replace(smoke().posterior, lr=1e-8, iterations=1)
+    recipe = Recipe(make=partial(mlp, 1, (8,), 1), steps=2)
+    options = {"seed": 0, "device": "cpu", "validate": lambda _: 0.0, "start": start}
+    nc, _ = train_nc(training, "posterior", Sinusoids(), recipe, **options)  # type: ignore[arg-type]
+    for name, tensor in nc.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=1e-6)
+        assert torch.equal(start.state_dict()[name], before[name])
+    assert not torch.equal(next(nc.parameters()), next(start.parameters()))
+    with pytest.raises(ValueError, match="the NC to start from must have the architecture of its"):
+        train_nc(replace(training, width=16), "posterior", Sinusoids(), recipe, **options)  # type: ignore[arg-type]
