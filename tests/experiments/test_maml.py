@@ -18,9 +18,9 @@ from neural_complexity.tasks.sinusoid import Sinusoids
 
 STEPS = (1, 2, 4, 8, 16)
 METHODS = [
-    f"{start}{help_}"
+    f"{start}{aid}"
     for start in ("random", "MAML")
-    for help_ in ("", " + NC posterior", " + NC direct", " + oracle")
+    for aid in ("", " + NC posterior", " + NC direct", " + oracle")
 ]
 
 

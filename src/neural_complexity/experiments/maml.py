@@ -163,16 +163,16 @@ def smoke() -> Config:
 PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
 
 
-def method(start: str, help_: str = "") -> str:
+def method(start: str, aid: str = "") -> str:
     """Names a curve: where learners start, and what helps them.
 
     Args:
         start: One of `STARTS`.
-        help_: A head of NC, `"oracle"`, or nothing.
+        aid: A head of NC, `"oracle"`, or nothing.
     """
-    if help_ in HEADS:
-        return f"{start} + NC {help_}"
-    return f"{start} + {help_}" if help_ else start
+    if aid in HEADS:
+        return f"{start} + NC {aid}"
+    return f"{start} + {aid}" if aid else start
 
 
 def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
@@ -262,7 +262,7 @@ def _follow_all(
     networks: dict[str, dict[str, NeuralComplexity]],
     pieces: Pieces,
 ) -> dict[str, dict[str, Tensor]]:
-    """Lets learners from both starts learn the same tasks, with each help and with none.
+    """Lets learners from both starts learn the same tasks, with each aid and with none.
 
     Returns:
         By method: losses, (steps + 1, B); at the end the gap and what NCs predict it to be, (B,).
@@ -277,10 +277,10 @@ def _follow_all(
         for head, nc in networks[start].items():
             penalties[head] = partial(_penalty, nc, task)
         penalties["oracle"] = oracle
-        for help_, penalty in penalties.items():
-            asked = {h: nc for h, nc in networks[start].items() if help_ in ("", h)}
+        for aid, penalty in penalties.items():
+            asked = {h: nc for h, nc in networks[start].items() if aid in ("", h)}
             work = partial(_follow, config, recipe, task, penalty, asked)
-            found[method(start, help_)] = pieces.do(method(start, help_), work)
+            found[method(start, aid)] = pieces.do(method(start, aid), work)
     return found
 
 
@@ -316,14 +316,14 @@ def _loss_rows(config: Config, found: dict[str, dict[str, Tensor]]) -> list[Row]
     rows = []
     steps = [s for s in sorted({*REPORTED_STEPS, config.steps}) if s <= config.steps]
     for start in STARTS:
-        for help_ in ("", *HEADS, "oracle"):
-            name = method(start, help_)
+        for aid in ("", *HEADS, "oracle"):
+            name = method(start, aid)
             for step in steps:
                 setting = f"{step} steps"
                 for metric, key in (("test loss", "loss_te"), ("train loss", "loss_tr")):
                     loss = estimate_mean(found[name][key][step])
                     rows.append(_row(config, name, setting, metric, loss))
-                if help_ in HEADS:
+                if aid in HEADS:
                     others = (method(start), name, method(start, "oracle"))
                     losses = (found[m]["loss_te"][step] for m in others)
                     share = estimate(share_of_oracle, *losses)

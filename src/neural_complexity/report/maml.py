@@ -99,7 +99,7 @@ def _curves(tensors: dict[str, Tensor]) -> Canvas:
     handles = [h for ax in axes for h in ax.get_legend_handles_labels()[0]]
     labels = {str(handle.get_label()): handle for handle in handles}
     # One legend for both panels, filled column by column: plain, each head, oracle.
-    order = [method(start, help_) for help_ in ("", *HEADS) for start in STARTS] + ["oracle"]
+    order = [method(start, aid) for aid in ("", *HEADS) for start in STARTS] + ["oracle"]
     canvas.legend([labels[m] for m in order], order, loc="outside lower center", ncols=4)
     return canvas
 
@@ -107,7 +107,7 @@ def _curves(tensors: dict[str, Tensor]) -> Canvas:
 def _panel(ax: Axes, tensors: dict[str, Tensor], head: str) -> None:
     for start in STARTS:
         plain, helped, best = (
-            tensors[f"loss_te/{method(start, help_)}"] for help_ in ("", head, "oracle")
+            tensors[f"loss_te/{method(start, aid)}"] for aid in ("", head, "oracle")
         )
         line = LINES[start]
         ax.plot(plain, ls=line, color=COLORS["none"], label=method(start))
