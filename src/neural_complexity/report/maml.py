@@ -38,7 +38,7 @@ def _losses(rows: list[Row], metric: str) -> Table:
     for name in dict.fromkeys(r.method for r in rows if r.metric == metric):
         found = [find(rows, name, setting, metric) for setting in settings]
         share = find(rows, name, settings[-1], "share of oracle")
-        lines.append((name, *(show(row, 3) for row in found), show(share, 3)))
+        lines.append((name, *(show(row, 4) for row in found), show(share, 3)))
     n = next(row.n for row in rows if row.metric == metric)
     diverged = sum(row.value for row in rows if row.metric == "diverged tasks")
     test = metric == "test loss"
