@@ -21,8 +21,8 @@ LEAD = (
     "MAML finds initial parameters from which learners learn a sinusoid quickly; NC, trained on "
     "snapshots of learners that start there, regularizes them on their way. Randomly initialised "
     "learners are helped by the NC that was trained on their like. NC judges learners on the "
-    "unlabelled test inputs (transductive). The oracle descends the test loss itself: no gap "
-    "predictor can do better from the same start."
+    "unlabelled test inputs (transductive). The oracle descends the test loss itself, "
+    "as a perfect gap predictor would make it."
 )
 LINES = {"random": "--", "MAML": "-"}
 
