@@ -26,10 +26,7 @@ from neural_complexity.experiments.training import (
     Training,
     check_device,
     ours,
-    tell_moments,
-    train_nc,
-    validation_learners,
-    validation_r2,
+    train_validated,
 )
 from neural_complexity.meta.evaluate import CHUNK, predict_gaps
 from neural_complexity.meta.scores import Estimate, estimate, estimate_mean, r_squared
@@ -159,19 +156,16 @@ def _train(
     folder: Path | None,
     tell: Tell | None,
 ) -> tuple[NeuralComplexity, list[Moment]]:
-    source, recipe = FAMILIES[family][0], sinusoid_recipe(steps=config.steps)
-    learners = validation_learners(source, recipe, seed=config.seed, device=config.device)
-    name = f"{head}-{family.replace(' ', '-')}"
-    return train_nc(
+    return train_validated(
         getattr(config, head),
         head,
-        source,
-        recipe,
+        FAMILIES[family][0],
+        sinusoid_recipe(steps=config.steps),
         seed=config.seed,
         device=config.device,
-        validate=partial(validation_r2, learners),
-        folder=None if folder is None else folder / name,
-        watch=tell_moments(tell, f"{head}, {family}"),
+        name=f"{head}, {family}",
+        folder=folder,
+        tell=tell,
     )
 
 

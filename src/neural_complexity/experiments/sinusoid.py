@@ -13,15 +13,7 @@ from torch import Tensor
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import (
-    Training,
-    check_device,
-    ours,
-    tell_moments,
-    train_nc,
-    validation_learners,
-    validation_r2,
-)
+from neural_complexity.experiments.training import Training, check_device, ours, train_validated
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
@@ -130,7 +122,16 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     networks: dict[str, NeuralComplexity] = {}
     history: dict[str, list[Moment]] = {}
     for head in HEADS:
-        networks[head], history[head] = _train(config, head, family, recipe, folder, tell)
+        networks[head], history[head] = train_validated(
+            getattr(config, head),
+            head,
+            family,
+            recipe,
+            seed=config.seed,
+            device=config.device,
+            folder=folder,
+            tell=tell,
+        )
     task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
     unlabelled = family.sample(config.eval_tasks, stream(config.seed, "unlabelled inputs")).X_te
     task, unlabelled = task.to(config.device), unlabelled.to(config.device)
@@ -145,28 +146,6 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         *_fit_rows(config, trajectories, networks),
     ]
     return Outcome(rows, _figure_tensors(task, trajectories, networks), networks, history)
-
-
-def _train(
-    config: Config,
-    head: Literal["posterior", "direct"],
-    family: Sinusoids,
-    recipe: Recipe,
-    folder: Path | None,
-    tell: Tell | None,
-) -> tuple[NeuralComplexity, list[Moment]]:
-    learners = validation_learners(family, recipe, seed=config.seed, device=config.device)
-    return train_nc(
-        getattr(config, head),
-        head,
-        family,
-        recipe,
-        seed=config.seed,
-        device=config.device,
-        validate=partial(validation_r2, learners),
-        folder=None if folder is None else folder / head,
-        watch=tell_moments(tell, head),
-    )
 
 
 def _follow_all(

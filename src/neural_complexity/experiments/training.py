@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ __all__ = [
     "ours",
     "tell_moments",
     "train_nc",
+    "train_validated",
     "validation_learners",
     "validation_r2",
 ]
@@ -169,6 +171,7 @@ def train_nc(
     seed: int,
     device: str,
     validate: Callable[[NeuralComplexity], float],
+    start: NeuralComplexity | None = None,
     folder: Path | None = None,
     watch: Watch | None = None,
     stop: Stop | None = None,
@@ -183,12 +186,17 @@ def train_nc(
         seed: The one seed of all draws.
         device: Where NC and learners live.
         validate: Scores NC on held-out learners.
+        start: A trained NC of the same architecture to go on from, which stays as it is; none if
+            `None`.
         folder: Where checkpoint and bank are while it runs; in memory if `None`.
         watch: Told after each iteration.
         stop: Asked after each score whether to end early; see `meta_train`.
 
     Returns:
         NC and its scores on the way.
+
+    Raises:
+        ValueError: If `start` has another architecture than the settings.
     """
     example = family.sample(4096, stream(seed, "units"))
     with torch.random.fork_rng(devices=[]):
@@ -206,6 +214,13 @@ def train_nc(
             pool_first=training.pool_first and head == "direct",
             scale_by_width=training.scale_by_width,
         ).to(device)
+    if start is not None:
+        if start.architecture != nc.architecture:
+            raise ValueError(
+                f"the NC to start from must have the architecture of its settings, "
+                f"{nc.architecture}, got {start.architecture}"
+            )
+        nc.load_state_dict(start.state_dict())
     save_every = max(1, training.iterations // 20)
 
     def build(bank: Path | None, resume: Resume | None) -> MetaLearner:
@@ -242,3 +257,48 @@ def train_nc(
         stop=stop,
     )
     return nc, history
+
+
+def train_validated(
+    training: Training,
+    head: Literal["posterior", "direct"],
+    family: TaskFamily,
+    recipe: Recipe,
+    *,
+    seed: int,
+    device: str,
+    name: str = "",
+    start: NeuralComplexity | None = None,
+    folder: Path | None = None,
+    tell: Tell | None = None,
+) -> tuple[NeuralComplexity, list[Moment]]:
+    """Meta-trains one NC as `train_nc` does, scored by its R2 on learners of other tasks.
+
+    Args:
+        training: The settings.
+        head: Which head.
+        family: Where tasks come from.
+        recipe: How learners learn.
+        seed: The one seed of all draws.
+        device: Where NC and learners live.
+        name: What to call it, where the head does not say enough.
+        start: A trained NC to go on from; none if `None`.
+        folder: Where the experiment keeps unfinished work; this one's is below, under its name.
+        tell: Told about the progress.
+
+    Returns:
+        NC and its scores on the way.
+    """
+    learners = validation_learners(family, recipe, seed=seed, device=device)
+    return train_nc(
+        training,
+        head,
+        family,
+        recipe,
+        seed=seed,
+        device=device,
+        validate=partial(validation_r2, learners),
+        start=start,
+        folder=None if folder is None else folder / (name or head),
+        watch=tell_moments(tell, name or head),
+    )

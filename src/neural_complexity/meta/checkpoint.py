@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from neural_complexity.files import read_tensors, write_tensors
 
-__all__ = ["optimizer_tensors", "read_checkpoint", "restore_optimizer", "write_checkpoint"]
+__all__ = ["pack", "read_checkpoint", "unpack", "write_checkpoint"]
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
@@ -30,22 +30,18 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path} must be a checkpoint, got another file ({error})") from None
 
 
-def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Gives what an optimizer such as Adam remembers of each parameter, by name."""
-    return {
-        f"optimizer.{i}.{name}": tensor
-        for i, moments in optimizer.state_dict()["state"].items()
-        for name, tensor in moments.items()
-    }
+def pack(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Gives the state of a module and of its optimizer as tensors by name, for a checkpoint."""
+    tensors = {f"module.{name}": t for name, t in module.state_dict().items()}
+    for i, moments in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{i}.{name}": t for name, t in moments.items()}
+    return tensors
 
 
-def restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Gives an optimizer its memory back.
-
-    Args:
-        optimizer: A new one, of the same parameters.
-        tensors: From `optimizer_tensors`; other names among them are left alone.
-    """
+def unpack(tensors: dict[str, Tensor], module: nn.Module, optimizer: Optimizer) -> None:
+    """Puts a module and its optimizer, both as they were built, where `pack` found others."""
+    part = {n.split(".", 1)[1]: t for n, t in tensors.items() if n.startswith("module.")}
+    module.load_state_dict(part)
     state = optimizer.state_dict()
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):

@@ -6,17 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.fit import unroll
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.checkpoint import (
-    optimizer_tensors,
-    read_checkpoint,
-    restore_optimizer,
-    write_checkpoint,
-)
+from neural_complexity.meta.checkpoint import pack, read_checkpoint, unpack, write_checkpoint
 from neural_complexity.meta.train import lr_factor
 from neural_complexity.regularizers.norms import weighted_l1_penalty
 from neural_complexity.seeding import stream
@@ -63,23 +58,20 @@ def train_metareg(
         FloatingPointError: If the loss is not finite.
     """
     shapes = [p.shape[1:] for p in stack(recipe.make, 1, stream(seed, "metareg")).parameters()]
-    weights = [torch.zeros(shape, device=device, requires_grad=True) for shape in shapes]
-    adam = torch.optim.Adam(weights, lr=lr)
+    weights = nn.ParameterList(torch.zeros(shape, device=device) for shape in shapes)
+    adam = torch.optim.Adam(weights.parameters(), lr=lr)
     checkpoint = None if folder is None else folder / "metareg.safetensors"
     start, before = 0, 0.0
     if checkpoint is not None and checkpoint.is_file():
         tensors, counters = read_checkpoint(checkpoint)
         start, before = int(counters["done"]), float(counters["seconds"])
-        restore_optimizer(adam, tensors)
-        with torch.no_grad():
-            for i, weight in enumerate(weights):
-                weight.copy_(tensors[f"weight.{i}"])
+        unpack(tensors, weights, adam)
     every = max(1, iterations // 20)
     begin = time.perf_counter()
     for index in range(start, iterations):
         for group in adam.param_groups:
             group["lr"] = lr * lr_factor(index / iterations, warmup=0.0, decay=True)
-        losses = _chain(weights, family, recipe, tasks, seed, index, device)  # (steps,)
+        losses = _chain(list(weights), family, recipe, tasks, seed, index, device)  # (steps,)
         adam.zero_grad()
         losses.mean().backward()
         adam.step()
@@ -91,8 +83,7 @@ def train_metareg(
         if checkpoint is not None and (done % every == 0 or done == iterations):
             checkpoint.parent.mkdir(parents=True, exist_ok=True)
             counters = {"done": done, "seconds": before + time.perf_counter() - begin}
-            tensors = {f"weight.{i}": weight.detach() for i, weight in enumerate(weights)}
-            write_checkpoint(checkpoint, tensors | optimizer_tensors(adam), counters)
+            write_checkpoint(checkpoint, pack(weights, adam), counters)
         if watch is not None:
             watch(done, before + time.perf_counter() - begin, losses[-1].item())
     return [weight.detach() for weight in weights]

@@ -14,7 +14,9 @@ from neural_complexity.meta.checkpoint import read_checkpoint, write_checkpoint
 from neural_complexity.meta.train import MetaLearner
 from neural_complexity.model.complexity import NeuralComplexity
 
-__all__ = ["Moment", "Resume", "Stop", "Watch", "meta_train"]
+__all__ = ["Moment", "Resume", "Stop", "Watch", "keep", "meta_train", "recall"]
+
+CHECKPOINT = "checkpoint.safetensors"
 
 Resume = tuple[dict[str, Tensor], dict[str, Any]]
 
@@ -38,6 +40,35 @@ class Moment:
 
 Watch = Callable[[Moment], None]
 Stop = Callable[[Moment], bool]  # hears of each score in turn
+
+
+def keep(folder: Path, identity: str, state: Resume, history: list[Moment]) -> None:
+    """Writes a checkpoint of a run to its folder.
+
+    Args:
+        folder: Where to; may be new.
+        identity: Names the settings of the run.
+        state: All that a new process needs to go on.
+        history: The moments so far.
+    """
+    tensors, counters = state
+    counters = {**counters, "history": [asdict(m) for m in history], "identity": identity}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(folder / CHECKPOINT, tensors, counters)
+
+
+def recall(folder: Path | None, identity: str) -> tuple[Resume | None, list[Moment]]:
+    """Reads what `keep` wrote: the state to go on from, if there is one, and the moments so far.
+
+    Raises:
+        ValueError: If the checkpoint is damaged or of other settings.
+    """
+    if folder is None or not (folder / CHECKPOINT).exists():
+        return None, []
+    tensors, counters = read_checkpoint(folder / CHECKPOINT)
+    if counters.get("identity") != identity:
+        raise ValueError(f"{folder / CHECKPOINT} must be of the same settings, got one of others")
+    return (tensors, counters), [Moment(**moment) for moment in counters["history"]]
 
 
 def meta_train(
@@ -73,21 +104,11 @@ def meta_train(
     Raises:
         ValueError: If the checkpoint or the bank does not fit.
     """
-    checkpoint = None if folder is None else folder / "checkpoint.safetensors"
     bank = None if folder is None else folder / "bank"
-    history: list[Moment] = []
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    if checkpoint is not None and checkpoint.exists():
-        tensors, counters = read_checkpoint(checkpoint)
-        if counters.get("identity") != identity:
-            raise ValueError(f"{checkpoint} must be of the same settings, got one of others")
-        history = [Moment(**moment) for moment in counters["history"]]
-        learner = build(bank, (tensors, counters))
-    else:
-        if bank is not None and bank.exists():
-            shutil.rmtree(bank)  # of a run that was stopped before its first checkpoint
-        learner = build(bank, None)
+    resume, history = recall(folder, identity)
+    if resume is None and bank is not None and bank.exists():
+        shutil.rmtree(bank)  # of a run that was stopped before its first checkpoint
+    learner = build(bank, resume)
     rows = save_every * learner.tasks * (learner.recipe.steps + 1)
     if folder is not None and learner.bank.slack < rows:
         raise ValueError(
@@ -116,11 +137,9 @@ def meta_train(
         )
         if scored:
             history.append(moment)
-        if checkpoint is not None and (learner.iteration % save_every == 0 or learner.done):
+        if folder is not None and (learner.iteration % save_every == 0 or learner.done):
             learner.bank.flush()
-            tensors, counters = learner.state()
-            counters |= {"history": [asdict(m) for m in history], "identity": identity}
-            write_checkpoint(checkpoint, tensors, counters)
+            keep(folder, identity, learner.state(), history)
         if watch is not None:
             watch(moment)
         ended = scored and stop is not None and stop(moment)

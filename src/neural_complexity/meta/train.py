@@ -11,7 +11,7 @@ from torch.nn.functional import huber_loss
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Gaussian
 from neural_complexity.memory import MemoryBank
-from neural_complexity.meta.checkpoint import optimizer_tensors, restore_optimizer
+from neural_complexity.meta.checkpoint import pack, unpack
 from neural_complexity.meta.collect import collect
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
@@ -205,10 +205,8 @@ class MetaLearner:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Gives all that a new process needs to go on, but for the bank's rows."""
-        tensors = {f"nc.{name}": t for name, t in self.nc.state_dict().items()}
-        tensors |= optimizer_tensors(self.adam)
         counters = {"iteration": self.iteration, "loss": self.loss, "bank": self.bank.state()}
-        return tensors, counters
+        return pack(self.nc, self.adam), counters
 
     def _restore(
         self, tensors: dict[str, Tensor], counters: dict[str, Any], bank_folder: Path | None
@@ -218,6 +216,4 @@ class MetaLearner:
         self.iteration, self.loss = counters["iteration"], counters["loss"]
         bank = counters["bank"]
         self.bank = MemoryBank.open(bank_folder, count=bank["count"], dropped=bank["dropped"])
-        part = {n.split(".", 1)[1]: t for n, t in tensors.items() if n.startswith("nc.")}
-        self.nc.load_state_dict(part)
-        restore_optimizer(self.adam, tensors)
+        unpack(tensors, self.nc, self.adam)
