@@ -31,3 +31,12 @@ def test_a_piece_is_done_once_and_kept(tmp_path: Path) -> None:
 def test_without_a_folder_nothing_is_kept() -> None:
     pieces = Pieces(1, None, None)
     assert pieces.do("a", lambda: {"x": torch.ones(1)})["x"].tolist() == [1.0]
+
+
+def test_the_order_of_tensors_does_not_tell_whether_they_were_kept(tmp_path: Path) -> None:
+    names = ["loss_te", "gap", "predicted/a", "diverged"]
+    orders = []
+    for _ in range(2):
+        pieces = Pieces(1, tmp_path, None)
+        orders.append(list(pieces.do("a", lambda: {name: torch.ones(1, 1) for name in names})))
+    assert orders[0] == orders[1]

@@ -195,8 +195,10 @@ def test_the_median_stopping_rule() -> None:
     assert not behind(scores(0.3, 0.4), earlier)
     assert not behind(scores(0.41, 0.0), earlier)  # the best counts, not the latest
     assert not behind(scores(-1.0, -2.0), [])
-    # Who stopped before has no say: only the last is left, whose running mean is 0.7.
-    assert behind(scores(0.5, 0.6, 0.65), [scores(0.0, 0.0), scores(0.4, 0.8, 0.9)])
+    # Who stopped before votes with what it had: the means are 0.1 and 0.7, their median 0.4.
+    gave_up = [scores(0.1, 0.1), scores(0.4, 0.8, 0.9)]
+    assert behind(scores(0.2, 0.3, 0.39), gave_up)
+    assert not behind(scores(0.2, 0.3, 0.41), gave_up)
     # Scores that are no numbers are the worst.
     assert behind(scores(float("nan"), float("nan")), earlier)
     assert not behind(scores(-5.0), [scores(float("nan")), scores(float("-inf"))])

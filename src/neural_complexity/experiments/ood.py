@@ -109,7 +109,7 @@ def cpu() -> Config:
 
 def smoke() -> Config:
     """Seconds; what CI runs."""
-    return Config(eval_tasks=128, long_tasks=64, most_steps=16, widest=80)
+    return Config(eval_tasks=64, long_tasks=64, most_steps=16, widest=80)
 
 
 PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}

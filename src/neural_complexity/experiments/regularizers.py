@@ -131,7 +131,7 @@ def cpu() -> Config:
 
 def smoke() -> Config:
     """Seconds; what CI runs."""
-    return Config(eval_tasks=256, metareg_iterations=3, metareg_tasks=16)
+    return Config(eval_tasks=128, metareg_iterations=3, metareg_tasks=16)
 
 
 PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from neural_complexity.task import Task
+from neural_complexity.tasks.drawing import check_range, check_sizes, uniform
 
 __all__ = ["Sinusoids"]
 
@@ -30,13 +30,8 @@ class Sinusoids:
     inputs: tuple[float, float] = (-5.0, 5.0)
 
     def __post_init__(self) -> None:
-        for name in ("train_points", "test_points"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("amplitude", "phase", "inputs"):
-            low, high = getattr(self, name)
-            if not low <= high:
-                raise ValueError(f"{name} must be a range from low to high, got ({low}, {high})")
+        check_sizes(train_points=self.train_points, test_points=self.test_points)
+        check_range(amplitude=self.amplitude, phase=self.phase, inputs=self.inputs)
 
     def sample(self, batch: int, generator: torch.Generator) -> Task:
         """Draws `batch` tasks.
@@ -48,15 +43,8 @@ class Sinusoids:
         Returns:
             Tasks with X_tr (B, M, 1) and X_te (B, N, 1).
         """
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch}")
-
-        def uniform(bounds: tuple[float, float], points: int) -> Tensor:
-            low, high = bounds
-            unit = torch.rand(batch, points, 1, generator=generator, device=generator.device)
-            return low + (high - low) * unit
-
-        A, b = uniform(self.amplitude, 1), uniform(self.phase, 1)  # (B, 1, 1)
-        X_tr = uniform(self.inputs, self.train_points)
-        X_te = uniform(self.inputs, self.test_points)
+        A = uniform(self.amplitude, (batch, 1, 1), generator)
+        b = uniform(self.phase, (batch, 1, 1), generator)
+        X_tr = uniform(self.inputs, (batch, self.train_points, 1), generator)
+        X_te = uniform(self.inputs, (batch, self.test_points, 1), generator)
         return Task(X_tr, A * torch.sin(X_tr + b), X_te, A * torch.sin(X_te + b))

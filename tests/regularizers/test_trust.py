@@ -1,0 +1,104 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neural_complexity.losses import Gaussian
+from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.regularizers.nc import nc_penalty
+from neural_complexity.regularizers.trust import trust
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import take_snapshot
+from neural_complexity.task import Task
+from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.step_functions import StepFunctions
+
+
+class Believer(NeuralComplexity):
+    """Believes what it is told to, whatever it is shown."""
+
+    def __init__(self, mean: object) -> None:
+        super().__init__(1, 1, width=8)
+        self.mean = mean
+
+    def encode(self, X_tr: torch.Tensor, Y_tr: torch.Tensor, X_te: torch.Tensor) -> Context:
+        assert len(X_tr) == len(X_te)
+        mean = self.mean(X_te)  # type: ignore[operator]
+        return Context(Y_tr, Gaussian(mean, torch.full_like(mean, 0.5)))
+
+
+def test_an_nc_that_knows_the_truth_is_trusted_and_one_that_errs_is_not(task: Task) -> None:
+    # One sinusoid for all, so that the truth is a function of x.
+    Y_tr = 2 * torch.sin(task.X_tr + 1)
+    knows = Believer(lambda X: 2 * torch.sin(X + 1))
+    torch.testing.assert_close(trust(knows, task.X_tr, Y_tr), torch.ones(len(task)))
+    errs = Believer(lambda X: 2 * torch.sin(X + 1) + 20)
+    assert torch.equal(trust(errs, task.X_tr, Y_tr), torch.zeros(len(task)))
+    half = Believer(lambda X: 2 * torch.sin(X + 1) + 0.5)
+    between = trust(half, task.X_tr, Y_tr)
+    assert ((between > 0) & (between < 1)).any()
+
+
+@given(st.integers(1, 25), st.integers(1, 3), st.integers(0, 1000))
+def test_it_is_a_share_for_each_task_alone(points: int, features: int, seed: int) -> None:
+    torch.set_default_dtype(torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(4, points, features, generator=generator)
+    Y = torch.randn(4, points, 1, generator=generator)
+    X[1] = X[1, :1]  # all the same
+    Y[2] = 0.0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        nc = NeuralComplexity(features, 1, width=8)
+    found = trust(nc, X, Y)
+    assert found.shape == (4,)
+    assert ((found >= 0) & (found <= 1)).all()
+    alone = torch.cat([trust(nc, X[b : b + 1], Y[b : b + 1]) for b in range(4)])
+    torch.testing.assert_close(found, alone)
+    if points == 1:
+        assert not found.any()
+
+
+def test_up_to_ten_points_their_order_does_not_matter(task: Task) -> None:
+    for head in ("posterior", "direct"):
+        nc = NeuralComplexity.for_tasks(task, head=head, width=16)
+        order = torch.tensor([3, 1, 4, 0, 2])
+        torch.testing.assert_close(
+            trust(nc, task.X_tr, task.Y_tr), trust(nc, task.X_tr[:, order], task.Y_tr[:, order])
+        )
+
+
+def test_held_out_targets_are_not_shown(task: Task) -> None:
+    """An NC that copies the nearest shown target is not taken in by its own points."""
+    seen: list[tuple[int, int]] = []
+
+    class Spy(Believer):
+        def encode(self, X_tr: torch.Tensor, Y_tr: torch.Tensor, X_te: torch.Tensor) -> Context:
+            for shown, held in zip(X_tr, X_te, strict=True):
+                assert not (shown[:, None, 0] == held[None, :, 0]).any()
+            seen.append((X_tr.shape[1], X_te.shape[1]))
+            return super().encode(X_tr, Y_tr, X_te)
+
+    trust(Spy(torch.sin), task.X_tr, task.Y_tr)
+    many = Sinusoids(train_points=23).sample(3, stream(0, "x"))
+    trust(Spy(torch.sin), many.X_tr, many.Y_tr)
+    assert seen == [(4, 1), (21, 2)]
+
+
+@pytest.mark.parametrize("name", ["sinusoid", "sinusoid-direct"])
+def test_the_shipped_ncs_trust_themselves_on_sinusoids_and_not_on_steps(name: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    nc = NeuralComplexity.pretrained(name)
+    own, other = (f.sample(200, stream(0, "x")) for f in (Sinusoids(), StepFunctions()))
+    assert trust(nc, own.X_tr, own.Y_tr).mean() > 0.8
+    assert trust(nc, other.X_tr, other.Y_tr).mean() < 0.1
+
+
+def test_the_safeguard_multiplies_the_weight(task: Task) -> None:
+    nc = NeuralComplexity.for_tasks(task, width=16)
+    h, weights = torch.nn.Identity(), torch.linspace(0.1, 2, len(task))
+    snapshot = take_snapshot(h, task)
+    for weight in (3.0, weights):
+        plain = nc_penalty(nc, task, weight=weight, safeguard=False)(h, snapshot)
+        safe = nc_penalty(nc, task, weight=weight)(h, snapshot)
+        torch.testing.assert_close(safe, plain * trust(nc, task.X_tr, task.Y_tr))

@@ -1,0 +1,118 @@
+"""Laws of all families, and what each is."""
+
+import pytest
+import torch
+
+from neural_complexity.seeding import stream
+from neural_complexity.task import TaskFamily
+from neural_complexity.tasks.gaussian_process import GaussianProcesses
+from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.step_functions import StepFunctions
+from neural_complexity.tasks.tables import Tables, _load
+
+FAMILIES = (Sinusoids, GaussianProcesses, StepFunctions, Tables)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_generator_is_the_only_source_of_randomness(family: type[TaskFamily]) -> None:
+    first = family().sample(3, stream(5, "x"))
+    torch.rand(7)
+    again = family().sample(3, stream(5, "x"))
+    assert torch.equal(first.X_tr, again.X_tr)
+    assert torch.equal(first.Y_te, again.Y_te)
+    assert not torch.equal(first.Y_te, family().sample(3, stream(6, "x")).Y_te)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tasks_have_the_sizes_and_the_precision_asked_for(family: type[TaskFamily]) -> None:
+    for dtype in (torch.float32, torch.float64):
+        torch.set_default_dtype(dtype)
+        task = family(train_points=4, test_points=6).sample(5, stream(0, "x"))  # type: ignore[call-arg]
+        assert task.X_tr.shape == task.Y_tr.shape == (5, 4, 1)
+        assert task.X_te.shape == task.Y_te.shape == (5, 6, 1)
+        assert {t.dtype for t in (task.X_tr, task.Y_tr, task.X_te, task.Y_te)} == {dtype}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_empty_batch_is_refused(family: type[TaskFamily]) -> None:
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        family().sample(0, stream(0, "x"))
+
+
+def test_gaussian_processes_have_the_covariance_of_their_kernel() -> None:
+    family = GaussianProcesses(lengthscale=(1.5, 1.5), amplitude=(2.0, 2.0), noise=0.3)
+    task = family.sample(20_000, stream(0, "x"))
+    apart = (task.X_tr[:, 0, 0] - task.X_te[:, 0, 0]).abs()
+    product = task.Y_tr[:, 0, 0] * task.Y_te[:, 0, 0]
+    for low, high in ((0.0, 0.3), (1.0, 1.3), (4.0, 10.0)):
+        these = (apart >= low) & (apart < high)
+        expected = 4 * torch.exp(-0.5 * (apart[these] / 1.5).square()).mean()
+        error = product[these].std() / these.sum() ** 0.5
+        assert abs(product[these].mean() - expected) < 4 * error
+    assert abs(task.Y_te.var().item() - (4 + 0.09)) < 0.1
+
+
+def test_step_functions_have_one_level_between_two_jumps() -> None:
+    task = StepFunctions(jumps=2, train_points=300, test_points=1).sample(20, stream(0, "x"))
+    X, Y = task.X_tr[..., 0], task.Y_tr[..., 0]
+    ordered = Y.gather(1, X.argsort(dim=1))
+    changes = (ordered.diff(dim=1) != 0).sum(dim=1)
+    assert changes.max() == 2
+    assert changes.min() >= 0
+
+
+def test_the_halves_of_the_tables_share_no_row() -> None:
+    whole, rows, _ = _load()
+    for part, first in (("first", True), ("second", False)):
+        task = Tables(part=part, features=1).sample(400, stream(0, "x"))  # type: ignore[arg-type]
+        points = (
+            torch.cat([task.X_tr, task.X_te], dim=1)[..., 0],
+            torch.cat([task.Y_tr, task.Y_te], dim=1)[..., 0],
+        )
+        for b in range(20):  # every point of a task is a row of the right half of one table
+            pair = torch.stack([p[b] for p in points])  # (2, M + N)
+            assert any(
+                _holds(table[: n // 2] if first else table[n // 2 : n], pair)
+                for table, n in zip(whole, rows.tolist(), strict=True)
+            )
+
+
+def _holds(table: torch.Tensor, pair: torch.Tensor) -> bool:
+    """Tells whether some two columns of a table have all pairs of values in one row each."""
+    columns = [
+        torch.nonzero((table[:, :, None] == v).any(dim=0).all(dim=1)).flatten() for v in pair
+    ]
+    for x in columns[0].tolist():
+        for y in columns[1].tolist():
+            both = (table[:, x, None] == pair[0]) & (table[:, y, None] == pair[1])
+            if x != y and both.any(dim=0).all():
+                return True
+    return False
+
+
+def test_columns_of_the_tables_are_standardized() -> None:
+    whole, rows, columns = _load()
+    for table, n, c in zip(whole, rows.tolist(), columns.tolist(), strict=True):
+        assert table[:n, :c].mean(dim=0).abs().max() < 1e-9
+        torch.testing.assert_close(table[:n, :c].std(dim=0, correction=0), torch.ones(c))
+        assert table[n:].abs().sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("family", "arguments", "sentence"),
+    [
+        (GaussianProcesses, {"noise": -1.0}, "noise must not be negative, got -1.0"),
+        (GaussianProcesses, {"lengthscale": (0.0, 1.0)}, "lengthscale must be positive"),
+        (GaussianProcesses, {"inputs": (1.0, 0.0)}, "inputs must be a range from low to high"),
+        (StepFunctions, {"jumps": 0}, "jumps must be at least 1, got 0"),
+        (StepFunctions, {"level": 0.0}, "level must be positive, got 0.0"),
+        (Tables, {"train_points": 100}, "a task must have at most 75 points, got 115"),
+        (Tables, {"features": 5}, "features must be below 5, got 5"),
+        (Tables, {"part": "third"}, "part must be first or second, got third"),
+    ],
+)
+def test_impossible_families_are_refused(
+    family: type[TaskFamily], arguments: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        family(**arguments)
