@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/sinusoid
 
-.PHONY: install run test lint bench docs
+.PHONY: install run suite test lint bench docs
 .DEFAULT_GOAL := run
 
 # Done anew only when the list of dependencies changes.
@@ -21,6 +21,15 @@ run: install
 	else \
 	  $(BIN)/neural-complexity run sinusoid --preset cpu --out $(RUN); \
 	fi
+
+# Every experiment, one after the other; a finished one is only shown again.
+SUITE := sinusoid regularizers ood simple maml curves search harm
+suite: install
+	@for name in $(SUITE); do \
+	  if [ -f runs/$$name/config.json ]; then options="--resume runs/$$name"; \
+	  else options="--preset cpu --out runs/$$name"; fi; \
+	  $(BIN)/neural-complexity run $$name $$options || exit 1; \
+	done
 
 test: install
 	$(BIN)/python -m pytest

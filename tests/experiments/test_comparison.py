@@ -41,8 +41,8 @@ def test_a_learner_diverges_when_its_losses_end_ten_times_above_where_they_began
     task = Sinusoids().sample(4, stream(0, "x"))
     snapshot = take_snapshot(torch.sin, task)
     result = losses_at(Trajectory(loss, loss, snapshot, loss[1]), [1])
-    assert result["diverged"].tolist() == [False, False, True, True]
-    other = {"diverged": torch.tensor([True, False, False, False])}
+    assert result["diverged"].tolist() == [[False, False, True, True]]
+    other = {"diverged": torch.tensor([[True, False, False, False]])}
     assert kept_tasks([result, other]).tolist() == [False, True, False, False]
 
 

@@ -218,7 +218,7 @@ def _rows(config: Config, family: str, results: Results) -> list[Row]:
     none = results["none"]["loss_te"][-1]  # (B,)
     rows = []
     for method, result in results.items():
-        diverged = result["diverged"]
+        diverged = result["diverged"][-1]
         count = Estimate(float(diverged.sum()), 0.0, diverged.numel())
         rows.append(row(method, family, "diverged tasks", count))
         loss = result["loss_te"][-1]

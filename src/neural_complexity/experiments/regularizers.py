@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from neural_complexity.experiments.comparison import (
+    FEW,
     Method,
     dropout,
     everywhere,
@@ -222,26 +224,23 @@ def _stop_early(config: Config, recipe: Recipe, task: Task) -> dict[str, Tensor]
 
 def _rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row]:
     """Test loss after each number of steps, the share of the oracle, and who diverged."""
+    row = partial(score_row, NAME, config.seed)
     rows = []
     none, best = results["none"]["loss_te"], results["oracle"]["loss_te"]  # (steps, B)
     for name, result in results.items():
-        # A method's own diverging learners are left out of its own row, and counted.
-        kept = ~result["diverged"]
-        count = Estimate(float(result["diverged"].sum()), 0.0, kept.numel())
-        settings = [f"{step} steps" for step in STEPS]
-        rows.append(score_row(NAME, config.seed, name, settings[-1], "diverged tasks", count))
-        if kept.sum() < 2:
-            continue
-        for i, setting in enumerate(settings):
+        for i, step in enumerate(STEPS):
+            setting, diverged = f"{step} steps", result["diverged"][i]
+            count = Estimate(float(diverged.sum()), 0.0, diverged.numel())
+            rows.append(row(name, setting, "diverged tasks", count))
+            if count.value > FEW * count.n:
+                continue
+            kept = ~diverged
             paper = PAPER[name][i] if name in PAPER else None
-            for metric, key, known in (
-                ("test loss", "loss_te", paper),
-                ("train loss", "loss_tr", None),
-            ):
-                score = estimate_mean(result[key][i][kept])
-                rows.append(score_row(NAME, config.seed, name, setting, metric, score, known))
+            loss = estimate_mean(result["loss_te"][i][kept])
+            rows.append(row(name, setting, "test loss", loss, paper))
+            rows.append(row(name, setting, "train loss", estimate_mean(result["loss_tr"][i][kept])))
             if name not in ("none", "oracle"):
                 columns = (losses[i][kept] for losses in (none, result["loss_te"], best))
                 share = estimate(share_of_oracle, *columns)
-                rows.append(score_row(NAME, config.seed, name, setting, "share of oracle", share))
+                rows.append(row(name, setting, "share of oracle", share))
     return rows

@@ -30,28 +30,28 @@ def tables(rows: list[Row]) -> list[Table]:
     lines = []
     settings = [f"{step} steps" for step in STEPS]
     for method in dict.fromkeys(row.method for row in rows):
-        found = [find(rows, method, setting, "test loss") for setting in settings]
-        cells = [_beside(row) for row in found]
+        cells = [_beside(rows, method, setting) for setting in settings]
         share = show(find(rows, method, LAST, "share of oracle"), 4)
-        diverged = find(rows, method, LAST, "diverged tasks")
-        lines.append((method, *cells, share, f"{diverged.value:.0f}" if diverged else ""))
+        lines.append((method, *cells, share))
     tasks = max(row.n for row in rows)
     return [
         Table(
             f"Test loss after learner steps, {tasks:,} held-out tasks (in brackets: the paper)",
-            ("regularizer", *settings, "share of oracle", "diverged"),
+            ("regularizer", *settings, "share of oracle"),
             tuple(lines),
-            f"Value ± 95 % interval over tasks. Share of oracle at {LAST}. Learners that diverged "
-            "under a method (losses ten times above where they began, or not finite) are left out "
-            "of that method's row and counted. In brackets behind the name: the weight, or the "
-            "probability to drop a unit.",
+            f"Value ± 95 % interval over tasks. Share of oracle at {LAST}. Diverged: so many "
+            "learners have losses ten times above where they began, or not finite; where these are "
+            "more than 1 %, a method gets no mean, and elsewhere they are left out of it. In "
+            "brackets behind the name: the weight, or the probability to drop a unit.",
         )
     ]
 
 
-def _beside(row: Row | None) -> str:
+def _beside(rows: list[Row], method: str, setting: str) -> str:
+    row = find(rows, method, setting, "test loss")
     if row is None:
-        return ""
+        diverged = find(rows, method, setting, "diverged tasks")
+        return f"diverged: {diverged.value:,.0f}" if diverged else ""
     return show(row) + (f" ({row.paper:.2f})" if row.paper is not None else "")
 
 
@@ -62,8 +62,8 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
             Figure(
                 save(_ranking(outcome.rows), folder, "ranking"),
                 f"Test loss after {LAST}",
-                "Ours with 95 % interval over tasks (dots) and the paper's (circles). What "
-                "lies to the right of the axis, or diverged on some tasks, is marked.",
+                "Ours with 95 % interval over tasks (dots) and the paper's (circles). Methods "
+                "whose learners diverge are not shown.",
             ),
             Figure(
                 save(_curves(outcome.rows), folder, "curves"),
@@ -83,28 +83,17 @@ def _color(method: str) -> str:
 def _ranking(rows: list[Row]) -> Canvas:
     found = {r.method: r for r in rows if r.metric == "test loss" and r.setting == LAST}
     order = sorted(found, key=lambda method: -found[method].value)
-    limit = 1.15 * found["none"].value
     canvas = Canvas(figsize=(6.4, 0.19 * len(order) + 0.8), layout="constrained")
     ax = canvas.subplots()
     for y, method in enumerate(order):
         row = found[method]
-        inside = min(row.value, limit)
-        ax.errorbar(
-            inside,
-            y,
-            xerr=row.ci95 if row.value <= limit else 0,
-            color=_color(method),
-            marker="o" if row.value <= limit else ">",
-            ms=4,
-            lw=1,
-        )
+        ax.errorbar(row.value, y, xerr=row.ci95, color=_color(method), marker="o", ms=4, lw=1)
         if row.paper is not None:
             ax.plot(row.paper, y, "o", ms=5, mfc="none", color=COLORS["target"])
-    diverged = {r.method for r in rows if r.metric == "diverged tasks" and r.value > 0}
-    names = [name + (" *" if name in diverged else "") for name in order]
-    ax.set_yticks(range(len(order)), names, fontsize=7)
+    ax.set_yticks(range(len(order)), order, fontsize=7)
+    ax.set_ylim(-0.7, len(order) - 0.3)
     ax.axvline(found["none"].value, color=COLORS["none"], lw=0.8, ls=":")
-    ax.set(xlabel=f"test loss after {LAST} (* diverged on some tasks, which are left out)")
+    ax.set(xlabel=f"test loss after {LAST}")
     return canvas
 
 
