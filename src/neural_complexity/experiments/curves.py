@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from neural_complexity.experiments.basics import AsksNetworks, check_least
 from neural_complexity.experiments.comparison import (
     Method,
     kept_tasks,
@@ -18,12 +19,11 @@ from neural_complexity.experiments.comparison import (
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.networks import load_networks
+from neural_complexity.experiments.networks import how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import check_device
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.scores import Estimate, estimate, estimate_mean, share_of_oracle
 from neural_complexity.seeding import stream
@@ -36,26 +36,15 @@ NAME = "curves"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(AsksNetworks):
     """Long learning curves."""
 
-    seed: int = 0
-    """The one seed of everything."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, ..."""
-    eval_tasks: int = 8192
-    """Held-out tasks."""
     steps: int = 1024
     """Updates of the learners; the paper's figure has 16."""
-    networks: str = ""
-    """The folder of a finished run of `sinusoid`, for its NCs; the shipped ones if empty."""
 
     def __post_init__(self) -> None:
-        if self.eval_tasks < 2:
-            raise ValueError(f"eval_tasks must be at least 2, got {self.eval_tasks}")
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
-        check_device(self.device)
+        super().__post_init__()
+        check_least(self, 1, "steps")
 
 
 def paper() -> Config:
@@ -116,11 +105,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         for name, result in results.items()
         for key in ("loss_tr", "loss_te")
     }
-    facts = {
-        "networks": {head: nc.provenance.get("commit") for head, nc in networks.items()},
-        "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
-    }
-    return Outcome(_rows(config, results, kept), tensors, facts=facts)
+    return Outcome(_rows(config, results, kept), tensors, facts=how_made(networks, pieces))
 
 
 def _train(config: Config, method: Method, recipe: Recipe, task: Task) -> dict[str, Tensor]:

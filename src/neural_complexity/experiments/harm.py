@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from neural_complexity.experiments.basics import AsksNetworks, check_least
 from neural_complexity.experiments.comparison import (
     Method,
     losses_at,
@@ -17,14 +18,13 @@ from neural_complexity.experiments.comparison import (
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.networks import load_networks
+from neural_complexity.experiments.networks import how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import (
     Training,
-    check_device,
     ours,
     train_validated,
 )
@@ -69,30 +69,19 @@ SHOWN = 512  # tasks drawn one by one
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(AsksNetworks):
     """NC on its own and on other families of tasks."""
 
-    seed: int = 0
-    """The one seed of everything."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, ..."""
-    eval_tasks: int = 8192
-    """Held-out tasks of each family."""
     steps: int = 16
     """Updates of the learners."""
-    networks: str = ""
-    """The folder of a finished run of `sinusoid`, for its NCs; the shipped ones if empty."""
     posterior: Training = field(default_factory=Training)
     """NC with our head, for each of the other families."""
     direct: Training = field(default_factory=Training)
     """NC with the paper's head, for each of the other families."""
 
     def __post_init__(self) -> None:
-        if self.eval_tasks < 2:
-            raise ValueError(f"eval_tasks must be at least 2, got {self.eval_tasks}")
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
-        check_device(self.device)
+        super().__post_init__()
+        check_least(self, 1, "steps")
 
 
 def paper() -> Config:
@@ -142,11 +131,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         results = _judge(config, family, task, networks, pieces)
         rows += _rows(config, family, results)
         tensors |= _drawn(family, results)
-    facts = {
-        "networks": {head: nc.provenance.get("commit") for head, nc in shipped.items()},
-        "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
-    }
-    return Outcome(rows, tensors, {}, history, facts)
+    return Outcome(rows, tensors, {}, history, how_made(shipped, pieces))
 
 
 def _train(

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from neural_complexity.experiments.basics import AsksNetworks, check_least
 from neural_complexity.experiments.networks import load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
@@ -18,7 +19,6 @@ from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import (
     Training,
-    check_device,
     ours,
     train_validated,
 )
@@ -81,9 +81,7 @@ class Initialisation:
     """Whether the learning rate then falls to zero along a cosine."""
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "tasks", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_least(self, 1, "iterations", "tasks", "steps")
         if not (self.lr > 0 and math.isfinite(self.lr)):
             raise ValueError(f"lr must be positive, got {self.lr}")
         if not 0 <= self.warmup < 1:
@@ -91,15 +89,9 @@ class Initialisation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(AsksNetworks):
     """NC with and without MAML; the defaults are the papers'."""
 
-    seed: int = 0
-    """The one seed of everything."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, ..."""
-    eval_tasks: int = 8192
-    """Held-out tasks."""
     learner_width: int = 40
     """Units of each hidden layer of the learner."""
     learner_layers: int = 2
@@ -108,8 +100,6 @@ class Config:
     """Updates of the learner."""
     lr: float = 0.01
     """Learning rate of the learner (SGD)."""
-    networks: str = ""
-    """The run of `sinusoid` whose NCs help randomly initialised learners; the shipped if empty."""
     fresh: bool = True
     """Whether NC for MAML's learners starts untrained, not as the NC of random learners."""
     maml: Initialisation = field(default_factory=Initialisation)
@@ -120,14 +110,12 @@ class Config:
     """NC with the paper's head, for learners that start from MAML's parameters."""
 
     def __post_init__(self) -> None:
-        for name, least in (("eval_tasks", 2), ("learner_width", 1), ("steps", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        super().__post_init__()
+        check_least(self, 1, "learner_width", "steps")
         if self.learner_layers < 0:
             raise ValueError(f"learner_layers must not be negative, got {self.learner_layers}")
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
-        check_device(self.device)
 
 
 def paper() -> Config:

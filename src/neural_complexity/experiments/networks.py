@@ -1,10 +1,12 @@
 """The trained NCs that most experiments ask."""
 
 from pathlib import Path
+from typing import Any
 
+from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.model.complexity import NeuralComplexity
 
-__all__ = ["SHIPPED", "load_networks"]
+__all__ = ["SHIPPED", "how_made", "load_networks"]
 
 # What the package ships, by head: made by the `sinusoid` experiment at preset `cpu`.
 SHIPPED = {"posterior": "sinusoid", "direct": "sinusoid-direct"}
@@ -27,3 +29,11 @@ def load_networks(folder: str, device: str) -> dict[str, NeuralComplexity]:
         if not path.is_file():
             raise ValueError(f"networks must be a finished run of sinusoid, got no {path}")
     return {head: NeuralComplexity.load(path).to(device) for head, path in paths.items()}
+
+
+def how_made(networks: dict[str, NeuralComplexity], pieces: Pieces) -> dict[str, Any]:
+    """Gives the facts of a run that asked NCs: the commits these are from, and the time taken."""
+    return {
+        "networks": {head: nc.provenance.get("commit") for head, nc in networks.items()},
+        "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
+    }

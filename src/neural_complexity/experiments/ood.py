@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from neural_complexity.experiments.basics import AsksNetworks, check_least
 from neural_complexity.experiments.comparison import (
     FEW,
     Method,
@@ -20,12 +21,11 @@ from neural_complexity.experiments.comparison import (
     train_with,
     variational_dropout,
 )
-from neural_complexity.experiments.networks import load_networks
+from neural_complexity.experiments.networks import how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import check_device
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import predict_gaps
 from neural_complexity.meta.scores import (
@@ -70,32 +70,20 @@ LONG = 256  # learners with more steps get fewer tasks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(AsksNetworks):
     """Learners unlike those that NC was trained on."""
 
-    seed: int = 0
-    """The one seed of everything."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, ..."""
-    eval_tasks: int = 8192
-    """Held-out tasks."""
     long_tasks: int = 8192
     """Held-out tasks for learners with more than 256 steps, or with 320 units."""
     most_steps: int = 4096
     """Learners with more steps than this are left out."""
     widest: int = 320
     """Learners with wider layers than this are left out."""
-    networks: str = ""
-    """The folder of a finished run of `sinusoid`, for its NCs; the shipped ones if empty."""
 
     def __post_init__(self) -> None:
-        for name in ("eval_tasks", "long_tasks"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"{name} must be at least 2, got {getattr(self, name)}")
-        for name in ("most_steps", "widest"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        check_device(self.device)
+        super().__post_init__()
+        check_least(self, 2, "long_tasks")
+        check_least(self, 1, "most_steps", "widest")
 
 
 def paper() -> Config:
@@ -140,11 +128,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
             work = partial(_train, config, method, recipe, task, networks)
             results[method.name] = pieces.do(f"{altered} {value}, {method.name}", work)
         rows += _rows(config, f"{altered} {value}", results)
-    facts = {
-        "networks": {head: nc.provenance.get("commit") for head, nc in networks.items()},
-        "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
-    }
-    return Outcome(rows, {}, facts=facts)
+    return Outcome(rows, {}, facts=how_made(networks, pieces))
 
 
 def _settings(config: Config) -> list[tuple[str, str | float | int]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from neural_complexity.experiments.basics import AsksNetworks, check_least
 from neural_complexity.experiments.comparison import (
     FEW,
     Method,
@@ -21,12 +22,11 @@ from neural_complexity.experiments.comparison import (
     train_with,
     variational_dropout,
 )
-from neural_complexity.experiments.networks import load_networks
+from neural_complexity.experiments.networks import how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import check_device
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import Trajectory
 from neural_complexity.meta.metareg import train_metareg
@@ -85,17 +85,9 @@ PAPER: dict[str, tuple[float | None, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(AsksNetworks):
     """The table of regularizers; the defaults are the paper's where it says."""
 
-    seed: int = 0
-    """The one seed of everything."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, ..."""
-    eval_tasks: int = 8192
-    """Held-out tasks."""
-    networks: str = ""
-    """The folder of a finished run of `sinusoid`, for its NCs; the shipped ones if empty."""
     metareg_iterations: int = 2000
     """Updates of MetaReg's weights."""
     metareg_tasks: int = 256
@@ -106,11 +98,8 @@ class Config:
     """Early stopping: how many of the ten training points tell when to stop."""
 
     def __post_init__(self) -> None:
-        if self.eval_tasks < 2:
-            raise ValueError(f"eval_tasks must be at least 2, got {self.eval_tasks}")
-        for name in ("metareg_iterations", "metareg_tasks"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        super().__post_init__()
+        check_least(self, 1, "metareg_iterations", "metareg_tasks")
         if not self.metareg_lr > 0:
             raise ValueError(f"metareg_lr must be positive, got {self.metareg_lr}")
         most = Sinusoids().train_points - 1
@@ -118,7 +107,6 @@ class Config:
             raise ValueError(
                 f"held_out_points must be from 1 to {most}, got {self.held_out_points}"
             )
-        check_device(self.device)
 
 
 def paper() -> Config:
@@ -165,11 +153,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     stopped = f"early stopping ({config.held_out_points} points)"
     results[stopped] = pieces.do(stopped, lambda: _stop_early(config, recipe, task))
     tensors = {f"loss_te/{name}": r["loss_te"].mean(dim=1) for name, r in results.items()}
-    facts = {
-        "networks": {head: nc.provenance.get("commit") for head, nc in networks.items()},
-        "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
-    }
-    return Outcome(_rows(config, results), tensors, facts=facts)
+    return Outcome(_rows(config, results), tensors, facts=how_made(networks, pieces))
 
 
 def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) -> list[Method]:

@@ -16,12 +16,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from neural_complexity.experiments.basics import Basics, check_least
+from neural_complexity.experiments.comparison import sinusoid_recipe
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import (
-    check_device,
     ours,
     tell_moments,
     train_nc,
@@ -30,8 +31,6 @@ from neural_complexity.experiments.training import (
 )
 from neural_complexity.files import read_json, write_json
 from neural_complexity.learners.fit import Regularizer
-from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import Trajectory, follow, predict_gaps, usable_tasks
 from neural_complexity.meta.scores import (
     Estimate,
@@ -75,19 +74,13 @@ PAPER_SETTING: Setting = {
 }
 SEARCHED = tuple(PAPER_SETTING)
 # The learner of section 4.1.
-RECIPE = Recipe(make=partial(mlp, 1, (40, 40), 1), steps=16, lr=0.01)
+RECIPE = sinusoid_recipe()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Basics):
     """Random search; the defaults are the paper's ranges. All other settings are ours."""
 
-    seed: int = 0
-    """The one seed of everything."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, ..."""
-    eval_tasks: int = 8192
-    """Held-out tasks for the best trial."""
     head: Literal["posterior", "direct"] = "direct"
     """Which head; the paper's is direct."""
     trials: int = 64
@@ -116,11 +109,8 @@ class Config:
     """The first trials, which are never stopped: a median of fewer says little."""
 
     def __post_init__(self) -> None:
-        for name in ("trials", "startup"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.eval_tasks < 2:
-            raise ValueError(f"eval_tasks must be at least 2, got {self.eval_tasks}")
+        super().__post_init__()
+        check_least(self, 1, "trials", "startup")
         if not 0 <= self.grace <= 1:
             raise ValueError(f"grace must be from 0 to 1, got {self.grace}")
         if self.head not in ("posterior", "direct"):
@@ -135,7 +125,6 @@ class Config:
         settings = math.prod(len(getattr(self, name)) for name in SEARCHED)
         if self.trials > settings:
             raise ValueError(f"trials must be at most {settings}, all settings, got {self.trials}")
-        check_device(self.device)
 
     @property
     def lengths(self) -> dict[str, int]:

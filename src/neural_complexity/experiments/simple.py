@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from neural_complexity.experiments.basics import AsksNetworks, check_least
+from neural_complexity.experiments.comparison import sinusoid_recipe
 from neural_complexity.experiments.networks import load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import check_device
 from neural_complexity.learners.closed_form import (
     ClosedForm,
     GaussianProcess,
@@ -26,8 +27,6 @@ from neural_complexity.learners.closed_form import (
     rbf,
     ridge,
 )
-from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Gaussian, squared_error
 from neural_complexity.meta.evaluate import CHUNK, follow, predict_gaps
 from neural_complexity.meta.scores import (
@@ -66,7 +65,7 @@ SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 # The paper's network, after its 16 steps.
-NETWORK = Recipe(make=partial(mlp, 1, (40, 40), 1), steps=16, lr=0.01)
+NETWORK = sinusoid_recipe()
 # Twice the range of x, so that no feature repeats within it; none has the family's own period.
 PERIOD, FREQUENCIES, STRENGTH = 20.0, 5, 0.1
 # Tried for the RBF kernel. The family has no noise: the least is what double precision bears.
@@ -76,26 +75,15 @@ NOISES = (1e-8, 1e-6, 1e-4, 1e-2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(AsksNetworks):
     """Simple learners on sinusoids; the paper shows pictures alone, so the sizes are ours."""
 
-    seed: int = 0
-    """The one seed of everything."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, ..."""
-    eval_tasks: int = 8192
-    """Held-out tasks."""
     tuning_tasks: int = 512
     """Other tasks, on which the RBF kernel is chosen by marginal likelihood."""
-    networks: str = ""
-    """A finished run of `sinusoid` whose NCs are asked; the shipped ones if empty."""
 
     def __post_init__(self) -> None:
-        if self.eval_tasks < 2:
-            raise ValueError(f"eval_tasks must be at least 2, got {self.eval_tasks}")
-        if self.tuning_tasks < 1:
-            raise ValueError(f"tuning_tasks must be at least 1, got {self.tuning_tasks}")
-        check_device(self.device)
+        super().__post_init__()
+        check_least(self, 1, "tuning_tasks")
 
 
 def paper() -> Config:

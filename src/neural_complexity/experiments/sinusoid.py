@@ -10,10 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from neural_complexity.experiments.basics import Basics, check_least
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import Training, check_device, ours, train_validated
+from neural_complexity.experiments.training import Training, ours, train_validated
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
@@ -49,15 +50,9 @@ PAPER_R2 = 0.9589
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Basics):
     """Sinusoid regression; the defaults are the paper's."""
 
-    seed: int = 0
-    """The one seed of everything."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, ..."""
-    eval_tasks: int = 8192
-    """Held-out tasks."""
     learner_width: int = 40
     """Units of each hidden layer of the learner."""
     learner_layers: int = 2
@@ -72,16 +67,12 @@ class Config:
     """NC with the paper's head."""
 
     def __post_init__(self) -> None:
-        for name in ("eval_tasks", "learner_width", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.eval_tasks < 2:
-            raise ValueError(f"eval_tasks must be at least 2, got {self.eval_tasks}")
+        super().__post_init__()
+        check_least(self, 1, "learner_width", "steps")
         if self.learner_layers < 0:
             raise ValueError(f"learner_layers must not be negative, got {self.learner_layers}")
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
-        check_device(self.device)
 
 
 def paper() -> Config:

@@ -22,7 +22,6 @@ from neural_complexity.task import TaskFamily
 
 __all__ = [
     "Training",
-    "check_device",
     "ours",
     "tell_moments",
     "train_nc",
@@ -32,18 +31,6 @@ __all__ = [
 ]
 
 VALIDATION_TASKS = 512
-
-
-def check_device(device: str) -> None:
-    """Checks that tensors can be made on a device.
-
-    Raises:
-        ValueError: If they cannot.
-    """
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise ValueError(f"device must be one that works here, got {device}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
