@@ -12,6 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from neural_complexity.experiments.basics import AsksNetworks, check_least
+from neural_complexity.experiments.comparison import (
+    Method,
+    nc_method,
+    oracle,
+    sinusoid_recipe,
+    train_with,
+)
 from neural_complexity.experiments.networks import load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
@@ -22,11 +29,8 @@ from neural_complexity.experiments.training import (
     ours,
     train_validated,
 )
-from neural_complexity.learners.fit import Regularizer
-from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import squared_error
-from neural_complexity.meta.evaluate import follow, predict_gaps
+from neural_complexity.meta.evaluate import predict_gaps
 from neural_complexity.meta.maml import Maml, start_from, train_maml
 from neural_complexity.meta.scores import (
     Estimate,
@@ -37,8 +41,6 @@ from neural_complexity.meta.scores import (
 )
 from neural_complexity.meta.session import Moment, Resume
 from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.regularizers.nc import nc_penalty
-from neural_complexity.regularizers.oracle import oracle_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoid import Sinusoids
@@ -172,11 +174,8 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         tell: Told about the progress.
     """
     family = Sinusoids()
-    random = Recipe(
-        make=partial(mlp, 1, [config.learner_width] * config.learner_layers, 1),
-        loss=squared_error,
-        steps=config.steps,
-        lr=config.lr,
+    random = sinusoid_recipe(
+        width=config.learner_width, layers=config.learner_layers, steps=config.steps, lr=config.lr
     )
     networks = {"random": load_networks(config.networks, config.device)}
     history: dict[str, list[Moment]] = {}
@@ -255,35 +254,24 @@ def _follow_all(
     Returns:
         By method: losses, (steps + 1, B); at the end the gap and what NCs predict it to be, (B,).
     """
-
-    def oracle(rows: slice) -> Regularizer:
-        return oracle_penalty(squared_error, task.Y_te[rows])
-
     found = {}
     for start, recipe in recipes.items():
-        penalties: dict[str, Callable[[slice], Regularizer] | None] = {"": None}
-        for head, nc in networks[start].items():
-            penalties[head] = partial(_penalty, nc, task)
-        penalties["oracle"] = oracle
-        for aid, penalty in penalties.items():
+        aids = {head: nc_method(head, nc, task) for head, nc in networks[start].items()}
+        for aid, aided in {"": Method("none"), **aids, "oracle": oracle(recipe, task)}.items():
             asked = {h: nc for h, nc in networks[start].items() if aid in ("", h)}
-            work = partial(_follow, config, recipe, task, penalty, asked)
+            work = partial(_follow, config, recipe, task, aided, asked)
             found[method(start, aid)] = pieces.do(method(start, aid), work)
     return found
-
-
-def _penalty(nc: NeuralComplexity, task: Task, rows: slice) -> Regularizer:
-    return nc_penalty(nc, task[rows], safeguard=False)
 
 
 def _follow(
     config: Config,
     recipe: Recipe,
     task: Task,
-    penalty: Callable[[slice], Regularizer] | None,
+    aided: Method,
     asked: dict[str, NeuralComplexity],
 ) -> dict[str, Tensor]:
-    trajectory = follow(recipe, task, seed=config.seed, penalty=penalty)
+    trajectory = train_with(aided, recipe, task, seed=config.seed)
     predicted = {}
     for head, nc in asked.items():
         # NC refuses learners that diverged; these are left out afterwards.

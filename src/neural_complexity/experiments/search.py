@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 
 from neural_complexity.experiments.basics import Basics, check_least
-from neural_complexity.experiments.comparison import sinusoid_recipe
+from neural_complexity.experiments.comparison import (
+    Method,
+    nc_method,
+    oracle,
+    sinusoid_recipe,
+    train_with,
+)
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
@@ -30,8 +36,7 @@ from neural_complexity.experiments.training import (
     validation_r2,
 )
 from neural_complexity.files import read_json, write_json
-from neural_complexity.learners.fit import Regularizer
-from neural_complexity.meta.evaluate import Trajectory, follow, predict_gaps, usable_tasks
+from neural_complexity.meta.evaluate import Trajectory, predict_gaps, usable_tasks
 from neural_complexity.meta.scores import (
     Estimate,
     estimate,
@@ -41,8 +46,6 @@ from neural_complexity.meta.scores import (
 )
 from neural_complexity.meta.session import Moment
 from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.regularizers.nc import nc_penalty
-from neural_complexity.regularizers.oracle import oracle_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.sinusoid import Sinusoids
 
@@ -398,25 +401,16 @@ def _held_out_rows(
     task = Sinusoids().sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
     task = task.to(config.device)
 
-    def with_nc(rows: slice) -> Regularizer:
-        return nc_penalty(nc, task[rows], safeguard=False)
-
-    def oracle(rows: slice) -> Regularizer:
-        return oracle_penalty(RECIPE.loss, task.Y_te[rows])
-
-    def work(penalty: Callable[[slice], Regularizer] | None) -> dict[str, Tensor]:
-        learners = follow(RECIPE, task, seed=config.seed, penalty=penalty)
+    def work(method: Method) -> dict[str, Tensor]:
+        learners = train_with(method, RECIPE, task, seed=config.seed)
         given = {"loss_te": learners.loss_te[-1:], "finite": learners.finite}
-        if penalty is None:
+        if method.name == "none":
             given |= {"gap": learners.gap, "predicted": predict_gaps(nc, learners.end)}
         return given
 
-    none = pieces.do("none", partial(work, None))
-    parts = [
-        none,
-        pieces.do("NC", partial(work, with_nc)),
-        pieces.do("oracle", partial(work, oracle)),
-    ]
+    methods = (Method("none"), nc_method("NC", nc, task), oracle(RECIPE, task))
+    parts = [pieces.do(method.name, partial(work, method)) for method in methods]
+    none = parts[0]
     kept = usable_tasks(part["finite"] for part in parts)
     losses = [part["loss_te"][0, kept] for part in parts]
     predicted, gap = none["predicted"][kept], none["gap"][kept]

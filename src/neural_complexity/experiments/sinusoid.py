@@ -11,15 +11,19 @@ import torch
 from torch import Tensor
 
 from neural_complexity.experiments.basics import Basics, check_least
+from neural_complexity.experiments.comparison import (
+    Method,
+    nc_method,
+    oracle,
+    sinusoid_recipe,
+    train_with,
+)
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import Training, ours, train_validated
-from neural_complexity.learners.fit import Regularizer
-from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import squared_error
-from neural_complexity.meta.evaluate import CHUNK, Trajectory, follow, predict_gaps, usable_tasks
+from neural_complexity.meta.evaluate import CHUNK, Trajectory, predict_gaps, usable_tasks
 from neural_complexity.meta.scores import (
     Estimate,
     correlation,
@@ -31,8 +35,6 @@ from neural_complexity.meta.scores import (
 )
 from neural_complexity.meta.session import Moment
 from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.regularizers.nc import nc_penalty
-from neural_complexity.regularizers.oracle import oracle_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoid import Sinusoids
@@ -104,11 +106,8 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         tell: Told about the progress.
     """
     family = Sinusoids()
-    recipe = Recipe(
-        make=partial(mlp, 1, [config.learner_width] * config.learner_layers, 1),
-        loss=squared_error,
-        steps=config.steps,
-        lr=config.lr,
+    recipe = sinusoid_recipe(
+        width=config.learner_width, layers=config.learner_layers, steps=config.steps, lr=config.lr
     )
     networks: dict[str, NeuralComplexity] = {}
     history: dict[str, list[Moment]] = {}
@@ -148,30 +147,19 @@ def _follow_all(
     tell: Tell | None,
 ) -> dict[str, Trajectory]:
     """Lets the same initial learners learn the same tasks under each penalty, by method."""
-
-    def oracle(rows: slice) -> Regularizer:
-        return oracle_penalty(recipe.loss, task.Y_te[rows])
-
-    penalties: dict[str, Callable[[slice], Regularizer] | None] = {"none": None}
+    methods = [Method("none")]
     for head, nc in networks.items():
-
-        def transductive(rows: slice, nc: NeuralComplexity = nc) -> Regularizer:
-            return nc_penalty(nc, task[rows], safeguard=False)
-
-        def inductive(rows: slice, nc: NeuralComplexity = nc) -> Regularizer:
-            return nc_penalty(nc, task[rows], safeguard=False, X_unlabelled=unlabelled[rows])
-
-        penalties[f"NC {head}, transductive"] = transductive
-        penalties[f"NC {head}, inductive"] = inductive
-    penalties["oracle"] = oracle
+        methods.append(nc_method(f"NC {head}, transductive", nc, task))
+        methods.append(nc_method(f"NC {head}, inductive", nc, task, X_unlabelled=unlabelled))
+    methods.append(oracle(recipe, task))
     trajectories, start = {}, time.perf_counter()
-    for method, penalty in penalties.items():
-        trajectories[method] = follow(recipe, task, seed=config.seed, penalty=penalty)
+    for method in methods:
+        trajectory = train_with(method, recipe, task, seed=config.seed)
+        trajectories[method.name] = trajectory
         if tell is not None:
-            loss_te = trajectories[method].loss_te[-1].mean().item()
+            facts = {f"loss, {method.name}": trajectory.loss_te[-1].mean().item()}
             seconds = time.perf_counter() - start
-            done = len(trajectories)
-            tell("evaluation", done, len(penalties), seconds, {f"loss, {method}": loss_te})
+            tell("evaluation", len(trajectories), len(methods), seconds, facts)
     return trajectories
 
 
