@@ -24,6 +24,7 @@ def test_the_public_names_are_these() -> None:
         "stack",
         "stream",
         "take_snapshot",
+        "trust",
     ]
     for name in neural_complexity.__all__:
         assert getattr(neural_complexity, name).__doc__ or name == "squared_error"

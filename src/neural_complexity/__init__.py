@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from neural_complexity.model.complexity import NeuralComplexity as NeuralComplexity
     from neural_complexity.regularizers.nc import nc_penalty as nc_penalty
     from neural_complexity.regularizers.oracle import oracle_penalty as oracle_penalty
+    from neural_complexity.regularizers.trust import trust as trust
     from neural_complexity.seeding import stream as stream
     from neural_complexity.snapshot import Snapshot as Snapshot
     from neural_complexity.snapshot import gap as gap
@@ -43,6 +44,7 @@ _HOMES = {
     "stack": "learners.batched",
     "stream": "seeding",
     "take_snapshot": "snapshot",
+    "trust": "regularizers.trust",
 }
 
 __all__ = list(_HOMES)

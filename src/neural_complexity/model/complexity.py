@@ -253,7 +253,8 @@ class NeuralComplexity(nn.Module):
         """Gives an NC that ships with the package.
 
         Args:
-            name: Which one; `"sinusoid"` is made by the `sinusoid` experiment at preset `cpu`.
+            name: Which one; `"sinusoid"` (posterior head) and `"sinusoid-direct"` (the paper's) are
+                made by the `sinusoid` experiment at preset `cpu`.
 
         Raises:
             ValueError: If none of that name ships.
