@@ -1,9 +1,13 @@
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 
+from neural_complexity.experiments.basics import Basics
 from neural_complexity.experiments.pieces import Pieces
+
+CONFIG = Basics(seed=3)
 
 
 def test_a_piece_is_done_once_and_kept(tmp_path: Path) -> None:
@@ -19,7 +23,7 @@ def test_a_piece_is_done_once_and_kept(tmp_path: Path) -> None:
 
     names = ("L2 (1)", "L2 1", "l2 (1)")  # alike, but not the same
     for _ in range(2):  # the second time in a new session
-        pieces = Pieces(3, tmp_path / "work", tell)
+        pieces = Pieces(3, CONFIG, tmp_path / "work", tell)
         for name in names:
             assert pieces.do(name, work)["loss_te"].tolist() == [[1.0, 2.0], [3.0, 5.0]]
         assert set(pieces.seconds) == set(names)
@@ -29,7 +33,7 @@ def test_a_piece_is_done_once_and_kept(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
-    pieces = Pieces(1, None, None)
+    pieces = Pieces(1, CONFIG, None, None)
     assert pieces.do("a", lambda: {"x": torch.ones(1)})["x"].tolist() == [1.0]
 
 
@@ -37,6 +41,12 @@ def test_the_order_of_tensors_does_not_tell_whether_they_were_kept(tmp_path: Pat
     names = ["loss_te", "gap", "predicted/a", "diverged"]
     orders = []
     for _ in range(2):
-        pieces = Pieces(1, tmp_path, None)
+        pieces = Pieces(1, CONFIG, tmp_path, None)
         orders.append(list(pieces.do("a", lambda: {name: torch.ones(1, 1) for name in names})))
     assert orders[0] == orders[1]
+
+
+def test_a_piece_of_another_config_is_refused(tmp_path: Path) -> None:
+    Pieces(1, CONFIG, tmp_path, None).do("a", lambda: {"x": torch.ones(1)})
+    with pytest.raises(ValueError, match="must be of the same config, got one of another"):
+        Pieces(1, Basics(seed=4), tmp_path, None).do("a", lambda: {"x": torch.zeros(1)})

@@ -41,6 +41,8 @@ def test_stopped_and_resumed_the_weights_are_the_same(tmp_path: Path) -> None:
     again = train(folder=tmp_path, watch=lambda *news: heard.append(news))
     assert heard[0][0] > 1  # it went on
     assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))
+    with pytest.raises(ValueError, match="must be of the same settings, got one of others"):
+        train(folder=tmp_path, lr=0.5)
 
 
 def test_a_loss_that_is_not_finite_is_told() -> None:

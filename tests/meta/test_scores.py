@@ -35,6 +35,7 @@ def test_intervals_hold_at_their_stated_rate(kind: str) -> None:
         else:
             true, noise = torch.randn(2, 200, generator=generator)
             score, truth = estimate(mean_absolute_error, true + noise, true), (2 / torch.pi) ** 0.5
+        assert score.ci95 is not None
         hits += abs(score.value - truth) <= score.ci95
     assert 0.91 <= hits / 400 <= 0.985
 

@@ -59,6 +59,13 @@ def test_it_is_a_share_for_each_task_alone(points: int, features: int, seed: int
         assert not found.any()
 
 
+def test_targets_too_large_for_their_squares_are_not_trusted() -> None:
+    torch.set_default_dtype(torch.float32)
+    task = Sinusoids().sample(3, stream(0, "x"))
+    nc = NeuralComplexity.pretrained("sinusoid")
+    assert torch.equal(trust(nc, task.X_tr, 1e25 * task.Y_tr), torch.zeros(3))
+
+
 def test_up_to_ten_points_their_order_does_not_matter(task: Task) -> None:
     for head in ("posterior", "direct"):
         nc = NeuralComplexity.for_tasks(task, head=head, width=16)

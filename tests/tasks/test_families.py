@@ -6,11 +6,12 @@ import torch
 from neural_complexity.seeding import stream
 from neural_complexity.task import TaskFamily
 from neural_complexity.tasks.gaussian_process import GaussianProcesses
+from neural_complexity.tasks.polynomials import Polynomials
 from neural_complexity.tasks.sinusoid import Sinusoids
 from neural_complexity.tasks.step_functions import StepFunctions
 from neural_complexity.tasks.tables import Tables, _load
 
-FAMILIES = (Sinusoids, GaussianProcesses, StepFunctions, Tables)
+FAMILIES = (Sinusoids, GaussianProcesses, StepFunctions, Tables, Polynomials)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -58,7 +59,15 @@ def test_step_functions_have_one_level_between_two_jumps() -> None:
     ordered = Y.gather(1, X.argsort(dim=1))
     changes = (ordered.diff(dim=1) != 0).sum(dim=1)
     assert changes.max() == 2
-    assert changes.min() >= 0
+    assert changes.double().mean() > 1.5
+
+
+def test_polynomials_are_polynomials_of_their_degree() -> None:
+    task = Polynomials(degree=3, train_points=9).sample(50, stream(0, "x"))
+    powers = lambda X: (X / 5) ** torch.arange(4)  # noqa: E731
+    weights = torch.linalg.lstsq(powers(task.X_tr), task.Y_tr).solution
+    torch.testing.assert_close(powers(task.X_te) @ weights, task.Y_te)
+    assert weights[:, 3].abs().min() > 0
 
 
 def test_the_halves_of_the_tables_share_no_row() -> None:
@@ -106,6 +115,8 @@ def test_columns_of_the_tables_are_standardized() -> None:
         (GaussianProcesses, {"inputs": (1.0, 0.0)}, "inputs must be a range from low to high"),
         (StepFunctions, {"jumps": 0}, "jumps must be at least 1, got 0"),
         (StepFunctions, {"level": 0.0}, "level must be positive, got 0.0"),
+        (Polynomials, {"degree": 0}, "degree must be at least 1, got 0"),
+        (Polynomials, {"coefficient": 0.0}, "coefficient must be positive, got 0.0"),
         (Tables, {"train_points": 100}, "a task must have at most 75 points, got 115"),
         (Tables, {"features": 5}, "features must be below 5, got 5"),
         (Tables, {"part": "third"}, "part must be first or second, got third"),

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from neural_complexity.experiments.basics import AsksNetworks, check_least
 from neural_complexity.experiments.comparison import (
+    FEW,
     Method,
     kept_tasks,
     losses_at,
@@ -25,7 +25,7 @@ from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.scores import Estimate, estimate, estimate_mean, share_of_oracle
+from neural_complexity.meta.scores import Estimate, count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoid import Sinusoids
@@ -90,22 +90,17 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         unlabelled = other.to(config.device)
         methods.append(nc_method(f"NC {head}, inductive", nc, task, X_unlabelled=unlabelled))
     methods.append(oracle(recipe, task))
-    pieces = Pieces(len(methods), folder, tell)
+    pieces = Pieces(len(methods), config, folder, tell)
     results = {
         method.name: pieces.do(method.name, partial(_train, config, method, recipe, task))
         for method in methods
     }
-    kept = kept_tasks(list(results.values()))
-    if kept.sum() < 2:
-        raise FloatingPointError(
-            f"learners must not all diverge, got {int(kept.sum())} that did not"
-        )
     tensors = {
-        f"{key}/{name}": result[key][:, kept].mean(dim=1)
+        f"{key}/{name}": result[key][:, ~result["diverged"][-1]].mean(dim=1)
         for name, result in results.items()
         for key in ("loss_tr", "loss_te")
     }
-    return Outcome(_rows(config, results, kept), tensors, facts=how_made(networks, pieces))
+    return Outcome(_rows(config, results), tensors, facts=how_made(networks, pieces))
 
 
 def _train(config: Config, method: Method, recipe: Recipe, task: Task) -> dict[str, Tensor]:
@@ -113,13 +108,19 @@ def _train(config: Config, method: Method, recipe: Recipe, task: Task) -> dict[s
     return losses_at(trajectory, range(config.steps + 1))
 
 
-def _rows(config: Config, results: dict[str, dict[str, Tensor]], kept: Tensor) -> list[Row]:
+def _rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row]:
+    """Losses after some steps, and what whole curves do, of learners that did not diverge."""
     row = partial(score_row, NAME, config.seed)
-    diverged = Estimate(float((~kept).sum()), 0.0, kept.numel())
-    rows = [row("all", f"{config.steps} steps", "diverged tasks", diverged)]
-    none, best = (results[name]["loss_te"][:, kept] for name in ("none", "oracle"))
+    rows = []
+    none, best = results["none"], results["oracle"]
     for method, result in results.items():
-        loss_tr, loss_te = (result[key][:, kept] for key in ("loss_tr", "loss_te"))  # (steps, B)
+        diverged = result["diverged"][-1]
+        rows.append(row(method, f"{config.steps} steps", "diverged tasks", count(diverged)))
+        if diverged.sum() > FEW * diverged.numel():
+            continue
+        loss_tr, loss_te = (result[key][:, ~diverged] for key in ("loss_tr", "loss_te"))
+        three = (none, result, best)
+        common = kept_tasks(three)
         for step in reported_steps(config):
             setting = f"{step} steps"
             for metric, values in (
@@ -129,22 +130,16 @@ def _rows(config: Config, results: dict[str, dict[str, Tensor]], kept: Tensor) -
             ):
                 rows.append(row(method, setting, metric, estimate_mean(values)))
             if method not in ("none", "oracle"):
-                share = estimate(share_of_oracle, none[step], loss_te[step], best[step])
+                share = estimate(share_of_oracle, *(r["loss_te"][step][common] for r in three))
                 rows.append(row(method, setting, "share of oracle", share))
-        # Where a curve is below all of its past, it still learns.
-        mean = loss_te.mean(dim=1)
-        lowest = Estimate(float(mean.argmin()), 0.0, int(kept.sum()))
-        rows.append(
-            row(method, f"up to {config.steps} steps", "step of the lowest test loss", lowest)
-        )
-        below = (loss_te.mean(dim=1) < loss_tr.mean(dim=1))[1:].to(torch.float64)
-        share_below = Estimate(below.mean().item(), 0.0, int(kept.sum()))
-        rows.append(
-            row(
-                method,
-                f"up to {config.steps} steps",
+        curve_te, curve_tr = loss_te.mean(dim=1), loss_tr.mean(dim=1)  # (steps + 1,)
+        whole, n = f"up to {config.steps} steps", loss_te.shape[1]
+        for metric, value in (
+            ("step of the lowest test loss", curve_te.argmin().item()),
+            (
                 "share of steps with test below train",
-                share_below,
-            )
-        )
+                (curve_te < curve_tr)[1:].double().mean().item(),
+            ),
+        ):
+            rows.append(row(method, whole, metric, Estimate(value, None, n)))
     return rows

@@ -19,7 +19,7 @@ from neural_complexity.experiments.comparison import (
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.networks import load_networks
+from neural_complexity.experiments.networks import how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
@@ -34,6 +34,7 @@ from neural_complexity.meta.evaluate import predict_gaps
 from neural_complexity.meta.maml import Maml, start_from, train_maml
 from neural_complexity.meta.scores import (
     Estimate,
+    count,
     estimate,
     estimate_mean,
     r_squared,
@@ -195,7 +196,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
             tell=tell,
         )
     task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    pieces = Pieces(len(STARTS) * (len(HEADS) + 2), folder, tell)
+    pieces = Pieces(len(STARTS) * (len(HEADS) + 2), config, folder, tell)
     found = _follow_all(config, recipes, task.to(config.device), networks, pieces)
     kept = torch.stack([f["loss_tr"] + f["loss_te"] for f in found.values()])
     kept = kept.isfinite().flatten(0, 1).all(dim=0)  # (B,)
@@ -205,17 +206,16 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         )
     # A task whose learner diverges under one method is left out of all methods, and counted.
     found = {m: {name: t[..., kept] for name, t in f.items()} for m, f in found.items()}
-    left_out = Estimate(float((~kept).sum()), 0.0, kept.numel())
     rows = [
-        _row(config, "all", f"{config.steps} steps", "diverged tasks", left_out),
+        _row(config, "all", f"{config.steps} steps", "diverged tasks", count(~kept)),
         *_loss_rows(config, found),
         *_fit_rows(config, found),
     ]
     tensors = {f"initial/{n}": t.detach().cpu().clone() for n, t in initial.state_dict().items()}
     for name, f in found.items():
         tensors |= {f"{key}/{name}": f[key].mean(dim=1) for key in ("loss_tr", "loss_te")}
-    seconds = {name: round(s, 2) for name, s in pieces.seconds.items()}
-    return Outcome(rows, tensors, networks["MAML"], history, {"seconds": seconds})
+    facts = how_made(networks["random"], pieces)
+    return Outcome(rows, tensors, networks["MAML"], history, facts)
 
 
 def _train_maml(
@@ -237,7 +237,7 @@ def _train_maml(
         build,
         save_every=max(1, config.maml.iterations // 20),
         folder=None if folder is None else folder / "maml",
-        identity=json.dumps([settings, config.seed]),
+        identity=json.dumps(asdict(config)),
         watch=watch,
     )
 
@@ -272,12 +272,7 @@ def _follow(
     asked: dict[str, NeuralComplexity],
 ) -> dict[str, Tensor]:
     trajectory = train_with(aided, recipe, task, seed=config.seed)
-    predicted = {}
-    for head, nc in asked.items():
-        # NC refuses learners that diverged; these are left out afterwards.
-        gaps = trajectory.gap.new_full(trajectory.gap.shape, math.nan)
-        gaps[trajectory.finite] = predict_gaps(nc, trajectory.end[trajectory.finite])
-        predicted[f"predicted/{head}"] = gaps
+    predicted = {f"predicted/{h}": predict_gaps(nc, trajectory.end) for h, nc in asked.items()}
     losses = {"loss_tr": trajectory.loss_tr, "loss_te": trajectory.loss_te}
     return {**losses, "gap": trajectory.gap, **predicted}
 

@@ -29,7 +29,7 @@ from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import predict_gaps
 from neural_complexity.meta.scores import (
-    Estimate,
+    count,
     estimate,
     estimate_mean,
     mean_absolute_error,
@@ -66,7 +66,8 @@ HOME: dict[str, str | float | int] = {
     "layers": 2,
     "steps": 16,
 }
-LONG = 256  # learners with more steps get fewer tasks
+LONG, WIDE = 256, 256  # learners with more steps, or with wider layers, get fewer tasks
+MOST = 0.5  # the share of learners that must not have diverged for R2 to mean anything
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +118,11 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     whole = whole.to(config.device)
     settings = _settings(config)
     count = len(_methods(_recipe("lr", 1.0), whole, networks))
-    pieces = Pieces(len(settings) * count, folder, tell)
+    pieces = Pieces(len(settings) * count, config, folder, tell)
     rows: list[Row] = []
     for altered, value in settings:
         recipe = _recipe(altered, value)
-        fewer = recipe.steps > LONG or (altered == "width" and int(value) > LONG)
+        fewer = recipe.steps > LONG or (altered == "width" and int(value) > WIDE)
         task = whole[: config.long_tasks] if fewer else whole
         results = {}
         for method in _methods(recipe, task, networks):
@@ -166,13 +167,8 @@ def _train(
     trajectory = train_with(method, recipe, task, seed=config.seed)
     result = losses_at(trajectory, [recipe.steps])
     asked = {h: nc for h, nc in networks.items() if method.name in ("none", f"NC {h}")}
-    # NC refuses what is not finite; such learners have diverged and are left out below.
-    fine = trajectory.finite
     for head, nc in asked.items():
-        predicted = trajectory.gap.clone()
-        if fine.any():
-            predicted[fine] = predict_gaps(nc, trajectory.end[fine])
-        result[f"predicted/{head}"] = predicted
+        result[f"predicted/{head}"] = predict_gaps(nc, trajectory.end)
     return result | {"gap": trajectory.gap}
 
 
@@ -183,17 +179,16 @@ def _rows(config: Config, setting: str, results: dict[str, dict[str, Tensor]]) -
     rows = []
     for method, result in results.items():
         diverged = result["diverged"][-1]
-        count = Estimate(float(diverged.sum()), 0.0, diverged.numel())
-        rows.append(row(method, setting, "diverged tasks", count))
+        rows.append(row(method, setting, "diverged tasks", count(diverged)))
         kept = ~diverged
-        if kept.sum() >= 2:
+        if kept.sum() >= MOST * kept.numel():
             for key in (key for key in result if key.startswith("predicted/")):
                 head, learners = key.split("/")[1], "plain" if method == "none" else "regularized"
                 columns = (result[key][kept], result["gap"][kept])
                 for metric, score in (("R2", r_squared), ("MAE", mean_absolute_error)):
                     name = f"{metric}, {learners} learners"
                     rows.append(row(f"NC {head}", setting, name, estimate(score, *columns)))
-        if count.value > FEW * count.n:
+        if diverged.sum() > FEW * diverged.numel():
             continue
         rows.append(row(method, setting, "test loss", estimate_mean(result["loss_te"][-1][kept])))
         if method not in ("none", "oracle"):

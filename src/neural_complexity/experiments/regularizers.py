@@ -30,7 +30,7 @@ from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import Trajectory
 from neural_complexity.meta.metareg import train_metareg
-from neural_complexity.meta.scores import Estimate, estimate, estimate_mean, share_of_oracle
+from neural_complexity.meta.scores import count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.regularizers.norms import weighted_l1_penalty
 from neural_complexity.seeding import stream
@@ -142,7 +142,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     task = task.to(config.device)
     metareg = _metareg(config, family, recipe, folder, tell)
     methods = [*_methods(recipe, task, networks), metareg]
-    pieces = Pieces(len(methods) + 1, folder, tell)
+    pieces = Pieces(len(methods) + 1, config, folder, tell)
     results: dict[str, dict[str, Tensor]] = {}
     for method in methods:
 
@@ -152,8 +152,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         results[method.name] = pieces.do(method.name, work)
     stopped = f"early stopping ({config.held_out_points} points)"
     results[stopped] = pieces.do(stopped, lambda: _stop_early(config, recipe, task))
-    tensors = {f"loss_te/{name}": r["loss_te"].mean(dim=1) for name, r in results.items()}
-    return Outcome(_rows(config, results), tensors, facts=how_made(networks, pieces))
+    return Outcome(_rows(config, results), {}, facts=how_made(networks, pieces))
 
 
 def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) -> list[Method]:
@@ -199,9 +198,8 @@ def _stop_early(config: Config, recipe: Recipe, task: Task) -> dict[str, Tensor]
     judge, test = (
         train_with(Method("none"), recipe, t, seed=config.seed) for t in (judged, tested)
     )
-    best = torch.stack(
-        [judge.loss_te[: step + 1].argmin(dim=0) for step in range(recipe.steps + 1)]
-    )
+    fit = judge.loss_te.nan_to_num(nan=torch.inf)  # what is not a number is not the best
+    best = torch.stack([fit[: step + 1].argmin(dim=0) for step in range(recipe.steps + 1)])
     loss_tr, loss_te = (curve.gather(0, best) for curve in (test.loss_tr, test.loss_te))
     return losses_at(Trajectory(loss_tr, loss_te, test.end, test.gap), STEPS)
 
@@ -210,13 +208,12 @@ def _rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row]:
     """Test loss after each number of steps, the share of the oracle, and who diverged."""
     row = partial(score_row, NAME, config.seed)
     rows = []
-    none, best = results["none"]["loss_te"], results["oracle"]["loss_te"]  # (steps, B)
+    none, best = results["none"], results["oracle"]
     for name, result in results.items():
         for i, step in enumerate(STEPS):
             setting, diverged = f"{step} steps", result["diverged"][i]
-            count = Estimate(float(diverged.sum()), 0.0, diverged.numel())
-            rows.append(row(name, setting, "diverged tasks", count))
-            if count.value > FEW * count.n:
+            rows.append(row(name, setting, "diverged tasks", count(diverged)))
+            if diverged.sum() > FEW * diverged.numel():
                 continue
             kept = ~diverged
             paper = PAPER[name][i] if name in PAPER else None
@@ -224,7 +221,8 @@ def _rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row]:
             rows.append(row(name, setting, "test loss", loss, paper))
             rows.append(row(name, setting, "train loss", estimate_mean(result["loss_tr"][i][kept])))
             if name not in ("none", "oracle"):
-                columns = (losses[i][kept] for losses in (none, result["loss_te"], best))
-                share = estimate(share_of_oracle, *columns)
+                three = (none, result, best)
+                common = ~torch.stack([r["diverged"][i] for r in three]).any(dim=0)
+                share = estimate(share_of_oracle, *(r["loss_te"][i][common] for r in three))
                 rows.append(row(name, setting, "share of oracle", share))
     return rows

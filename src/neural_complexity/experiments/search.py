@@ -39,6 +39,7 @@ from neural_complexity.files import read_json, write_json
 from neural_complexity.meta.evaluate import Trajectory, predict_gaps, usable_tasks
 from neural_complexity.meta.scores import (
     Estimate,
+    count,
     estimate,
     mean_absolute_error,
     r_squared,
@@ -224,7 +225,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     if best is None:
         raise FloatingPointError(f"NC must not diverge in all trials, got {len(trials)} that did")
     _, winner, nc = best
-    pieces = Pieces(3, None if folder is None else folder / "evaluation", tell)
+    pieces = Pieces(3, config, None if folder is None else folder / "evaluation", tell)
     rows = [row for index, trial in enumerate(trials) for row in _trial_rows(config, index, trial)]
     rows += _held_out_rows(config, winner, trials[winner], nc, pieces)
     history = {f"trial {index}": trial.history for index, trial in enumerate(trials)}
@@ -385,9 +386,9 @@ def _read_trial(
 def _trial_rows(config: Config, index: int, trial: Trial) -> list[Row]:
     """How a trial ended, and how good NC then was on the validation learners."""
     scores = {
-        "iterations": Estimate(float(trial.iteration), 0.0, 1),
-        "stopped": Estimate(float(trial.stopped), 0.0, 1),
-        "diverged": Estimate(float(trial.r2 is None), 0.0, 1),
+        "iterations": Estimate(float(trial.iteration), None, 1),
+        "stopped": Estimate(float(trial.stopped), None, 1),
+        "diverged": Estimate(float(trial.r2 is None), None, 1),
     }
     if trial.r2 is not None:
         scores["validation R2"] = trial.r2
@@ -418,7 +419,7 @@ def _held_out_rows(
         "R2": estimate(r_squared, predicted, gap),
         "MAE": estimate(mean_absolute_error, predicted, gap),
         "share of oracle": estimate(share_of_oracle, *losses),
-        "diverged tasks": Estimate(float((~kept).sum()), 0.0, len(kept)),
+        "diverged tasks": count(~kept),
     }
     return _rows(config, index, trial, scores)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neural_complexity.experiments.basics import AsksNetworks, check_least
 from neural_complexity.experiments.comparison import sinusoid_recipe
-from neural_complexity.experiments.networks import load_networks
+from neural_complexity.experiments.networks import how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
@@ -116,7 +116,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     family = Sinusoids()
     task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
     task = task.to(config.device)
-    pieces = Pieces(1 + len(LEARNERS), folder, tell)
+    pieces = Pieces(1 + len(LEARNERS), config, folder, tell)
     tried = pieces.do("RBF kernel", partial(_try_kernels, config, family))["log_likelihood"]
     lengthscale, amplitude, noise = _best(tried)
     processes = {
@@ -143,7 +143,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     facts = {
         "RBF kernel": {"lengthscale": lengthscale, "amplitude": amplitude, "noise": noise},
         "ridge": {"strength": STRENGTH, "period": PERIOD, "frequencies": FREQUENCIES},
-        "seconds": {name: round(seconds, 2) for name, seconds in pieces.seconds.items()},
+        **how_made(networks, pieces),
     }
     return Outcome(rows, _figure_tensors(task, ends), facts=facts)
 

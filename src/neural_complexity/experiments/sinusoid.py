@@ -27,6 +27,7 @@ from neural_complexity.meta.evaluate import CHUNK, Trajectory, predict_gaps, usa
 from neural_complexity.meta.scores import (
     Estimate,
     correlation,
+    count,
     estimate,
     estimate_mean,
     mean_absolute_error,
@@ -130,7 +131,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     task = task[kept]
     trajectories = {method: trajectory[kept] for method, trajectory in trajectories.items()}
     rows = [
-        _row(config, "all", f"{config.steps} steps", "diverged tasks", _count(~kept), None),
+        _row(config, "all", f"{config.steps} steps", "diverged tasks", count(~kept), None),
         *_loss_rows(config, trajectories),
         *_belief_rows(config, task, networks["posterior"]),
         *_fit_rows(config, trajectories, networks),
@@ -172,10 +173,6 @@ def _row(
     paper: float | None = None,
 ) -> Row:
     return score_row(NAME, config.seed, method, setting, metric, score, paper)
-
-
-def _count(these: Tensor) -> Estimate:
-    return Estimate(float(these.sum()), 0.0, these.numel())
 
 
 def _loss_rows(config: Config, trajectories: dict[str, Trajectory]) -> list[Row]:

@@ -239,7 +239,7 @@ def train_nc(
         validate_every=max(1, training.iterations // 20),
         save_every=save_every,
         folder=folder,
-        identity=json.dumps([asdict(training), head, seed]),
+        identity=json.dumps([asdict(training), head, seed, repr(family), recipe.steps, recipe.lr]),
         watch=watch,
         stop=stop,
     )

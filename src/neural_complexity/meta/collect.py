@@ -48,14 +48,14 @@ def collect(
     if spread_weights:
         weights *= torch.rand(tasks, generator=stream(seed, "collect weights", index))
 
-    penalty = nc_penalty(nc, task, weight=weights.to(device), safeguard=False)
-
     def remember(_: int, snapshot: Snapshot) -> None:
         bank.add(snapshot, task.Y_te)
 
     recipe.train(
         task,
         stream(seed, "collect learners", index),
-        regularizer=penalty if weight else None,
+        regularizer=nc_penalty(nc, task, weight=weights.to(device), safeguard=False)
+        if weight
+        else None,
         observe=remember,
     )

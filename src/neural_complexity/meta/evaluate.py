@@ -125,7 +125,10 @@ def predict_gaps(nc: NeuralComplexity, snapshot: Snapshot) -> Tensor:
     """Predicts the gap of many learners, a bounded number at a time.
 
     Returns:
-        Predicted gaps, (B,).
+        Predicted gaps, (B,); NaN for learners whose predictions are not finite.
     """
-    parts = [snapshot[i : i + CHUNK] for i in range(0, len(snapshot), CHUNK)]
-    return torch.cat([nc.predict(*part.tensors()) for part in parts])
+    predicted = snapshot.H_te.new_full((len(snapshot),), torch.nan)
+    fine = (snapshot.H_tr.flatten(1).sum(dim=1) + snapshot.H_te.flatten(1).sum(dim=1)).isfinite()
+    for rows in fine.nonzero().squeeze(1).split(CHUNK) if fine.any() else ():
+        predicted[rows] = nc.predict(*snapshot[rows].tensors())
+    return predicted

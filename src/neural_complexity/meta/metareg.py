@@ -1,6 +1,6 @@
 """MetaReg (Balaji et al. 2018): a weighted L1 penalty whose weights are meta-learned."""
 
-import math
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.fit import unroll
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.checkpoint import pack, read_checkpoint, unpack, write_checkpoint
+from neural_complexity.meta.checkpoint import pack, unpack
+from neural_complexity.meta.session import keep, recall
 from neural_complexity.meta.train import lr_factor
 from neural_complexity.regularizers.norms import weighted_l1_penalty
 from neural_complexity.seeding import stream
@@ -56,14 +57,17 @@ def train_metareg(
 
     Raises:
         FloatingPointError: If the loss is not finite.
+        ValueError: If the folder holds the state of other settings.
     """
     shapes = [p.shape[1:] for p in stack(recipe.make, 1, stream(seed, "metareg")).parameters()]
     weights = nn.ParameterList(torch.zeros(shape, device=device) for shape in shapes)
     adam = torch.optim.Adam(weights.parameters(), lr=lr)
-    checkpoint = None if folder is None else folder / "metareg.safetensors"
+    settings = [repr(family), recipe.steps, recipe.lr, seed, iterations, tasks, lr]
+    identity = json.dumps(settings)
+    resume, _ = recall(folder, identity)
     start, before = 0, 0.0
-    if checkpoint is not None and checkpoint.is_file():
-        tensors, counters = read_checkpoint(checkpoint)
+    if resume is not None:
+        tensors, counters = resume
         start, before = int(counters["done"]), float(counters["seconds"])
         unpack(tensors, weights, adam)
     every = max(1, iterations // 20)
@@ -72,18 +76,17 @@ def train_metareg(
         for group in adam.param_groups:
             group["lr"] = lr * lr_factor(index / iterations, warmup=0.0, decay=True)
         losses = _chain(list(weights), family, recipe, tasks, seed, index, device)  # (steps,)
-        adam.zero_grad()
-        losses.mean().backward()
-        adam.step()
-        if not math.isfinite(losses[-1].item()):
+        if not losses.isfinite().all():
             raise FloatingPointError(
                 f"MetaReg's loss must be finite, got {losses[-1].item()} at iteration {index}"
             )
+        adam.zero_grad()
+        losses.mean().backward()
+        adam.step()
         done = index + 1
-        if checkpoint is not None and (done % every == 0 or done == iterations):
-            checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        if folder is not None and (done % every == 0 or done == iterations):
             counters = {"done": done, "seconds": before + time.perf_counter() - begin}
-            write_checkpoint(checkpoint, pack(weights, adam), counters)
+            keep(folder, identity, (pack(weights, adam), counters), [])
         if watch is not None:
             watch(done, before + time.perf_counter() - begin, losses[-1].item())
     return [weight.detach() for weight in weights]

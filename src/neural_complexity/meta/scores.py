@@ -1,5 +1,6 @@
 """Scores over held-out tasks, each with a 95 % interval."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from neural_complexity.seeding import stream
 __all__ = [
     "Estimate",
     "correlation",
+    "count",
     "estimate",
     "estimate_mean",
     "mean_absolute_error",
@@ -27,8 +29,13 @@ class Estimate:
     """A value, the half-width of its 95 % interval over tasks, and the number of tasks."""
 
     value: float
-    ci95: float
+    ci95: float | None  # none for what is counted, or where it cannot be told
     n: int
+
+
+def count(these: Tensor) -> Estimate:
+    """Counts the tasks for which something is so, (B,)."""
+    return Estimate(float(these.sum()), None, these.numel())
 
 
 def estimate_mean(values: Tensor) -> Estimate:
@@ -38,8 +45,8 @@ def estimate_mean(values: Tensor) -> Estimate:
         values: One value per task, (B,).
     """
     n = values.numel()
-    spread = values.double().std().item() if n > 1 else float("inf")
-    return Estimate(values.double().mean().item(), 1.96 * spread / n**0.5, n)
+    spread = values.double().std().item() if n > 1 else math.inf
+    return Estimate(values.double().mean().item(), _interval(spread / n**0.5), n)
 
 
 def estimate(statistic: Callable[..., Tensor], *columns: Tensor) -> Estimate:
@@ -57,7 +64,11 @@ def estimate(statistic: Callable[..., Tensor], *columns: Tensor) -> Estimate:
         rows = torch.randint(n, (BLOCK, n), generator=generator)
         resampled.append(statistic(*(column[rows] for column in wide)))
     spread = torch.cat(resampled).std().item()
-    return Estimate(statistic(*wide).item(), 1.96 * spread, n)
+    return Estimate(statistic(*wide).item(), _interval(spread), n)
+
+
+def _interval(error: float) -> float | None:
+    return 1.96 * error if math.isfinite(error) else None
 
 
 def r_squared(predicted: Tensor, true: Tensor) -> Tensor:

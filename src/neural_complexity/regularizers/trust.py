@@ -54,7 +54,8 @@ def trust(nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor) -> Tensor:
         size += true.square().unflatten(0, (B, -1)).flatten(1).sum(dim=1)
     # Where all hypotheses are right there is nothing to get wrong by more than rounding.
     least = torch.finfo(size.dtype).tiny
-    return (1 - error / size.clamp(min=least)).clamp(0, 1)
+    # Targets too large for their squares are no reason to trust.
+    return (1 - error / size.clamp(min=least)).nan_to_num(nan=0.0).clamp(0, 1)
 
 
 def _folds(points: int, device: torch.device) -> tuple[Tensor, Tensor]:

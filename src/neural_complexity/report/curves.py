@@ -37,10 +37,12 @@ def tables(rows: list[Row]) -> list[Table]:
     steps = sorted({int(r.setting.split()[0]) for r in rows if r.metric == "test loss"})
     settings = [f"{step} steps" for step in steps if step in SHOWN or step == steps[-1]]
     methods = list(dict.fromkeys(r.method for r in rows if r.metric == "test loss"))
-    tasks = next(r.n for r in rows if r.metric == "test loss")
-    lost = sum(r.value for r in rows if r.metric == "diverged tasks")
+    tasks = max(r.n for r in rows)
+    lost = {r.method: r.value for r in rows if r.metric == "diverged tasks" and r.value}
+    some = ", ".join(f"{method} {count:.0f}" for method, count in lost.items()) or "none"
     note = (
-        f"Value ± 95 % interval over {tasks:,} tasks; left out, as learners diverged: {lost:.0f}."
+        f"Value ± 95 % interval over {tasks:,} tasks. Left out of their method, since their losses "
+        f"ended ten times above where they began, or not finite: {some}."
     )
     made = []
     for metric, digits, title in (
@@ -75,7 +77,8 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
                 save(_curves(outcome.tensors), folder, "curves"),
                 "Train and test loss",
                 "Mean over held-out tasks, both axes logarithmic; test solid, train dashed. The "
-                "dotted line is where the paper's curves, and NC's meta-training, end.",
+                "dotted line is where NC's meta-training ends, and the paper's curves, of which it "
+                "gives no numbers.",
             )
         ]
 

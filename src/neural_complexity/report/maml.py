@@ -19,8 +19,9 @@ __all__ = ["LEAD", "TITLE", "figures", "tables"]
 TITLE = "NC and MAML"
 LEAD = (
     "MAML finds initial parameters from which learners learn a sinusoid quickly; NC, trained on "
-    "snapshots of learners that start there, regularizes them on their way. Randomly initialised "
-    "learners are helped by the NC that was trained on their like. NC judges learners on the "
+    "snapshots of learners that start there, regularizes them on their way. At presets `cpu` and "
+    "`smoke` that NC does not start untrained, but goes on from the sinusoid experiment's, which "
+    "is also the one that helps randomly initialised learners. NC judges learners on the "
     "unlabelled test inputs (transductive). The oracle descends the test loss itself, "
     "as a perfect gap predictor would make it."
 )

@@ -48,11 +48,12 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def _beside(rows: list[Row], method: str, setting: str) -> str:
-    row = find(rows, method, setting, "test loss")
+    row, diverged = (find(rows, method, setting, m) for m in ("test loss", "diverged tasks"))
+    lost = f"diverged: {diverged.value:,.0f}" if diverged and diverged.value else ""
     if row is None:
-        diverged = find(rows, method, setting, "diverged tasks")
-        return f"diverged: {diverged.value:,.0f}" if diverged else ""
-    return show(row) + (f" ({row.paper:.2f})" if row.paper is not None else "")
+        return lost
+    published = f" ({row.paper:.2f})" if row.paper is not None else ""
+    return show(row) + published + (f", {lost}" if lost else "")
 
 
 def figures(outcome: Outcome, folder: Path) -> list[Figure]:
@@ -68,7 +69,8 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
             Figure(
                 save(_curves(outcome.rows), folder, "curves"),
                 "Test loss while learning",
-                "The best strength of each kind of regularizer after the last step.",
+                "Of each kind of regularizer the strength that is best after the last step, on "
+                "these same tasks; NC with weight 1.",
             ),
         ]
 
@@ -102,6 +104,10 @@ def _curves(rows: list[Row]) -> Canvas:
     ax = canvas.subplots()
     last = {r.method: r.value for r in rows if r.metric == "test loss" and r.setting == LAST}
     kinds: dict[str, str] = {}
+    for method in sorted(last, key=lambda method: (not method.endswith("(1)"), last[method])):
+        if not method.startswith("NC"):
+            continue
+        kinds.setdefault(method.split(" (")[0], method)
     for method in sorted(last, key=lambda method: last[method]):
         kinds.setdefault(method.split(" (")[0], method)  # the best of its kind comes first
     marks = iter("sDv^<>pPX*hd")
