@@ -57,8 +57,7 @@ __all__ = [
 NAME = "harm"
 HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
 SOURCES = ("sinusoids", "Gaussian processes", "step functions", "real tables")  # to train NC on
-# To judge it on. The safeguard was chosen while looking at the others; nobody had looked at the
-# last.
+# To judge it on.
 JUDGED = (*SOURCES, "polynomials")
 FLOOR = -0.1  # the paper's, in its image experiments
 MODES = ("as in the paper", f"floor {FLOOR}", "safeguarded")

@@ -34,8 +34,9 @@ def nc_penalty(
         weight: The lambda of Eq. (4), one for all tasks or one per task, (B,).
         floor: Predictions below it count as the floor (appendix C: -0.1), which ignores NC where
             it is overconfident about generalization.
-        safeguard: Whether the weight of each task is multiplied by `trust`, which tests NC on the
-            task's training points: an NC that does not understand a task then keeps quiet.
+        safeguard: Whether the weight of each task is multiplied by the square of `trust`, which
+            tests NC on the task's training points: an NC that does not understand a task then
+            keeps quiet.
         X_unlabelled: Inputs to judge h on, (B, N, D), instead of the tasks' own test inputs. With
             them regularizing is inductive, without them transductive.
 
@@ -54,7 +55,8 @@ def nc_penalty(
             f"{len(task)} tasks"
         )
     if safeguard:
-        weight = weight * trust(nc, task.X_tr, task.Y_tr)
+        # Squared, because trust comes from few points: a task that passes by luck passes narrowly.
+        weight = weight * trust(nc, task.X_tr, task.Y_tr).square()
     with torch.no_grad():
         context = nc.encode(task.X_tr, task.Y_tr, X)
 
