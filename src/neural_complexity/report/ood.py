@@ -133,7 +133,7 @@ def _overview(rows: list[Row]) -> Canvas:
                 ax.axvline(shown.index(HOME[altered]), color=COLORS["none"], lw=0.8, ls=":")
         axes[0, j].set(ylim=(-0.07, 1.05), title=altered)
         axes[1, j].set(yscale="log")
-        axes[2, j].set_xticks(places, [str(v) for v in shown])
+        axes[2, j].set_xticks(places, [str(v) for v in shown], fontsize=7)
     axes[2, -1].set(yscale="log")
     for i, name in enumerate(("R2", "MAE", "test loss")):
         axes[i, 0].set_ylabel(name)
