@@ -80,7 +80,7 @@ def _changes(rows: list[Row]) -> Table:
         ("NC", "none", "oracle", *MODES, "by the safeguard", "mean trust", "R2 of gaps"),
         tuple(lines),
         "Value ± 95 % interval over tasks; below 0 NC helps. None and oracle are test losses. By "
-        "the safeguard: test loss with it minus test loss as in the paper. Diverged: so many "
+        "the safeguard: test loss with it minus test loss as in the paper. Behind †: so many "
         "learners' losses ended ten times above where they began. "
         "Trust: its square multiplies the weight. R2: of predicted against true gaps of "
         "plain learners.",
@@ -89,8 +89,8 @@ def _changes(rows: list[Row]) -> Table:
 
 def _change(rows: list[Row], method: str, family: str) -> str:
     change, diverged = (find(rows, method, family, m) for m in ("change", "diverged tasks"))
-    lost = f"diverged: {diverged.value:.0f}" if diverged and diverged.value else ""
-    return ", ".join(part for part in (show(change, 3), lost) if part)
+    lost = f"†{diverged.value:.0f}" if diverged and diverged.value else ""
+    return " ".join(part for part in (show(change, 3), lost) if part)
 
 
 def _shares(rows: list[Row]) -> Table:

@@ -85,7 +85,7 @@ def _losses(rows: list[Row], settings: list[str]) -> Table:
         "Test loss after learning",
         ("learner", *METHODS, *shares, "tasks"),
         tuple(lines),
-        "Value ± 95 % interval over tasks. Diverged: the losses of so many learners ended ten "
+        "Value ± 95 % interval over tasks. Behind †: so many learners diverged, with losses ten "
         "times above where they began, or not finite; where these are more than 1 %, a method gets "
         "no mean, and elsewhere they are left out of it.",
     )
@@ -93,8 +93,8 @@ def _losses(rows: list[Row], settings: list[str]) -> Table:
 
 def _loss(rows: list[Row], setting: str, method: str) -> str:
     row, lost = find(rows, method, setting, "test loss"), _diverged(rows, setting, method)[0]
-    diverged = f"diverged: {lost:,.0f}" if lost else ""
-    return ", ".join(part for part in (show(row), diverged) if part)
+    diverged = f"†{lost:,.0f}" if lost else ""
+    return " ".join(part for part in (show(row), diverged) if part)
 
 
 def figures(outcome: Outcome, folder: Path) -> list[Figure]:

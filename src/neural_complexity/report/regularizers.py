@@ -39,8 +39,8 @@ def tables(rows: list[Row]) -> list[Table]:
             f"Test loss after learner steps, {tasks:,} held-out tasks (in brackets: the paper)",
             ("regularizer", *settings, "share of oracle"),
             tuple(lines),
-            f"Value ± 95 % interval over tasks. Share of oracle at {LAST}. Diverged: so many "
-            "learners have losses ten times above where they began, or not finite; where these are "
+            f"Value ± 95 % interval over tasks. Share of oracle at {LAST}. Behind †: so many "
+            "learners diverged, with losses ten times above where they began, or not finite; where these are "
             "more than 1 %, a method gets no mean, and elsewhere they are left out of it. In "
             "brackets behind the name: the weight, or the probability to drop a unit.",
         )
@@ -49,11 +49,11 @@ def tables(rows: list[Row]) -> list[Table]:
 
 def _beside(rows: list[Row], method: str, setting: str) -> str:
     row, diverged = (find(rows, method, setting, m) for m in ("test loss", "diverged tasks"))
-    lost = f"diverged: {diverged.value:,.0f}" if diverged and diverged.value else ""
+    lost = f"†{diverged.value:,.0f}" if diverged and diverged.value else ""
     if row is None:
         return lost
     published = f" ({row.paper:.2f})" if row.paper is not None else ""
-    return show(row) + published + (f", {lost}" if lost else "")
+    return show(row) + published + (f" {lost}" if lost else "")
 
 
 def figures(outcome: Outcome, folder: Path) -> list[Figure]:
