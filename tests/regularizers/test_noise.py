@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 import torch
 
-from neural_complexity.learners.batched import stack
+from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import evaluate
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
@@ -51,8 +51,8 @@ def test_the_penalty_is_the_distance_from_the_prior(task: Task) -> None:
 def test_the_penalty_keeps_the_noise_alive(task: Task) -> None:
     recipe = Recipe(make=make, steps=40, lr=0.02)
 
-    def alpha(h: object) -> float:
-        state = h.state()  # type: ignore[attr-defined]
+    def alpha(h: BatchedLearner) -> float:
+        state = h.state()
         found = [v for name, v in state.items() if name.endswith("dropout_rho")]
         return torch.cat(found, dim=1).sigmoid().mean().item()
 

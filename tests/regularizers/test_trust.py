@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -17,13 +19,13 @@ from neural_complexity.tasks.step_functions import StepFunctions
 class Believer(NeuralComplexity):
     """Believes what it is told to, whatever it is shown."""
 
-    def __init__(self, mean: object) -> None:
+    def __init__(self, mean: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__(1, 1, width=8)
         self.mean = mean
 
     def encode(self, X_tr: torch.Tensor, Y_tr: torch.Tensor, X_te: torch.Tensor) -> Context:
         assert len(X_tr) == len(X_te)
-        mean = self.mean(X_te)  # type: ignore[operator]
+        mean = self.mean(X_te)
         return Context(Y_tr, Gaussian(mean, torch.full_like(mean, 0.5)))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from neural_complexity.experiments.comparison import (
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.networks import how_made, load_networks
+from neural_complexity.experiments.networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
@@ -42,7 +42,6 @@ from neural_complexity.tasks.step_functions import StepFunctions
 from neural_complexity.tasks.tables import Tables
 
 __all__ = [
-    "HEADS",
     "JUDGED",
     "MODES",
     "NAME",
@@ -55,7 +54,6 @@ __all__ = [
 ]
 
 NAME = "harm"
-HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
 SOURCES = ("sinusoids", "Gaussian processes", "step functions", "real tables")  # to train NC on
 # To judge it on.
 JUDGED = (*SOURCES, "polynomials")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from neural_complexity.experiments.comparison import (
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.networks import how_made, load_networks
+from neural_complexity.experiments.networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
@@ -47,7 +46,6 @@ from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoid import Sinusoids
 
 __all__ = [
-    "HEADS",
     "NAME",
     "PRESETS",
     "STARTS",
@@ -61,7 +59,6 @@ __all__ = [
 ]
 
 NAME = "maml"
-HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
 STARTS = ("random", "MAML")
 REPORTED_STEPS = (1, 2, 4, 8, 16)
 

@@ -1,13 +1,14 @@
 """The trained NCs that most experiments ask."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.model.complexity import NeuralComplexity
 
-__all__ = ["SHIPPED", "how_made", "load_networks"]
+__all__ = ["HEADS", "SHIPPED", "how_made", "load_networks"]
 
+HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
 # What the package ships, by head: made by the `sinusoid` experiment at preset `cpu`.
 SHIPPED = {"posterior": "sinusoid", "direct": "sinusoid-direct"}
 

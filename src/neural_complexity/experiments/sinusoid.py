@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from neural_complexity.experiments.comparison import (
     sinusoid_recipe,
     train_with,
 )
+from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
@@ -40,10 +40,9 @@ from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoid import Sinusoids
 
-__all__ = ["HEADS", "NAME", "PRESETS", "Config", "cpu", "paper", "run", "smoke"]
+__all__ = ["NAME", "PRESETS", "Config", "cpu", "paper", "run", "smoke"]
 
 NAME = "sinusoid"
-HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
 REPORTED_STEPS = (1, 2, 4, 8, 16)
 PAPER_LOSS = {
     "none": {1: 4.17, 2: 4.04, 4: 4.05, 8: 4.04, 16: 4.05},

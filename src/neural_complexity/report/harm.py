@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
-from neural_complexity.experiments.harm import HEADS, JUDGED, MODES, SOURCES
+from neural_complexity.experiments.harm import JUDGED, MODES, SOURCES
+from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
 from neural_complexity.report.drawing import COLORS, STYLE, save

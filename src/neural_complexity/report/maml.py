@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
-from neural_complexity.experiments.maml import HEADS, STARTS, method
+from neural_complexity.experiments.maml import STARTS, method
+from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
 from neural_complexity.report.drawing import COLORS, STYLE, save

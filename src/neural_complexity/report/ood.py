@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
 
+from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.ood import ALTERED, HOME
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
@@ -33,7 +34,6 @@ METHODS = {
     "NC posterior": (COLORS["posterior"], "o-"),
     "oracle": (COLORS["oracle"], "x:"),
 }
-HEADS = ("posterior", "direct")
 
 
 def tables(rows: list[Row]) -> list[Table]:

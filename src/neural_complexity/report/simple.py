@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
+from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
 from neural_complexity.experiments.simple import LEARNERS, PREDICTORS, SCORES
@@ -35,7 +36,6 @@ NOTE = (
     "prediction, not the exact Bayes posterior, since b from 0 to pi favours some sinusoids; but "
     "ten points without noise settle a sinusoid either way."
 )
-HEADS = ("posterior", "direct")
 SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "Y_te", "H_te")
 
 

@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
+from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
-from neural_complexity.experiments.sinusoid import HEADS, PAPER_R2
+from neural_complexity.experiments.sinusoid import PAPER_R2
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment
 from neural_complexity.report.drawing import COLORS, STYLE, save
