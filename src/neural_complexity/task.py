@@ -1,12 +1,12 @@
 """Learning tasks, B at a time, and what a family of tasks can do."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-__all__ = ["Task", "TaskFamily", "check_sets"]
+__all__ = ["IndexedFamily", "Task", "TaskFamily", "check_sets"]
 
 
 def check_sets(**tensors: Tensor) -> None:
@@ -16,7 +16,8 @@ def check_sets(**tensors: Tensor) -> None:
     letter the same features, and every tensor the same number of tasks.
 
     Args:
-        tensors: The tensors by name, each (B, M, ...) or (B, N, ...).
+        tensors: The tensors by name, each (B, M, ...) or (B, N, ...). Whole numbers (labels, numbers
+            of images) may come without features, (B, M).
 
     Raises:
         TypeError: If something is not a tensor.
@@ -26,10 +27,10 @@ def check_sets(**tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-        if tensor.ndim < 3:
-            raise ValueError(
-                f"{name} must be (tasks, points, features), got shape {tuple(tensor.shape)}"
-            )
+        whole = not (tensor.is_floating_point() or tensor.is_complex())
+        if tensor.ndim < (2 if whole else 3):
+            wanted = "(tasks, points)" if whole else "(tasks, points, features)"
+            raise ValueError(f"{name} must be {wanted}, got shape {tuple(tensor.shape)}")
         if 0 in tensor.shape:
             raise ValueError(f"{name} must not be empty, got shape {tuple(tensor.shape)}")
         sizes = {
@@ -48,7 +49,11 @@ def check_sets(**tensors: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """B tasks, each with a training set S and a held-out test set."""
+    """B tasks, each with a training set S and a held-out test set.
+
+    Images are (B, M, channels, height, width) in the place of (B, M, D); labels are whole numbers,
+    (B, M), in the place of (B, M, C).
+    """
 
     X_tr: Tensor  # (B, M, D)
     Y_tr: Tensor  # (B, M, C)
@@ -81,4 +86,17 @@ class TaskFamily(Protocol):
             batch: The number of tasks, B.
             generator: The only source of randomness; tasks are made on its device.
         """
+        ...
+
+
+@runtime_checkable
+class IndexedFamily(TaskFamily, Protocol):
+    """A family whose inputs stand in one store, so that a number says which one is meant."""
+
+    def draw(self, batch: int, generator: torch.Generator) -> Task:
+        """Draws tasks as `sample` does, with numbers, (B, M) and (B, N), in the place of inputs."""
+        ...
+
+    def look_up(self, numbers: Tensor) -> Tensor:
+        """Gives the inputs of numbers (B, M), as (B, M, ...), on the numbers' device."""
         ...
