@@ -16,8 +16,8 @@ def check_sets(**tensors: Tensor) -> None:
     letter the same features, and every tensor the same number of tasks.
 
     Args:
-        tensors: The tensors by name, each (B, M, ...) or (B, N, ...). Whole numbers (labels, numbers
-            of images) may come without features, (B, M).
+        tensors: The tensors by name, each (B, M, ...) or (B, N, ...). Whole numbers (labels,
+            numbers of images) may come without features, (B, M).
 
     Raises:
         TypeError: If something is not a tensor.
