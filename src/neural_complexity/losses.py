@@ -3,9 +3,24 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy as torch_cross_entropy
+from torch.nn.functional import log_softmax, one_hot, softmax
 
-__all__ = ["LOSSES", "Gaussian", "Loss", "SquaredError", "squared_error"]
+__all__ = [
+    "LOSSES",
+    "Belief",
+    "Categorical",
+    "CrossEntropy",
+    "Gaussian",
+    "Loss",
+    "SquaredError",
+    "ZeroOne",
+    "cross_entropy",
+    "squared_error",
+    "zero_one",
+]
 
 
 @dataclass(frozen=True)
@@ -14,6 +29,21 @@ class Gaussian:
 
     mean: Tensor  # (B, N, C)
     variance: Tensor  # (B, N, C)
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A belief about labels: a probability for each class, given as unnormalised logarithms."""
+
+    logits: Tensor  # (B, N, C)
+
+    @property
+    def probabilities(self) -> Tensor:
+        """The probability of each class, (B, N, C)."""
+        return softmax(self.logits, dim=-1)
+
+
+Belief = Gaussian | Categorical
 
 
 class Loss(Protocol):
@@ -25,7 +55,7 @@ class Loss(Protocol):
         """Computes the loss of predictions H, (B, N, C), for targets Y, as (B, N)."""
         ...
 
-    def expected(self, H: Tensor, belief: Gaussian) -> Tensor:
+    def expected(self, H: Tensor, belief: Belief) -> Tensor:
         """Computes the expected loss of predictions H, (B, N, C), under a belief, as (B, N)."""
         ...
 
@@ -55,7 +85,7 @@ class SquaredError:
             )
         return (H - Y).square().mean(dim=-1)
 
-    def expected(self, H: Tensor, belief: Gaussian) -> Tensor:
+    def expected(self, H: Tensor, belief: Belief) -> Tensor:
         """Computes E (h - y)^2 = (h - mean)^2 + variance per point.
 
         Args:
@@ -65,9 +95,98 @@ class SquaredError:
         Returns:
             One value per point, (B, N).
         """
+        assert isinstance(belief, Gaussian), "a squared error needs a belief about real targets"
         return ((H - belief.mean).square() + belief.variance).mean(dim=-1)
 
 
-squared_error = SquaredError()
+class CrossEntropy:
+    """The cross-entropy of logits and labels."""
 
-LOSSES: dict[str, Loss] = {squared_error.name: squared_error}
+    name = "cross_entropy"
+
+    def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
+        """Computes -log p_h(y) per point.
+
+        Args:
+            H: Logits, (B, N, C).
+            Y: Labels, whole numbers from 0 to C - 1, (B, N).
+
+        Returns:
+            One value per point, (B, N).
+
+        Raises:
+            ValueError: If the shapes do not fit.
+        """
+        _check_labels(H, Y)
+        return torch_cross_entropy(H.movedim(-1, 1), Y, reduction="none")
+
+    def expected(self, H: Tensor, belief: Belief) -> Tensor:
+        """Computes E -log p_h(y) = -sum_c p(c) log p_h(c) per point.
+
+        Args:
+            H: Logits, (B, N, C).
+            belief: The distribution of y, over as many classes.
+
+        Returns:
+            One value per point, (B, N).
+        """
+        return -(_probabilities(H, belief) * log_softmax(H, dim=-1)).sum(dim=-1)
+
+
+class ZeroOne:
+    """The share of wrong labels; one minus it is the accuracy. Has no gradient to train by."""
+
+    name = "zero_one"
+
+    def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
+        """Tells per point whether the class of the largest logit is wrong.
+
+        Args:
+            H: Logits, (B, N, C).
+            Y: Labels, (B, N).
+
+        Returns:
+            1 where it is wrong, else 0, (B, N).
+        """
+        _check_labels(H, Y)
+        return (H.argmax(dim=-1) != Y).to(H.dtype)
+
+    def expected(self, H: Tensor, belief: Belief) -> Tensor:
+        """Computes the probability that the class of the largest logit is wrong, (B, N).
+
+        Args:
+            H: Logits, (B, N, C).
+            belief: The distribution of y, over as many classes.
+        """
+        chosen = one_hot(H.argmax(dim=-1), H.shape[-1]).to(H.dtype)  # (B, N, C)
+        return 1 - (chosen * _probabilities(H, belief)).sum(dim=-1)
+
+
+def _check_labels(H: Tensor, Y: Tensor) -> None:
+    if H.shape[:-1] != Y.shape or Y.is_floating_point():
+        raise ValueError(
+            f"labels must be whole numbers, one for each row of logits, got {tuple(Y.shape)} "
+            f"{Y.dtype} for logits {tuple(H.shape)}"
+        )
+    low, high = torch.aminmax(Y)
+    if low < 0 or high >= H.shape[-1]:
+        raise ValueError(
+            f"labels must be from 0 to {H.shape[-1] - 1}, got {int(low)} to {int(high)}"
+        )
+
+
+def _probabilities(H: Tensor, belief: Belief) -> Tensor:
+    assert isinstance(belief, Categorical), "logits need a belief about labels"
+    probabilities = belief.probabilities
+    if probabilities.shape[-1] != H.shape[-1]:
+        raise ValueError(
+            f"logits must be of the {probabilities.shape[-1]} classes that are believed in, got "
+            f"{H.shape[-1]}"
+        )
+    return probabilities
+
+
+squared_error, cross_entropy, zero_one = SquaredError(), CrossEntropy(), ZeroOne()
+
+# What learners can be trained by, by name.
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in (squared_error, cross_entropy)}
