@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def find_file(
         try:
             _download(url, own, checksum)
         except OSError as error:  # no network, no such page, a full disk
-            reason = f"and downloading it failed ({error})"
+            said = textwrap.shorten(str(error), 100, placeholder=" ...")
+            reason = f"and downloading it failed ({type(error).__name__}: {said})"
         else:
             return own
     raise FileNotFoundError(

@@ -35,6 +35,7 @@ MAX_ARCHIVE = 100_000_000
 MAX_ENTRIES = 200_000
 MAX_CONTENT = 50_000_000
 MAX_DRAWING = 50_000
+MAX_DRAWINGS = 200
 
 
 def preprocess(images: Tensor) -> Tensor:
@@ -156,18 +157,19 @@ def _load_cache(path: Path) -> NDArray[np.uint8] | None:
         pixels: NDArray[np.uint8] = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError):
         return None
-    return pixels
+    whole = pixels.dtype == np.uint8 and pixels.ndim == 4 and pixels.shape[2:] == (SIZE, SIZE)
+    return pixels if whole else None
 
 
 def _read_archive(archive: Path, content: bytes) -> NDArray[np.uint8]:
     """Reads all drawings of an archive, in memory: nothing is ever extracted to the disk."""
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as file:
-            characters = _characters(archive, file.infolist())
-            return np.stack([_read_character(archive, file, c) for c in characters])
-    # Whatever a damaged archive makes the reader trip over.
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, struct.error) as error:
+        file = zipfile.ZipFile(io.BytesIO(content))
+    except Exception as error:  # a damaged archive makes the reader raise almost anything
         raise ValueError(f"{archive} must be a whole zip archive, got damage ({error})") from None
+    with file:
+        characters = _characters(archive, file.infolist())
+        return np.stack([_read_character(archive, file, entries) for entries in characters])
 
 
 def _characters(archive: Path, entries: list[zipfile.ZipInfo]) -> list[list[zipfile.ZipInfo]]:
@@ -196,9 +198,10 @@ def _characters(archive: Path, entries: list[zipfile.ZipInfo]) -> list[list[zipf
             )
         found.setdefault(match[1], []).append(entry)
     counts = {len(drawings) for drawings in found.values()}
-    if len(counts) != 1:
+    if len(counts) != 1 or max(counts) > MAX_DRAWINGS:
         raise ValueError(
-            f"{archive} must have equally many drawings of each character, got {sorted(counts)}"
+            f"{archive} must have equally many drawings of each character, at most {MAX_DRAWINGS}, "
+            f"got {sorted(counts) or 'none'}"
         )
     return list(found.values())
 
@@ -233,10 +236,10 @@ def _read_drawing(
     archive: Path, file: zipfile.ZipFile, entry: zipfile.ZipInfo
 ) -> NDArray[np.uint8]:
     """Decodes one drawing, (105, 105)."""
-    with file.open(entry) as packed:
-        # Asked for a size, the reader unpacks no more than that, whatever the entry says.
-        content = packed.read(MAX_DRAWING)
     try:
+        with file.open(entry) as packed:
+            # Asked for a size, the reader unpacks no more than that, whatever the entry says.
+            content = packed.read(MAX_DRAWING)
         signature, width, height = struct.unpack(">16sII", content[:24])
         if not signature.startswith(b"\x89PNG\r\n\x1a\n"):
             raise ValueError("not a PNG")
@@ -244,7 +247,7 @@ def _read_drawing(
             raise ValueError(f"{width} x {height} pixels")
         with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
             return np.asarray(image.convert("L"))
-    except Exception as error:  # a damaged image makes decoders raise almost anything
+    except Exception as error:  # as above, and decoders alike
         raise ValueError(
             f"{archive} must hold PNG images of {DRAWN} x {DRAWN} pixels, "
             f"got {entry.filename!r} ({error})"
