@@ -1,0 +1,81 @@
+"""N-way K-shot classification: few images of few classes."""
+
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor
+
+from neural_complexity.task import Task
+from neural_complexity.tasks.drawing import check_sizes, choose
+from neural_complexity.tasks.images import Images
+
+__all__ = ["FewShot"]
+
+
+@dataclass(frozen=True, eq=False)
+class FewShot:
+    """Tasks that tell `ways` random classes apart after `shots` images of each.
+
+    A task's classes are different ones in random order, so a label means something else in each
+    task; no image stands in a task twice.
+
+    Args:
+        images: The store that tasks are made of; each class has at least shots + queries images.
+        ways: Classes of a task, C.
+        shots: Training images of each class: M = ways * shots.
+        queries: Test images of each class: N = ways * queries.
+    """
+
+    images: Images
+    _: KW_ONLY
+    ways: int = 10
+    shots: int = 1
+    queries: int = 5
+
+    def __post_init__(self) -> None:
+        check_sizes(ways=self.ways, shots=self.shots, queries=self.queries)
+        if self.ways > self.images.classes:
+            raise ValueError(
+                f"ways must be at most the {self.images.classes} classes there are, got {self.ways}"
+            )
+        fewest = int(self.images.counts.min())
+        if self.shots + self.queries > fewest:
+            raise ValueError(
+                f"shots + queries must be at most {fewest}, the images of the smallest class, "
+                f"got {self.shots} + {self.queries}"
+            )
+
+    def sample(self, batch: int, generator: torch.Generator) -> Task:
+        """Draws `batch` tasks.
+
+        Args:
+            batch: The number of tasks, B.
+            generator: The source of randomness.
+
+        Returns:
+            Tasks with X_tr (B, M, channels, height, width) and Y_tr (B, M), labels 0 ... ways - 1
+            over and over; the test set alike.
+        """
+        task = self.draw(batch, generator)
+        return Task(self.look_up(task.X_tr), task.Y_tr, self.look_up(task.X_te), task.Y_te)
+
+    def draw(self, batch: int, generator: torch.Generator) -> Task:
+        """Draws tasks as `sample` does, with numbers, (B, M) and (B, N), in the place of images."""
+        if batch < 1:
+            raise ValueError(f"batch must be at least 1, got {batch}")
+        device = generator.device
+        counts = self.images.counts.to(device)
+        every = torch.full((batch,), len(counts), device=device)
+        classes = choose(every, self.ways, generator)  # (B, ways)
+        picked = choose(counts[classes], self.shots + self.queries, generator)
+        first = counts.cumsum(dim=0) - counts
+        place = first[classes][..., None] + picked  # (B, ways, shots + queries)
+        numbers = self.images.by_class.to(device)[place]
+        numbers = numbers.mT.flatten(1)  # (B, M + N)
+        labels = torch.arange(self.ways, device=device).repeat(batch, self.shots + self.queries)
+        M = self.ways * self.shots
+        return Task(numbers[:, :M], labels[:, :M], numbers[:, M:], labels[:, M:])
+
+    def look_up(self, numbers: Tensor) -> Tensor:
+        """Gives the images of numbers (B, M), as (B, M, channels, height, width)."""
+        return self.images(numbers)
