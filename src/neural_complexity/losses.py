@@ -30,12 +30,22 @@ class Gaussian:
     mean: Tensor  # (B, N, C)
     variance: Tensor  # (B, N, C)
 
+    @property
+    def prediction(self) -> Tensor:
+        """What to predict, (B, N, C), if the belief is all there is."""
+        return self.mean
+
 
 @dataclass(frozen=True)
 class Categorical:
     """A belief about labels: a probability for each class, given as unnormalised logarithms."""
 
     logits: Tensor  # (B, N, C)
+
+    @property
+    def prediction(self) -> Tensor:
+        """What to predict, (B, N, C), if the belief is all there is."""
+        return self.logits
 
     @property
     def probabilities(self) -> Tensor:

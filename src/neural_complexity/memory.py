@@ -188,12 +188,16 @@ class MemoryBank:
             done += run
         self.count += stored
 
-    def sample(self, batch: int, generator: torch.Generator) -> tuple[Snapshot, Tensor]:
+    def sample(
+        self, batch: int, generator: torch.Generator, *, run: int = 1
+    ) -> tuple[Snapshot, Tensor]:
         """Draws rows uniformly, with replacement.
 
         Args:
             batch: How many rows, B.
             generator: The source of randomness.
+            run: How many rows are drawn together, one after another in the bank: where these are of
+                one task, what does not depend on h is needed once for all of them.
 
         Returns:
             A snapshot of B learners and their test targets, (B, N, C).
@@ -203,7 +207,8 @@ class MemoryBank:
         """
         if self.count == 0:
             raise ValueError("the bank must hold rows before it can be sampled, got none")
-        age = torch.randint(len(self), (batch,), generator=generator)
+        first = torch.randint(len(self), (-(-batch // run),), generator=generator)
+        age = (first[:, None] + torch.arange(run)).flatten()[:batch] % len(self)
         index = (self.count - 1 - age) % (self.capacity + self.slack)
         rows = {
             dtype: torch.index_select(self._rows.get(_name(dtype)), 0, index)

@@ -185,7 +185,7 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
         ({"head": "tail"}, "head must be posterior or direct, got tail"),
         ({"encoder_layers": 0}, "encoder_layers must be at least 1, got 0"),
         ({"decoder_layers": 0}, "decoder_layers must be at least 1, got 0"),
-        ({"loss": "hinge"}, "loss must be one of squared_error, got hinge"),
+        ({"loss": "hinge"}, "loss must be one of squared_error, cross_entropy, got hinge"),
         ({"pool_first": True}, "pool_first must be off for the posterior head"),
     ],
 )

@@ -231,7 +231,9 @@ def _belief_rows(
     parts = [task[i : i + CHUNK] for i in range(0, len(task), CHUNK)]
     with torch.no_grad():
         means = {
-            "NC posterior": torch.cat([nc.belief(p.X_tr, p.Y_tr, p.X_te).mean for p in parts]),
+            "NC posterior": torch.cat(
+                [nc.belief(p.X_tr, p.Y_tr, p.X_te).prediction for p in parts]
+            ),
             **{name: process(task.X_te) for name, process in beliefs.items()},
         }
     return [

@@ -201,8 +201,8 @@ def _belief_rows(config: Config, task: Task, nc: NeuralComplexity) -> list[Row]:
     with torch.no_grad():
         for i in range(0, len(task), CHUNK):
             part = task[i : i + CHUNK]
-            mean = nc.belief(part.X_tr, part.Y_tr, part.X_te).mean
-            losses.append(nc.loss(mean, part.Y_te).mean(dim=1))
+            own = nc.belief(part.X_tr, part.Y_tr, part.X_te).prediction
+            losses.append(nc.loss(own, part.Y_te).mean(dim=1))
     loss = estimate_mean(torch.cat(losses))
     return [_row(config, "NC posterior, its beliefs", "no learner", "test loss", loss, None)]
 

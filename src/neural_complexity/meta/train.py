@@ -1,26 +1,34 @@
 """Meta-learning, Algorithm 2: NC learns from the bank that its own learners fill."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import huber_loss
+from torch.nn.functional import huber_loss, mse_loss
 
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import Gaussian
+from neural_complexity.losses import Categorical, Gaussian
 from neural_complexity.memory import MemoryBank
 from neural_complexity.meta.checkpoint import pack, unpack
-from neural_complexity.meta.collect import collect
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.meta.collect import collect, draw
+from neural_complexity.meta.hypotheses import make_up
+from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, point_gaps, take_snapshot
-from neural_complexity.task import TaskFamily
+from neural_complexity.task import IndexedFamily, TaskFamily
 
-__all__ = ["MetaLearner", "Supervision", "lr_factor", "nc_loss"]
+__all__ = ["CRITERIA", "Criterion", "MetaLearner", "Supervision", "lr_factor", "nc_loss"]
 
 Supervision = Literal["point", "set"]
+Criterion = Literal["huber", "squared"]
+# Half of the squared error, as the Huber loss is for small errors.
+CRITERIA: dict[Criterion, Callable[[Tensor, Tensor], Tensor]] = {
+    "huber": huber_loss,
+    "squared": lambda a, b: 0.5 * mse_loss(a, b),
+}
 
 
 def nc_loss(
@@ -29,7 +37,9 @@ def nc_loss(
     Y_te: Tensor,
     *,
     supervision: Supervision = "point",
+    criterion: Criterion = "huber",
     belief_weight: float = 1.0,
+    context: Context | None = None,
 ) -> Tensor:
     """Computes NC's loss, the Huber loss of Eq. (5) on the gap.
 
@@ -39,21 +49,27 @@ def nc_loss(
         Y_te: Their test targets, (B, N, C), which only the loss sees.
         supervision: `"point"` gives each test point its own target, whose mean is the gap; `"set"`
             is the paper's one target per learner.
-        belief_weight: How much a Huber loss on the posterior head's mean counts beside the gap's: a
-            learner that is already right teaches it little through the gap. The direct head has no
+        criterion: `"huber"`, or `"squared"` for half the squared error.
+        belief_weight: How much the posterior head's belief about the test targets counts beside the
+            gap: a learner that is already right teaches it little through the gap. It is a Huber
+            loss on the mean of real targets, and the likelihood of labels. The direct head has no
             belief, so nothing is added.
+        context: What NC makes of the tasks before it sees h, if that is at hand.
 
     Returns:
         One number.
     """
-    context = nc.encode(snapshot.X_tr, snapshot.Y_tr, snapshot.X_te)
+    if context is None:
+        context = nc.encode(snapshot.X_tr, snapshot.Y_tr, snapshot.X_te)
     predicted = nc.points(context, snapshot.H_tr, snapshot.H_te)  # (B, N)
     if supervision == "point":
-        value = huber_loss(predicted, point_gaps(nc.loss, snapshot, Y_te))
+        value = CRITERIA[criterion](predicted, point_gaps(nc.loss, snapshot, Y_te))
     else:
-        value = huber_loss(predicted.mean(dim=1), gap(nc.loss, snapshot, Y_te))
+        value = CRITERIA[criterion](predicted.mean(dim=1), gap(nc.loss, snapshot, Y_te))
     if belief_weight and isinstance(context.known, Gaussian):
         value = value + belief_weight * huber_loss(context.known.mean, Y_te)
+    elif belief_weight and isinstance(context.known, Categorical):
+        value = value + belief_weight * nc.loss(context.known.logits, Y_te).mean()
     return value
 
 
@@ -94,7 +110,11 @@ class MetaLearner:
         spread_weights: Whether each learner draws its own weight below the scheduled one.
         capacity: Rows of the bank.
         supervision: See `nc_loss`.
+        criterion: See `nc_loss`.
         belief_weight: See `nc_loss`.
+        made_up: The share of each batch whose learners are replaced by made-up hypotheses (labels
+            only).
+        run: Rows of the bank that are drawn together; see `MemoryBank.sample`.
         bank_folder: Where to keep the bank; in memory if `None`.
         keep: Iterations that the bank on disk can be taken back, for resuming.
         resume: The state of an earlier run from `state`, whose bank is still in `bank_folder`.
@@ -118,7 +138,10 @@ class MetaLearner:
         spread_weights: bool = True,
         capacity: int,
         supervision: Supervision = "point",
+        criterion: Criterion = "huber",
         belief_weight: float = 1.0,
+        made_up: float = 0.0,
+        run: int = 1,
         bank_folder: Path | None = None,
         keep: int = 0,
         resume: tuple[dict[str, Tensor], dict[str, Any]] | None = None,
@@ -127,15 +150,17 @@ class MetaLearner:
         self.iterations, self.updates, self.batch, self.tasks = iterations, updates, batch, tasks
         self.lr, self.warmup, self.decay = lr, warmup, decay
         self.ramp, self.spread_weights = ramp, spread_weights
-        self.supervision, self.belief_weight = supervision, belief_weight
+        self.supervision, self.criterion = supervision, criterion
+        self.belief_weight, self.made_up, self.run = belief_weight, made_up, run
         self.adam = torch.optim.Adam(nc.parameters(), lr=lr, fused=True)
         self.iteration = 0
         self.loss = math.nan  # of the last update
         if resume is None:
-            example = family.sample(1, stream(seed, "example"))
+            kept, example = draw(family, 1, stream(seed, "example"))
             with torch.random.fork_rng(devices=[]):
-                h = recipe.make()
+                h = recipe.make().eval()
             row = take_snapshot(lambda X: h(X[0]).unsqueeze(0), example)
+            row = Snapshot(kept.X_tr, row.Y_tr, row.H_tr, kept.X_te, row.H_te)
             rows_per_iteration = tasks * (recipe.steps + 1)
             self.bank = MemoryBank(
                 row,
@@ -184,14 +209,21 @@ class MetaLearner:
         progress = index / (self.iterations * self.updates)
         for group in self.adam.param_groups:
             group["lr"] = self.lr * lr_factor(progress, warmup=self.warmup, decay=self.decay)
-        snapshot, Y_te = self.bank.sample(self.batch, generator)
+        snapshot, Y_te = self.bank.sample(self.batch, generator, run=self.run)
+        if self.made_up:
+            snapshot = _mix(snapshot, Y_te, self.made_up, generator)
         device = self.nc.x_mean.device
+        snapshot = snapshot.to(device)
         loss = nc_loss(
             self.nc,
-            snapshot.to(device),
+            snapshot,
             Y_te.to(device),
             supervision=self.supervision,
+            criterion=self.criterion,
             belief_weight=self.belief_weight,
+            context=_encode_once(self.nc, self.family, snapshot)
+            if isinstance(self.family, IndexedFamily)
+            else None,
         )
         self.adam.zero_grad()
         loss.backward()
@@ -217,3 +249,21 @@ class MetaLearner:
         bank = counters["bank"]
         self.bank = MemoryBank.open(bank_folder, count=bank["count"], dropped=bank["dropped"])
         unpack(tensors, self.nc, self.adam)
+
+
+def _mix(snapshot: Snapshot, Y_te: Tensor, share: float, generator: torch.Generator) -> Snapshot:
+    """Replaces the learners of some rows by made-up hypotheses."""
+    made = make_up(snapshot, Y_te, generator)
+    replaced = (torch.rand(len(snapshot), generator=generator) < share)[:, None, None]
+    H_tr = torch.where(replaced, made.H_tr, snapshot.H_tr)
+    H_te = torch.where(replaced, made.H_te, snapshot.H_te)
+    return Snapshot(snapshot.X_tr, snapshot.Y_tr, H_tr, snapshot.X_te, H_te)
+
+
+def _encode_once(nc: NeuralComplexity, family: IndexedFamily, snapshot: Snapshot) -> Context:
+    """Encodes snapshots that hold numbers, embedding each input once however often it occurs."""
+    M = snapshot.X_tr.shape[1]
+    numbers = torch.cat([snapshot.X_tr, snapshot.X_te], dim=1)  # (B, M + N)
+    different, place = numbers.unique(return_inverse=True)
+    E = nc.embed(family.look_up(different))[place]  # (B, M + N, features)
+    return nc.context(E[:, :M], snapshot.Y_tr, E[:, M:], classes=snapshot.H_te.shape[-1])

@@ -1,6 +1,7 @@
 """Neural Complexity: predicts the generalization gap of learners it has never seen."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import log_softmax, one_hot, softplus
 
 from neural_complexity.files import read_tensors, write_tensors
-from neural_complexity.losses import LOSSES, Gaussian
+from neural_complexity.losses import LOSSES, Belief, Gaussian, cross_entropy, zero_one
+from neural_complexity.model.encoders import ImageEncoder
 from neural_complexity.model.heads import DirectHead, PosteriorHead, SetNetwork, Sets
 from neural_complexity.task import Task, check_sets
 
@@ -19,26 +21,33 @@ __all__ = ["Context", "NeuralComplexity"]
 
 FORMAT = "neural-complexity"
 VERSION = 1
+# What we found to work for labels (docs/deviations.md); `for_tasks` starts from these.
+FOR_LABELS: dict[str, dict[str, Any]] = {
+    "posterior": {"symmetric": True, "bilinear": True, "metric": True, "rounds": 3, "vote": True},
+    "direct": {"symmetric": True, "bilinear": True, "loss_conditioning": True, "self_layers": 1},
+}
+CALIBRATION = 2048  # images that the statistics of an image encoder are taken from
 
 
 @dataclass(frozen=True)
 class Context:
     """Everything about B tasks that NC needs to judge any h on them."""
 
-    Y_tr: Tensor  # (B, M, C)
-    known: Sets | Gaussian  # what the head makes of it before it sees h
+    Y_tr: Tensor  # (B, M, C), or labels, (B, M)
+    known: Sets | Belief  # what the head makes of it before it sees h
 
 
 class NeuralComplexity(nn.Module):
     """NC: maps (X_tr, Y_tr, H_tr, X_te, H_te) to a predicted gap, whatever the order of the points.
 
     Args:
-        inputs: Input features, D.
-        outputs: Outputs, C.
+        inputs: Input features, D, or channels, height and width of an image.
+        outputs: Outputs or classes, C. A symmetric NC answers for any other number of classes too.
         head: `"posterior"` (ours) believes p(y | x, S) and computes the expected loss of h in
             closed form; `"direct"` (the paper's) lets the network see (x, h(x)) and answer by
             itself.
-        loss: The name of the loss whose gap is predicted.
+        loss: The name of the loss whose gap is predicted; with `"cross_entropy"` targets are
+            labels.
         width: The width d of every layer.
         heads: Attention heads.
         encoder_layers: Linear layers of the encoder, n_enc.
@@ -49,16 +58,28 @@ class NeuralComplexity(nn.Module):
             does.
         pool_first: Whether test points are averaged before decoding (direct head only).
         scale_by_width: Whether attention divides by the root of the whole width.
+        channels: Filters of each layer of the image encoder.
+        image_layers: Layers of the image encoder.
+        self_layers: Layers of self-attention over the training points, n_self.
+        bilinear: Whether targets act on V through the interaction layer of Eq. (9).
+        bias: Whether that layer has its 1.
+        loss_conditioning: Whether it sees the learner's loss at each training point (direct head
+            only).
+        symmetric: Whether classes are treated alike, so that there can be any number of them.
+        metric: Whether attention goes by distance, in one space of queries and keys.
+        rounds: How often the training points' keys move to the unlabelled points that choose them.
+        vote: Whether the attention on each label is the belief that the decoder corrects (posterior
+            head only).
     """
 
-    x_mean: Tensor  # (D,)
-    x_scale: Tensor  # (D,)
+    x_mean: Tensor  # (D,), or (channels, 1, 1)
+    x_scale: Tensor  # as x_mean
     y_mean: Tensor  # (C,)
     y_scale: Tensor  # (C,)
 
     def __init__(
         self,
-        inputs: int,
+        inputs: int | Sequence[int],
         outputs: int,
         *,
         head: Literal["posterior", "direct"] = "posterior",
@@ -71,28 +92,64 @@ class NeuralComplexity(nn.Module):
         observed_loss: bool = True,
         pool_first: bool = False,
         scale_by_width: bool = False,
+        channels: int = 64,
+        image_layers: int = 4,
+        self_layers: int = 0,
+        bilinear: bool = False,
+        bias: bool = True,
+        loss_conditioning: bool = False,
+        symmetric: bool = False,
+        metric: bool = False,
+        rounds: int = 0,
+        vote: bool = False,
     ) -> None:
         super().__init__()
+        shape = (inputs,) if isinstance(inputs, int) else tuple(inputs)
         self.architecture: dict[str, Any] = {
-            k: v for k, v in locals().items() if k not in ("self", "__class__")
+            k: v for k, v in locals().items() if k not in ("self", "__class__", "shape")
         }
-        for name in ("inputs", "outputs", "width", "heads", "encoder_layers", "decoder_layers"):
-            if self.architecture[name] < 1:
-                raise ValueError(f"{name} must be at least 1, got {self.architecture[name]}")
+        self.architecture["inputs"] = inputs if isinstance(inputs, int) else list(inputs)
+        least_one = ("outputs", "width", "heads", "encoder_layers", "decoder_layers", "channels")
+        for name, least in {**dict.fromkeys(least_one, 1), "self_layers": 0, "rounds": 0}.items():
+            if self.architecture[name] < least:
+                raise ValueError(f"{name} must be at least {least}, got {self.architecture[name]}")
+        if len(shape) not in (1, 3) or min(shape) < 1 or image_layers < 1:
+            raise ValueError(
+                "inputs must be a number of features or (channels, height, width) with at least "
+                f"one image layer, got {inputs} with {image_layers}"
+            )
         if loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss}")
         if head not in ("posterior", "direct"):
             raise ValueError(f"head must be posterior or direct, got {head}")
         self.loss = LOSSES[loss]
+        self.labels = loss == cross_entropy.name
         posterior = head == "posterior"
         if posterior and pool_first:
             raise ValueError(
                 "pool_first must be off for the posterior head, which answers per point"
             )
+        if symmetric and not self.labels:
+            raise ValueError("symmetric must be off for real targets, which have no classes")
+        if vote and not (posterior and self.labels):
+            raise ValueError("vote must be off but for the posterior head on labels")
+        if loss_conditioning and (posterior or not self.labels):
+            raise ValueError("loss_conditioning must be off but for the direct head on labels")
+        self.outputs, self.symmetric, self.loss_conditioning = outputs, symmetric, loss_conditioning
+        self.image_encoder = (
+            ImageEncoder(shape, channels=channels, layers=image_layers) if len(shape) == 3 else None
+        )
+        features = shape[0] if self.image_encoder is None else self.image_encoder.features
+        targets = 1 if symmetric else outputs
+        answers = 1
+        if posterior:
+            answers = targets if self.labels else 2 * targets
+        else:
+            features += (2 if self.labels else 1) * targets
         network = SetNetwork(
-            inputs if posterior else inputs + outputs,
-            outputs,
-            2 * outputs if posterior else 1,
+            features,
+            targets + loss_conditioning,
+            answers,
             width=width,
             heads=heads,
             encoder_layers=encoder_layers,
@@ -100,11 +157,24 @@ class NeuralComplexity(nn.Module):
             query_skip=query_skip,
             pool_first=pool_first,
             scale_by_width=scale_by_width,
+            self_layers=self_layers,
+            bilinear=bilinear,
+            bias=bias,
+            metric=metric,
+            rounds=rounds,
+            vote=vote,
         )
-        self.head = PosteriorHead(network) if posterior else DirectHead(network)
+        self.head: PosteriorHead | DirectHead = (
+            PosteriorHead(network, labels=self.labels, symmetric=symmetric)
+            if posterior
+            else DirectHead(network, symmetric=symmetric)
+        )
         self.observed_loss = observed_loss
         self.provenance: dict[str, Any] = {}  # what made the weights; saved with them
-        for name, size in (("x", inputs), ("y", outputs)):
+        for name, size in (
+            ("x", shape if len(shape) == 1 else (shape[0], 1, 1)),
+            ("y", (outputs,)),
+        ):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_scale", torch.ones(size))
 
@@ -116,27 +186,68 @@ class NeuralComplexity(nn.Module):
             task: Some tasks; inputs and training targets give dimensions, centres and scales.
             architecture: Any other argument of the class.
         """
-        nc = cls(task.X_tr.shape[-1], task.Y_tr.shape[-1], **architecture)
-        for name, values in (("x", task.X_tr), ("y", task.Y_tr)):
-            flat = values.flatten(0, -2)
-            scale = flat.std(dim=0, correction=0)
-            getattr(nc, f"{name}_mean").copy_(flat.mean(dim=0))
+        X, Y = task.X_tr, task.Y_tr
+        if architecture.get("loss") == cross_entropy.name:
+            defaults = FOR_LABELS[architecture.get("head", "posterior")]
+            architecture = {**defaults, **architecture}
+            # An untrained NC has seen labels, which say how many classes there are at least.
+            outputs = int(torch.stack([Y.max(), task.Y_te.max()]).max()) + 1
+        else:
+            outputs = Y.shape[-1]
+        images = X.ndim == 5
+        nc = cls(X.shape[2:] if images else X.shape[-1], outputs, **architecture)
+        flat = X.flatten(0, -4).transpose(0, 1).flatten(1).T if images else X.flatten(0, -2)
+        for name, values in (("x", flat), *(() if nc.labels else (("y", Y.flatten(0, -2)),))):
+            scale, mean = torch.std_mean(values, dim=0, correction=0)
+            own = getattr(nc, f"{name}_mean")
+            own.copy_(mean.view_as(own))
             # A constant feature has nothing to scale.
-            getattr(nc, f"{name}_scale").copy_(torch.where(scale > 0, scale, 1.0))
+            getattr(nc, f"{name}_scale").copy_(torch.where(scale > 0, scale, 1.0).view_as(own))
+        if nc.image_encoder is not None:
+            nc.image_encoder.calibrate(nc._x(X.flatten(0, 1)[:CALIBRATION]))
         return nc
 
-    def encode(self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor) -> Context:
+    def embed(self, X: Tensor) -> Tensor:
+        """Gives each input's embedding, which depends neither on h nor on any other input.
+
+        Args:
+            X: Inputs, (..., D) or (..., channels, height, width).
+
+        Returns:
+            Embeddings, (..., features): for vectors, the inputs in NC's own units.
+        """
+        X = self._x(X)
+        return X if self.image_encoder is None else self.image_encoder(X)
+
+    def encode(
+        self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor, *, classes: int | None = None
+    ) -> Context:
         """Does all of NC's work that does not depend on h.
 
         Args:
-            X_tr: Training inputs, (B, M, D).
-            Y_tr: Training targets, (B, M, C).
-            X_te: Test inputs, (B, N, D).
+            X_tr: Training inputs, (B, M, D) or (B, M, channels, height, width).
+            Y_tr: Training targets, (B, M, C), or labels, (B, M).
+            X_te: Test inputs, (B, N, ...).
+            classes: How many classes the labels are of; NC's own number if `None`.
 
         Returns:
             What `points` needs to judge learners on these tasks.
         """
-        sets = Sets(self._x(X_tr), self._y(Y_tr), self._x(X_te))
+        return self.context(self.embed(X_tr), Y_tr, self.embed(X_te), classes=classes)
+
+    def context(
+        self, E_tr: Tensor, Y_tr: Tensor, E_te: Tensor, *, classes: int | None = None
+    ) -> Context:
+        """Goes on where `embed` stopped: `encode` for inputs whose embeddings are at hand.
+
+        Args:
+            E_tr: Embeddings of training inputs, (B, M, features).
+            Y_tr: As in `encode`.
+            E_te: Embeddings of test inputs, (B, N, features).
+            classes: As in `encode`.
+        """
+        Y = one_hot(Y_tr, classes or self.outputs).to(E_tr.dtype) if self.labels else self._y(Y_tr)
+        sets = Sets(E_tr, Y, E_te)
         return Context(Y_tr, self._believe(sets) if isinstance(self.head, PosteriorHead) else sets)
 
     def points(self, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
@@ -150,32 +261,61 @@ class NeuralComplexity(nn.Module):
         Returns:
             One value per test point, (B, N); their mean is the predicted gap.
         """
-        if isinstance(context.known, Gaussian):
-            losses_te = self.loss.expected(H_te, context.known)  # (B, N)
-        else:
-            unit = self.y_scale.square().mean()  # of a loss
-            answer: Tensor = self.head(context.known, self._y(H_tr), self._y(H_te))  # (B, N)
+        losses_tr = self.loss(H_tr, context.Y_tr)  # (B, M)
+        if isinstance(context.known, Sets):
+            unit = 1.0 if self.labels else self.y_scale.square().mean()  # of a loss
+            answer = self._ask(context.known, losses_tr, H_tr, H_te)  # (B, N)
             if not self.observed_loss:
                 return answer * unit
             # A loss is never negative: without this, learners run off to where NC promises one.
             losses_te = softplus(answer) * unit
-        return losses_te - self.loss(H_tr, context.Y_tr).mean(dim=1, keepdim=True)
+        else:
+            losses_te = self.loss.expected(H_te, context.known)  # (B, N)
+        return losses_te - losses_tr.mean(dim=1, keepdim=True)
 
-    def belief(self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor) -> Gaussian:
+    def _ask(self, sets: Sets, losses_tr: Tensor, H_tr: Tensor, H_te: Tensor) -> Tensor:
+        """Asks the direct head, (B, N)."""
+        assert isinstance(self.head, DirectHead)
+        T_tr = sets.Y_tr.unsqueeze(-1) if self.symmetric else sets.Y_tr  # (B, M, [C,] targets)
+        if self.loss_conditioning:
+            seen = losses_tr.log1p().view(*losses_tr.shape, *[1] * (T_tr.ndim - 2))
+            T_tr = torch.cat([T_tr, seen.expand(*T_tr.shape[:-1], 1)], dim=-1)
+        answer: Tensor = self.head(sets, T_tr, self._h(H_tr), self._h(H_te))
+        return answer
+
+    def _h(self, H: Tensor) -> Tensor:
+        """Gives what the direct head sees of predictions, (B, M, [C,] features)."""
+        if not self.labels:
+            return self._y(H)
+        surprise = -log_softmax(H, dim=-1)
+        # Probabilities tell apart what is likely, the logarithm what is unlikely.
+        seen = torch.stack([(-surprise).exp(), surprise.log1p()], dim=-1)  # (B, M, C, 2)
+        return seen if self.symmetric else seen.flatten(2)
+
+    def belief(
+        self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor, *, classes: int | None = None
+    ) -> Belief:
         """Gives the posterior head's own p(y | x, S) at the test points.
 
         Args:
-            X_tr: Training inputs, (B, M, D).
-            Y_tr: Training targets, (B, M, C).
-            X_te: Test inputs, (B, N, D).
+            X_tr: Training inputs, (B, M, D) or (B, M, channels, height, width).
+            Y_tr: Training targets, (B, M, C), or labels, (B, M).
+            X_te: Test inputs, (B, N, ...).
+            classes: How many classes the labels are of; NC's own number if `None`.
 
         Raises:
             ValueError: If the head is not the posterior one.
         """
-        self.check(X_tr=X_tr, Y_tr=Y_tr, X_te=X_te)
-        known = self.encode(X_tr, Y_tr, X_te).known
-        if not isinstance(known, Gaussian):
-            raise ValueError("belief needs the posterior head, got the direct head, which has none")
+        self.check(classes=classes, X_tr=X_tr, Y_tr=Y_tr, X_te=X_te)
+        return self._belief(X_tr, Y_tr, X_te, classes)
+
+    def _belief(self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor, classes: int | None) -> Belief:
+        if not isinstance(self.head, PosteriorHead):
+            raise ValueError(
+                "a belief needs the posterior head, got the direct head, which has none"
+            )
+        known = self.encode(X_tr, Y_tr, X_te, classes=classes).known
+        assert not isinstance(known, Sets)
         return known
 
     def predict_points(
@@ -186,10 +326,10 @@ class NeuralComplexity(nn.Module):
         Differentiable in H_tr and H_te.
 
         Args:
-            X_tr: Training inputs, (B, M, D).
-            Y_tr: Training targets, (B, M, C).
-            H_tr: Predictions on training inputs, (B, M, C).
-            X_te: Test inputs, (B, N, D).
+            X_tr: Training inputs, (B, M, D) or (B, M, channels, height, width).
+            Y_tr: Training targets, (B, M, C), or labels, whole numbers (B, M).
+            H_tr: Predictions on training inputs, (B, M, C); logits in the case of labels.
+            X_te: Test inputs, (B, N, ...).
             H_te: Predictions on test inputs, (B, N, C).
 
         Returns:
@@ -200,7 +340,8 @@ class NeuralComplexity(nn.Module):
             ValueError: If shapes disagree, a set is empty or a value is not finite.
         """
         self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
-        return self.points(self.encode(X_tr, Y_tr, X_te), H_tr, H_te)
+        context = self.encode(X_tr, Y_tr, X_te, classes=H_te.shape[-1] if self.labels else None)
+        return self.points(context, H_tr, H_te)
 
     def predict(
         self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
@@ -210,6 +351,32 @@ class NeuralComplexity(nn.Module):
         The arguments and errors are those of `predict_points`, whose mean over test points this is.
         """
         return self.predict_points(X_tr, Y_tr, H_tr, X_te, H_te).mean(dim=1)
+
+    def predict_loss(
+        self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
+    ) -> Tensor:
+        """Predicts the test loss, which is the training loss plus the predicted gap, as (B,).
+
+        The arguments and errors are those of `predict_points`.
+        """
+        gap = self.predict(X_tr, Y_tr, H_tr, X_te, H_te)
+        return gap + self.loss(H_tr, Y_tr).mean(dim=1)
+
+    def predict_accuracy(
+        self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
+    ) -> Tensor:
+        """Predicts the share of test points whose label is the class of the largest logit, as (B,).
+
+        The arguments and errors are those of `predict_points`.
+
+        Raises:
+            ValueError: Also if targets are not labels, or the head is not the posterior one.
+        """
+        self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
+        if not self.labels:
+            raise ValueError("an accuracy needs labels, got an NC for real targets")
+        belief = self._belief(X_tr, Y_tr, X_te, H_te.shape[-1])
+        return 1 - zero_one.expected(H_te, belief).mean(dim=1)
 
     def save(self, path: str | Path) -> None:
         """Writes weights, architecture, units and provenance to one file, atomically."""
@@ -266,8 +433,10 @@ class NeuralComplexity(nn.Module):
                 raise ValueError(f"name must be one of {', '.join(names)}, got {name}")
             return cls.load(path / f"{name}.safetensors")
 
-    def _believe(self, sets: Sets) -> Gaussian:
-        own: Gaussian = self.head(sets)
+    def _believe(self, sets: Sets) -> Belief:
+        own: Belief = self.head(sets)
+        if not isinstance(own, Gaussian):
+            return own
         mean = own.mean * self.y_scale + self.y_mean
         return Gaussian(mean, own.variance * self.y_scale.square())
 
@@ -277,24 +446,52 @@ class NeuralComplexity(nn.Module):
     def _y(self, Y: Tensor) -> Tensor:
         return (Y - self.y_mean) / self.y_scale
 
-    def check(self, **tensors: Tensor) -> None:
+    def check(self, *, classes: int | None = None, **tensors: Tensor) -> None:
         """Refuses what NC cannot judge, before it gives a number that looks like an answer.
 
         Args:
+            classes: How many classes labels are of; those of the predictions, or NC's own number if
+                there are none, if `None`.
             tensors: By name, as in `predict_points`.
 
         Raises:
-            TypeError: If something is not a floating tensor of NC's own type.
-            ValueError: If shapes disagree, a set is empty or a value is not finite.
+            TypeError: If something is not a tensor of NC's own type, or labels are not int64.
+            ValueError: If shapes disagree, a set is empty, a value is not finite, or a label is
+                none of the classes.
         """
         check_sets(**tensors)
+        if self.labels and classes is None:
+            given = (t.shape[-1] for name, t in tensors.items() if name.startswith("H"))
+            classes = next(given, self.outputs)
+        if self.labels and classes != self.outputs and not self.symmetric:
+            raise ValueError(
+                f"labels must be of the {self.outputs} classes that NC was made for, got {classes}"
+            )
         for name, tensor in tensors.items():
-            features = self.x_mean.numel() if name.startswith("X") else self.y_mean.numel()
-            if tensor.ndim != 3 or tensor.shape[-1] != features:
-                raise ValueError(
-                    f"{name} must be (tasks, points, {features}), got shape {tuple(tensor.shape)}"
-                )
-            if tensor.dtype != self.x_mean.dtype:
-                raise TypeError(f"{name} must be {self.x_mean.dtype} like NC, got {tensor.dtype}")
-            if not tensor.isfinite().all():
-                raise ValueError(f"{name} must be finite, got NaN or infinity")
+            if name.startswith("Y") and self.labels:
+                _check_labels(name, tensor, classes or self.outputs)
+            else:
+                self._check_values(name, tensor, classes or self.outputs)
+
+    def _check_values(self, name: str, tensor: Tensor, outputs: int) -> None:
+        inputs = self.architecture["inputs"]
+        shape = ([inputs] if isinstance(inputs, int) else inputs) if name[0] == "X" else [outputs]
+        if list(tensor.shape[2:]) != shape:
+            wanted = ", ".join(map(str, shape))
+            raise ValueError(
+                f"{name} must be (tasks, points, {wanted}), got shape {tuple(tensor.shape)}"
+            )
+        if tensor.dtype != self.x_mean.dtype:
+            raise TypeError(f"{name} must be {self.x_mean.dtype} like NC, got {tensor.dtype}")
+        if not tensor.isfinite().all():
+            raise ValueError(f"{name} must be finite, got NaN or infinity")
+
+
+def _check_labels(name: str, labels: Tensor, classes: int) -> None:
+    if labels.dtype != torch.int64:
+        raise TypeError(f"{name} must be labels of type torch.int64, got {labels.dtype}")
+    if labels.ndim != 2:
+        raise ValueError(f"{name} must be (tasks, points), got shape {tuple(labels.shape)}")
+    low, high = torch.aminmax(labels)
+    if low < 0 or high >= classes:
+        raise ValueError(f"{name} must be from 0 to {classes - 1}, got {int(low)} to {int(high)}")

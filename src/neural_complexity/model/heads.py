@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from neural_complexity.losses import Gaussian
-from neural_complexity.model.attention import attend
+from neural_complexity.losses import Belief, Categorical, Gaussian
+from neural_complexity.model.attention import SelfAttention, attend, gather
 
 __all__ = ["DirectHead", "PosteriorHead", "SetNetwork", "Sets"]
 
@@ -17,8 +17,8 @@ __all__ = ["DirectHead", "PosteriorHead", "SetNetwork", "Sets"]
 class Sets:
     """The part of NC's input that does not depend on h, in NC's own units."""
 
-    X_tr: Tensor  # (B, M, D)
-    Y_tr: Tensor  # (B, M, C)
+    X_tr: Tensor  # (B, M, D), embeddings in the case of images
+    Y_tr: Tensor  # (B, M, C), ones and zeros in the case of labels
     X_te: Tensor  # (B, N, D)
 
 
@@ -40,6 +40,16 @@ class SetNetwork(nn.Module):
         pool_first: Whether to average over test points before decoding (appendix C) instead of
             after (Eq. 8); every test point then gets the same output.
         scale_by_width: See `attend`.
+        self_layers: Layers of self-attention over the training points, n_self.
+        bilinear: Whether each entry of a target acts on V by a matrix of its own, Eq. (9), instead
+            of by adding to it.
+        bias: Whether V sees the embedding whatever the target, the 1 of Eq. (9); without the
+            bilinear layer it always does.
+        metric: Whether one projection makes queries and keys, and attention goes by their distance.
+        rounds: How often keys move to the queries that choose them; see `gather`.
+        vote: Whether the logarithms of the attention that falls on each target are added to the
+            outputs: a test point then takes the label of the training points it is close to, and
+            the decoder learns what is to be corrected.
     """
 
     def __init__(
@@ -55,18 +65,32 @@ class SetNetwork(nn.Module):
         query_skip: bool,
         pool_first: bool,
         scale_by_width: bool,
+        self_layers: int = 0,
+        bilinear: bool = False,
+        bias: bool = True,
+        metric: bool = False,
+        rounds: int = 0,
+        vote: bool = False,
     ) -> None:
         super().__init__()
         if heads < 1 or width % heads:
             raise ValueError(f"width must be a multiple of heads, got width={width}, heads={heads}")
         if decoder_layers < 1:
             raise ValueError(f"decoder_layers must be at least 1, got {decoder_layers}")
+        if (rounds or vote) and not metric:
+            raise ValueError("metric must be on for rounds and vote, got it off")
         self.heads, self.pool_first, self.scale_by_width = heads, pool_first, scale_by_width
+        self.bilinear, self.metric, self.rounds, self.vote = bilinear, metric, rounds, vote
         self.encoder = nn.Sequential(*_hidden(features, width, encoder_layers))
         # Products that share an input are one: K with V, Q with the decoder's view of the point.
         # None has a bias: K's would not change the attention, the others follow from later ones.
-        self.on_train = nn.Linear(width, 2 * width, bias=False)
-        self.on_targets = nn.Linear(targets, width, bias=False)
+        self.train_parts = [0 if metric else width, width if bias or not bilinear else 0]
+        self.on_train = nn.Linear(width, sum(self.train_parts), bias=False)
+        self.on_targets = (
+            nn.Linear(width, targets * width, bias=False)
+            if bilinear
+            else nn.Linear(targets, width, bias=False)
+        )
         last = decoder_layers == 1  # the decoder's first layer is its last
         decoded = outputs if last else width
         self.test_parts = [width, decoded] if query_skip else [width]
@@ -77,33 +101,79 @@ class SetNetwork(nn.Module):
             self.decoder.append(nn.ReLU(inplace=True))
             self.decoder.extend(_hidden(width, width, decoder_layers - 2))
             self.decoder.append(nn.Linear(width, outputs))
+        self.self_attention = nn.Sequential(
+            *(SelfAttention(width, heads) for _ in range(self_layers))
+        )
+        if vote:  # at first the votes alone count
+            final = self.on_attention if last else self.decoder[-1]
+            assert isinstance(final, nn.Linear)
+            nn.init.zeros_(final.weight)
 
-    def forward(self, F_tr: Tensor, Y_tr: Tensor, F_te: Tensor) -> Tensor:
+    def forward(self, F_tr: Tensor, T_tr: Tensor, F_te: Tensor) -> Tensor:
         """Answers for each test point.
 
         Args:
             F_tr: Features of the training points, (B, M, features).
-            Y_tr: Training targets, (B, M, targets).
+            T_tr: Training targets, (B, M, targets), or several groups of them that are asked about
+                one by one, (B, M, G, targets).
             F_te: Features of the test points, (B, N, features).
 
         Returns:
-            One row per test point, (B, N, outputs).
+            One row per test point, (B, N, outputs), or one per test point and group,
+            (B, N, G, outputs).
         """
         (B, M, _), N = F_tr.shape, F_te.shape[1]
         # Layers see points one after another, (BM, ...): over three axes a ReLU would write over a
         # view, which autograd pays for with copies. A product for both sets would have to be cut.
-        K, V = self.on_train(self.encoder(F_tr.flatten(0, 1))).view(B, M, -1).chunk(2, dim=-1)
-        V = V + self.on_targets(Y_tr)  # (B, M, E)
+        e_tr = self.encoder(F_tr.flatten(0, 1))  # (BM, E)
+        if self.self_attention:
+            e_tr = self.self_attention(e_tr.view(B, M, -1)).flatten(0, 1)
+        K, V = self.on_train(e_tr).view(B, M, -1).split(self.train_parts, dim=-1)
         Q, *skip = self.on_test(self.encoder(F_te.flatten(0, 1))).split(self.test_parts, dim=-1)
         Q = Q.view(B, N, -1)  # (B, N, E)
-        e_att = attend(Q, K, V, heads=self.heads, scale_by_width=self.scale_by_width)
-        e = self.on_attention(e_att.flatten(0, 1))  # (BN, E), or (BN, outputs) if last
+        if self.metric:
+            K = (e_tr @ self.on_test.weight[: Q.shape[-1]].T).view(B, M, -1)  # (B, M, E)
+            K = gather(Q, K, heads=self.heads, rounds=self.rounds)
+        e = self._mix(Q, K, self._values(e_tr, V, T_tr))  # (B, N, [G,] E)
+        e = self.on_attention(e.flatten(0, 1))  # (BN, [G,] E), or (BN, [G,] outputs) if last
         for own in skip:
-            e += own
+            e = e + own.view(B * N, *[1] * (e.ndim - 2), -1)
         if self.pool_first:
-            e = e.view(B, N, -1).mean(dim=1)  # (B, E)
+            e = e.view(B, N, *e.shape[1:]).mean(dim=1)  # (B, [G,] E)
         out: Tensor = self.decoder(e)
-        return out.view(B, -1, out.shape[-1]).expand(-1, N, -1)
+        out = out.view(B, -1, *out.shape[1:]).expand(-1, N, *[-1] * (out.ndim - 1))
+        return out + self._votes(Q, K, T_tr).view_as(out) if self.vote else out
+
+    def _values(self, e_tr: Tensor, V: Tensor, T_tr: Tensor) -> Tensor:
+        """Lets targets act on embeddings, (B, M, [G,] E)."""
+        acted: Tensor
+        if not self.bilinear:
+            acted = self.on_targets(T_tr)
+        else:
+            T = T_tr if T_tr.ndim == 4 else T_tr.unsqueeze(2)  # (B, M, G, targets)
+            products: Tensor = self.on_targets(e_tr).view(*T.shape[:2], T.shape[-1], -1)
+            acted = T @ products  # (B, M, G, E)
+            acted = acted if T_tr.ndim == 4 else acted.squeeze(2)
+        if V.shape[-1]:
+            acted = acted + (V.unsqueeze(2) if T_tr.ndim == 4 else V)
+        return acted
+
+    def _mix(self, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
+        """Attends to values with or without groups, (B, N, [G,] E)."""
+        settings = {"scale_by_width": self.scale_by_width, "by_distance": self.metric}
+        if V.ndim == 3:
+            return attend(Q, K, V, heads=self.heads, **settings)
+        # All groups share the attention, so they are one long value.
+        cut = V.unflatten(-1, (self.heads, -1)).transpose(2, 3)  # (B, M, heads, G, E / heads)
+        mixed = attend(Q, K, cut.flatten(2), heads=self.heads, **settings)
+        return mixed.view(*Q.shape[:2], *cut.shape[2:]).transpose(2, 3).flatten(3)
+
+    def _votes(self, Q: Tensor, K: Tensor, T_tr: Tensor) -> Tensor:
+        """Gives the logarithm of the attention on each target, all heads multiplied, (B, N, C)."""
+        T = T_tr.flatten(2)  # (B, M, C)
+        falls = attend(Q, K, T.repeat(1, 1, self.heads), heads=self.heads, by_distance=True)
+        falls = falls.view(*Q.shape[:2], self.heads, -1)  # (B, N, heads, C)
+        return falls.clamp(min=1e-7).log().sum(dim=2)
 
 
 def _hidden(features: int, width: int, layers: int) -> list[nn.Module]:
@@ -116,34 +186,76 @@ class DirectHead(nn.Module):
     """The paper's head: the network sees (x, h(x)) and answers with a loss or a gap per test point.
 
     Args:
-        network: Takes D + C features, gives one output.
+        network: Takes the features of x and of h(x), gives one output.
+        symmetric: Whether the network is asked about each class by itself, as if it were the only
+            one, and its answers are added up: no class is then special, and there can be any number
+            of them.
     """
 
-    def __init__(self, network: SetNetwork) -> None:
+    def __init__(self, network: SetNetwork, *, symmetric: bool = False) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.symmetric = network, symmetric
 
-    def forward(self, sets: Sets, H_tr: Tensor, H_te: Tensor) -> Tensor:
-        """Answers for predictions H_tr, (B, M, C), and H_te, (B, N, C), as (B, N)."""
-        F_tr = torch.cat([sets.X_tr, H_tr], dim=-1)  # (B, M, D + C)
-        F_te = torch.cat([sets.X_te, H_te], dim=-1)  # (B, N, D + C)
-        return self.network(F_tr, sets.Y_tr, F_te).squeeze(-1)  # type: ignore[no-any-return]
+    def forward(self, sets: Sets, T_tr: Tensor, H_tr: Tensor, H_te: Tensor) -> Tensor:
+        """Answers for each test point.
+
+        Args:
+            sets: What does not depend on h; its targets are not used.
+            T_tr: The targets, with the training losses if NC is to see them, (B, M, [C,] targets).
+            H_tr: What NC sees of h(x) at training points, (B, M, [C,] features).
+            H_te: The same at test points, (B, N, [C,] features).
+
+        Returns:
+            One number per test point, (B, N).
+        """
+        if not self.symmetric:
+            F_tr = torch.cat([sets.X_tr, H_tr], dim=-1)  # (B, M, D + features)
+            F_te = torch.cat([sets.X_te, H_te], dim=-1)  # (B, N, D + features)
+            answers: Tensor = self.network(F_tr, T_tr, F_te).squeeze(-1)  # (B, N)
+            return answers
+        C = H_tr.shape[2]
+        F_tr = torch.cat([_for_each(sets.X_tr, C), _classes_first(H_tr)], dim=-1)
+        F_te = torch.cat([_for_each(sets.X_te, C), _classes_first(H_te)], dim=-1)
+        answers = self.network(F_tr, _classes_first(T_tr), F_te).squeeze(-1)  # (BC, N)
+        return answers.view(-1, C, answers.shape[-1]).sum(dim=1)
+
+
+def _for_each(X: Tensor, classes: int) -> Tensor:
+    """Repeats sets (B, M, D) for each class, (BC, M, D)."""
+    return X.unsqueeze(1).expand(-1, classes, -1, -1).flatten(0, 1)
+
+
+def _classes_first(T: Tensor) -> Tensor:
+    """Makes (BC, M, features) of (B, M, C, features)."""
+    return T.transpose(1, 2).flatten(0, 1)
 
 
 class PosteriorHead(nn.Module):
     """Our head: the network sees x alone and answers with a belief about y per test point.
 
     Args:
-        network: Takes D features, gives 2C outputs.
+        network: Takes D features; gives 2C outputs for real targets, C for labels, or one if
+            `symmetric`.
+        labels: Whether targets are labels.
+        symmetric: Whether the network is asked about each class by itself: no class is then
+            special, and there can be any number of them.
     """
 
-    def __init__(self, network: SetNetwork) -> None:
+    def __init__(
+        self, network: SetNetwork, *, labels: bool = False, symmetric: bool = False
+    ) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.labels, self.symmetric = network, labels, symmetric
 
-    def forward(self, sets: Sets) -> Gaussian:
+    def forward(self, sets: Sets) -> Belief:
         """Gives p(y | x, S) at the test points, in NC's units."""
-        mean, spread = self.network(sets.X_tr, sets.Y_tr, sets.X_te).chunk(2, dim=-1)  # (B, N, C)
+        if self.symmetric:
+            answers = self.network(sets.X_tr, sets.Y_tr.unsqueeze(-1), sets.X_te).squeeze(-1)
+        else:
+            answers = self.network(sets.X_tr, sets.Y_tr, sets.X_te)
+        if self.labels:
+            return Categorical(answers)
+        mean, spread = answers.chunk(2, dim=-1)  # (B, N, C)
         # Start certain rather than vague: a large variance hides the error of the mean from the
         # gap.
         return Gaussian(mean, softplus(spread - 3.0))

@@ -1,0 +1,88 @@
+"""What turns an input into an embedding that does not depend on h."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, max_pool2d, relu
+
+__all__ = ["ImageEncoder"]
+
+PART = 512  # images at a time: bounds memory, and keeps what a layer leaves close at hand
+
+
+class ImageEncoder(nn.Module):
+    """The network of prototypical networks: 3x3 filters, normalisation, pooling and ReLU.
+
+    Normalisation is frozen, as in the paper: its statistics are those of a sample of images, taken
+    once by `calibrate`. An image's embedding then depends on no other image.
+
+    Args:
+        shape: Channels, height and width of an image.
+        channels: Filters of each layer.
+        layers: How many layers; each halves the image, as long as there is something to halve.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], *, channels: int, layers: int) -> None:
+        super().__init__()
+        depth, height, width = shape
+        blocks = []
+        for _ in range(layers):
+            pool = min(height, width) >= 2
+            blocks.append(_Block(depth, channels, pool=pool))
+            depth = channels
+            if pool:
+                height, width = height // 2, width // 2
+        self.blocks = nn.ModuleList(blocks)
+        self.features = depth * height * width
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Embeds images (..., channels, height, width) as (..., features)."""
+        parts = [self._embed(part) for part in _as_batch(X).split(PART)]
+        return torch.cat(parts).view(*X.shape[:-3], self.features)
+
+    def _embed(self, e: Tensor) -> Tensor:
+        for block in self.blocks:
+            e = block(e)
+        return e.flatten(1)
+
+    @torch.no_grad()
+    def calibrate(self, X: Tensor) -> None:
+        """Takes the statistics that every layer normalises by from images (..., C, H, W)."""
+        e = _as_batch(X)
+        for block in self.blocks:
+            assert isinstance(block, _Block)
+            block.calibrate(e)
+            e = block(e)
+
+
+def _as_batch(X: Tensor) -> Tensor:
+    # Channels last: filters are then applied in half the time.
+    return X.flatten(0, -4).contiguous(memory_format=torch.channels_last)
+
+
+class _Block(nn.Module):
+    """One layer. Frozen normalisation is a linear map, so it is folded into the filters."""
+
+    mean: Tensor  # (channels,)
+    variance: Tensor  # (channels,)
+
+    def __init__(self, inputs: int, channels: int, *, pool: bool) -> None:
+        super().__init__()
+        self.pool = pool
+        self.filters = nn.Parameter(torch.empty(channels, inputs, 3, 3))
+        nn.init.kaiming_normal_(self.filters, nonlinearity="relu")
+        self.scale = nn.Parameter(torch.ones(channels))
+        self.shift = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("variance", torch.ones(channels))
+
+    def forward(self, e: Tensor) -> Tensor:
+        scale = self.scale * (self.variance + 1e-5).rsqrt()
+        filters = self.filters * scale[:, None, None, None]
+        e = conv2d(e, filters, self.shift - self.mean * scale, padding=1)
+        # The largest of four, then ReLU, is ReLU, then the largest: with a quarter of the work.
+        return relu(max_pool2d(e, 2) if self.pool else e)
+
+    def calibrate(self, e: Tensor) -> None:
+        e = conv2d(e, self.filters, padding=1)
+        self.mean.copy_(e.mean(dim=(0, 2, 3)))
+        self.variance.copy_(e.var(dim=(0, 2, 3), correction=0))
