@@ -39,7 +39,7 @@ def filter_normalised(
     Returns:
         A Gaussian direction by name, each filter as long as that of the parameters.
     """
-    return {name: _direction(value, generator) for name, value in parameters.items()}
+    return {name: _direction(value.detach(), generator) for name, value in parameters.items()}
 
 
 def _direction(value: Tensor, generator: torch.Generator) -> Tensor:
@@ -50,8 +50,8 @@ def _direction(value: Tensor, generator: torch.Generator) -> Tensor:
     d = torch.randn(value.shape, generator=generator, dtype=value.dtype, device=generator.device)
     d = d.to(value.device)
     rest = tuple(range(1, value.ndim))
-    lengths = value.detach().norm(dim=rest, keepdim=True)  # (filters, 1, ...)
-    return d * lengths / d.norm(dim=rest, keepdim=True)
+    lengths, drawn = (torch.linalg.vector_norm(t, dim=rest, keepdim=True) for t in (value, d))
+    return d * (lengths / drawn)  # lengths: (filters, 1, ...)
 
 
 @torch.no_grad()
