@@ -51,7 +51,8 @@ def _direction(value: Tensor, generator: torch.Generator) -> Tensor:
     d = d.to(value.device)
     rest = tuple(range(1, value.ndim))
     lengths, drawn = (torch.linalg.vector_norm(t, dim=rest, keepdim=True) for t in (value, d))
-    return d * (lengths / drawn)  # lengths: (filters, 1, ...)
+    scale: Tensor = lengths / drawn  # (filters, 1, ...)
+    return d * scale
 
 
 @torch.no_grad()
@@ -95,7 +96,8 @@ def surface(
     plane = torch.cartesian_prod(steps, steps)  # (size * size, 2)
     parts = [_measured(template, measure, directions, part) for part in plane.split(chunk)]
     values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return Surface(steps, steps, {n: v.unflatten(0, (size, size)) for n, v in values.items()})
+    planes = {name: value.unflatten(0, (size, size)) for name, value in values.items()}
+    return Surface(steps, steps.clone(), planes)
 
 
 def _measured(

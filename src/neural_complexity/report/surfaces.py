@@ -120,9 +120,9 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
             Figure(
                 save(draw_contours(alpha, beta, tasks, HEADS), folder, "contours"),
                 "Visualization of loss surfaces",
-                "One task per row. Losses share one scale, gap and NC another; both stop where "
-                f"{SEEN:.0%} of the plane is below. Cross: the learner. Circle: the lowest point "
-                "of the panel.",
+                "One task per row. Losses share one scale, which ends where "
+                f"{SEEN:.0%} of the plane is below; gap and NC share another, cut off on both "
+                "sides. Cross: the learner. Circle: the lowest point of the panel.",
             )
         ]
         for head in HEADS:
@@ -130,8 +130,8 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
                 Figure(
                     save(draw_surfaces(alpha, beta, tasks[0], head), folder, f"surfaces-{head}"),
                     f"Loss surfaces in three dimensions, {head} head",
-                    "The first task, arranged as in the paper's appendix. Dot: the learner. "
-                    f"Surfaces are cut off where {SEEN:.0%} of the plane is below.",
+                    "The first task, arranged as in the paper's appendix, with the scales of the "
+                    "contours: what is beyond them is cut off. Dot: the learner.",
                 )
             )
         return drawn
@@ -171,7 +171,7 @@ def draw_contours(
         heads: The NCs, as the names of planes have them.
     """
     panels = _panels(heads)
-    canvas = Canvas(figsize=(1.7 * len(panels), 0.8 + 1.6 * len(tasks)), layout="constrained")
+    canvas = Canvas(figsize=(1.7 * len(panels), 0.8 + 1.45 * len(tasks)), layout="constrained")
     axes = canvas.subplots(len(tasks), len(panels), sharex=True, sharey=True, squeeze=False)
     for i, planes in enumerate(tasks):
         scales = _scales(planes)
@@ -214,7 +214,7 @@ def draw_surfaces(alpha: Plane, beta: Plane, planes: dict[str, Plane], head: str
         head: Whose NC to draw.
     """
     canvas = Canvas(figsize=(10.5, 7.0))
-    edges = {"left": 0.0, "right": 0.95, "bottom": 0.04, "top": 0.95, "hspace": 0.5}
+    edges = {"left": 0.0, "right": 0.95, "bottom": 0.05, "top": 0.95, "hspace": 0.5}
     grid = canvas.add_gridspec(4, 3, wspace=0.1, **edges)
     places = {
         "train loss": grid[1:3, 0],
