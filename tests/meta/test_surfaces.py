@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 import torch
@@ -6,27 +7,33 @@ from torch import Tensor
 
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.surface import surface
+from neural_complexity.losses import squared_error
 from neural_complexity.meta.surfaces import _expanded, gap_measure
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import gap, take_snapshot
 from neural_complexity.task import Task
 
+HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
 
-@pytest.mark.parametrize("head", ["posterior", "direct"])
-def test_in_the_centre_are_the_learners_own_losses(head: str, task: Task, recipe: Recipe) -> None:
-    nc = NeuralComplexity.for_tasks(task, head=head, width=8)
+
+def test_in_the_centre_are_the_learners_own_losses(task: Task, recipe: Recipe) -> None:
+    networks: dict[str, NeuralComplexity] = {}
+    for head in HEADS:
+        networks[head] = NeuralComplexity.for_tasks(task, head=head, width=8)
+    loss = recipe.loss
     h = recipe.train(task, stream(0, "learners"))
     snapshot = take_snapshot(h, task)
     own = {
-        "train loss": nc.loss(snapshot.H_tr, task.Y_tr).mean(dim=1),
-        "test loss": nc.loss(snapshot.H_te, task.Y_te).mean(dim=1),
-        "gap": gap(nc.loss, snapshot, task.Y_te),
-        "NC": nc.predict(*snapshot.tensors()),
+        "train loss": loss(snapshot.H_tr, task.Y_tr).mean(dim=1),
+        "test loss": loss(snapshot.H_te, task.Y_te).mean(dim=1),
+        "gap": gap(loss, snapshot, task.Y_te),
     }
-    own["regularized loss"] = own["train loss"] + own["NC"]
+    for head, nc in networks.items():
+        own[f"NC, {head}"] = nc.predict(*snapshot.tensors())
+        own[f"regularized loss, {head}"] = own["train loss"] + own[f"NC, {head}"]
     for b in range(2):
-        measure = gap_measure(nc, task[b : b + 1])
+        measure = gap_measure(networks, task[b : b + 1], loss=loss)
         values = surface(h.one(b), measure, generator=stream(b), size=3, chunk=4).values
         assert set(values) == set(own)
         for name, value in values.items():
@@ -34,13 +41,32 @@ def test_in_the_centre_are_the_learners_own_losses(head: str, task: Task, recipe
             assert value.std() > 0
 
 
+def test_the_task_is_encoded_once_for_the_whole_plane(
+    task: Task, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nc = NeuralComplexity.for_tasks(task, width=8)
+    seen = []
+    encode = nc.encode
+
+    def counted(X_tr: Tensor, Y_tr: Tensor, X_te: Tensor) -> Context:
+        seen.append(len(X_tr))
+        return encode(X_tr, Y_tr, X_te)
+
+    monkeypatch.setattr(nc, "encode", counted)
+    h = recipe.train(task[:1], stream(0, "learners")).one(0)
+    measure = gap_measure({"nc": nc}, task[:1], loss=recipe.loss)
+    surface(h, measure, generator=stream(0), size=3, chunk=2)
+    assert seen == [1]
+
+
 def test_only_the_one_task_of_the_learner_is_taken(task: Task) -> None:
     nc = NeuralComplexity.for_tasks(task, width=8)
     with pytest.raises(ValueError, match="task must be one task, got 6"):
-        gap_measure(nc, task)
+        gap_measure({"nc": nc}, task, loss=squared_error)
     wide = task.X_tr[:1].expand(-1, -1, 2)
+    fits_not = Task(wide, task.Y_tr[:1], wide, task.Y_tr[:1])
     with pytest.raises(ValueError, match="X_tr must be"):
-        gap_measure(nc, Task(wide, task.Y_tr[:1], wide, task.Y_tr[:1]))
+        gap_measure({"nc": nc}, fits_not, loss=squared_error)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.learners.surface import surface
+from neural_complexity.learners.surface import Measure, surface
 from neural_complexity.meta.evaluate import usable_tasks
 from neural_complexity.meta.scores import (
     correlation,
@@ -38,7 +38,6 @@ __all__ = ["ALL", "NAME", "PRESETS", "SHOWN", "Config", "cpu", "paper", "run", "
 NAME = "surfaces"
 SHOWN = 3  # tasks with rows of their own, and drawn
 ALL = "all tasks"
-OF_NC = ("NC", "regularized loss")  # what differs between NCs; all else is the learner's own
 WITH_GAP, WITH_TEST = "correlation of NC with gap", "correlation of objective with test loss"
 
 
@@ -104,18 +103,14 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     family, recipe, networks = _setup(config)
     task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
     task = task.to(config.device)
-    pieces = Pieces(1 + len(task) * len(networks), config, folder, tell)
+    pieces = Pieces(1 + len(task), config, folder, tell)
     state = pieces.do("learners", lambda: _train(config, recipe, task))
     h = BatchedLearner(recipe.make(), state).to(config.device)
-    planes: dict[str, Tensor] = {}
-    for head, nc in networks.items():
-        found = [
-            pieces.do(f"task {b + 1}, {head}", partial(_measure, config, h, nc, task, b))
-            for b in range(len(task))
-        ]
-        for name in found[0]:
-            key = f"{name}, {head}" if name in OF_NC else name
-            planes[key] = torch.stack([plane[name] for plane in found])  # (B, size, size)
+    found = []
+    for b in range(len(task)):
+        measure = gap_measure(networks, task[b : b + 1], loss=recipe.loss)
+        found.append(pieces.do(f"task {b + 1}", partial(_measure, config, h, b, measure)))
+    planes = {name: torch.stack([plane[name] for plane in found]) for name in found[0]}
     kept = usable_tasks(plane.flatten(1).isfinite().all(dim=1) for plane in planes.values())
     planes = {name: plane[kept] for name, plane in planes.items()}
     rows = [score_row(NAME, config.seed, "all", ALL, "diverged tasks", count(~kept))]
@@ -128,13 +123,11 @@ def _train(config: Config, recipe: Recipe, task: Task) -> dict[str, Tensor]:
     return recipe.train(task, stream(config.seed, "learners")).state()
 
 
-def _measure(
-    config: Config, h: BatchedLearner, nc: NeuralComplexity, task: Task, b: int
-) -> dict[str, Tensor]:
-    """Measures the plane around learner b; its directions are the same for every NC."""
+def _measure(config: Config, h: BatchedLearner, b: int, measure: Measure) -> dict[str, Tensor]:
+    """Measures the plane around learner b."""
     found = surface(
         h.one(b),
-        gap_measure(nc, task[b : b + 1]),
+        measure,
         generator=stream(config.seed, "directions", b),
         size=config.size,
         radius=config.radius,

@@ -63,7 +63,7 @@ def surface(
     generator: torch.Generator,
     size: int = 25,
     radius: float = 1.0,
-    chunk: int = 128,
+    chunk: int = 64,
 ) -> Surface:
     """Measures a module over a plane of two random filter-normalised directions.
 
