@@ -10,6 +10,7 @@ from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import read_rows, write_rows
 from neural_complexity.experiments.surfaces import (
     ALL,
+    AT_EDGE,
     PRESETS,
     SHOWN,
     WITH_GAP,
@@ -86,6 +87,8 @@ def test_the_rows_are_those_of_the_planes(outcome: Outcome) -> None:
         for head in HEADS:
             method, objective = f"NC {head}", planes[f"regularized loss, {head}"][b]
             at = objective.argmin()
+            edge = 0 in divmod(int(at), smoke().size) or 10 in divmod(int(at), smoke().size)
+            assert value(outcome, method, setting, AT_EDGE) == edge
             assert value(outcome, method, setting, "test loss") == test.flatten()[at]
             for metric, first, second in (
                 (WITH_TEST, objective, test),

@@ -29,9 +29,9 @@ def test_in_the_centre_are_the_learners_own_losses(task: Task, recipe: Recipe) -
         "test loss": loss(snapshot.H_te, task.Y_te).mean(dim=1),
         "gap": gap(loss, snapshot, task.Y_te),
     }
-    for head, nc in networks.items():
-        own[f"NC, {head}"] = nc.predict(*snapshot.tensors())
-        own[f"regularized loss, {head}"] = own["train loss"] + own[f"NC, {head}"]
+    for name, nc in networks.items():
+        own[f"NC, {name}"] = nc.predict(*snapshot.tensors())
+        own[f"regularized loss, {name}"] = own["train loss"] + own[f"NC, {name}"]
     for b in range(2):
         measure = gap_measure(networks, task[b : b + 1], loss=loss)
         values = surface(h.one(b), measure, generator=stream(b), size=3, chunk=4).values

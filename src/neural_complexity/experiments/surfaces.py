@@ -38,6 +38,7 @@ __all__ = ["ALL", "NAME", "PRESETS", "SHOWN", "Config", "cpu", "paper", "run", "
 NAME = "surfaces"
 SHOWN = 3  # tasks with rows of their own, and drawn
 ALL = "all tasks"
+AT_LEARNER, AT_EDGE = "train loss lowest at the learner", "at the edge"
 WITH_GAP, WITH_TEST = "correlation of NC with gap", "correlation of objective with test loss"
 
 
@@ -144,16 +145,20 @@ def _rows(config: Config, planes: dict[str, Tensor], heads: list[str]) -> list[R
     none, best = test[:, centre], test.amin(dim=1)  # (B,)
     scores = {
         ("none", "test loss"): none,
+        ("none", AT_LEARNER): (points["train loss"].argmin(dim=1) == centre).double(),
         ("none", WITH_TEST): correlation(points["train loss"], test),
         ("oracle", "test loss"): best,
         ("oracle", "change"): best - none,
+        ("oracle", AT_EDGE): _at_edge(test.argmin(dim=1), config.size),
     }
     shares = []
     for head in heads:
         method, objective = f"NC {head}", points[f"regularized loss, {head}"]
-        ours = test.gather(1, objective.argmin(dim=1, keepdim=True)).squeeze(1)  # (B,)
+        lowest = objective.argmin(dim=1)  # (B,)
+        ours = test.gather(1, lowest.unsqueeze(1)).squeeze(1)  # (B,)
         scores[method, "test loss"] = ours
         scores[method, "change"] = ours - none
+        scores[method, AT_EDGE] = _at_edge(lowest, config.size)
         scores[method, WITH_TEST] = correlation(objective, test)
         scores[method, WITH_GAP] = correlation(points[f"NC, {head}"], points["gap"])
         share = estimate(share_of_oracle, none, ours, best)
@@ -164,3 +169,9 @@ def _rows(config: Config, planes: dict[str, Tensor], heads: list[str]) -> list[R
         for b, value in enumerate(values[:SHOWN].split(1), start=1):
             rows.append(row(method, f"task {b}", metric, estimate_mean(value)))
     return rows + shares
+
+
+def _at_edge(points: Tensor, size: int) -> Tensor:
+    """Tells which points of a plane are at its edge, as 0 and 1: there a larger one goes on."""
+    rows, columns = points // size, points % size
+    return torch.stack([rows, columns]).remainder(size - 1).eq(0).any(dim=0).double()

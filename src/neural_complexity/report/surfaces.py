@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
-from neural_complexity.experiments.surfaces import ALL, WITH_GAP, WITH_TEST
+from neural_complexity.experiments.surfaces import ALL, AT_EDGE, AT_LEARNER, WITH_GAP, WITH_TEST
 from neural_complexity.report.drawing import COLORS, STYLE, save
 from neural_complexity.report.page import Figure
 from neural_complexity.report.tables import Table, find, show
@@ -61,7 +61,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def _summary(rows: list[Row]) -> Table:
-    metrics = ("test loss", "change", "share of oracle", WITH_TEST, WITH_GAP)
+    metrics = ("test loss", "change", "share of oracle", AT_EDGE, WITH_TEST, WITH_GAP)
     lines = []
     for method in METHODS:
         found = [show(find(rows, method, ALL, metric), 3) for metric in metrics]
@@ -70,11 +70,14 @@ def _summary(rows: list[Row]) -> Table:
     lost = next(row.value for row in rows if row.metric == "diverged tasks")
     return Table(
         f"Where each objective is lowest on the plane, {n:,} tasks",
-        ("lowest point of", *metrics),
+        ("lowest point of the objective", *metrics),
         tuple(lines),
         "Mean over tasks ± 95 % interval. Change: of the test loss, against the learner's own. "
-        "Correlations are over the points of each plane. Share of oracle: of the change that the "
-        f"plane allows. Tasks left out because something was not finite: {lost:.0f}.",
+        "Share of oracle: of the change that the plane allows. At the edge: share of tasks whose "
+        "lowest point is there, so that it may be still lower outside. Correlations are over the "
+        "points of each plane. The train loss is lowest at the learner itself in "
+        f"{_percent(find(rows, 'none', ALL, AT_LEARNER))} of tasks. Tasks left out because "
+        f"something was not finite: {lost:.0f}.",
     )
 
 
@@ -101,12 +104,16 @@ def _tasks(rows: list[Row]) -> Table:
     )
 
 
+def _percent(row: Row | None) -> str:
+    return "" if row is None else f"{100 * row.value:.0f} %"
+
+
 def _objective(method: str) -> str:
     if method == "none":
-        return "train loss (the learner)"
+        return "the learner (train loss)"
     if method == "oracle":
-        return "test loss (oracle)"
-    return f"train loss + {method}"
+        return "oracle (test loss)"
+    return f"{method} (train loss + NC)"
 
 
 def figures(outcome: Outcome, folder: Path) -> list[Figure]:
