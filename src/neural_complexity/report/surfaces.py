@@ -163,7 +163,7 @@ def _scales(planes: dict[str, Plane]) -> tuple[Scale, Scale]:
     losses = [planes["train loss"], planes["test loss"]]
     low, high = min(p.min() for p in losses), max(np.quantile(p, SEEN) for p in losses)
     gap = np.quantile(planes["gap"], [1 - SEEN_GAP, SEEN_GAP])
-    return Scale(Normalize(low, high), "viridis"), Scale(Normalize(*gap), "magma")
+    return Scale(Normalize(low, high), "viridis"), Scale(Normalize(*gap), "plasma")
 
 
 def draw_contours(
