@@ -24,7 +24,17 @@ from neural_complexity.report.tables import to_markdown, to_rich
 __all__ = ["main"]
 
 # Each has a module of this name in `experiments` and in `report`, imported when it is asked for.
-EXPERIMENTS = ("sinusoid", "regularizers", "ood", "simple", "maml", "curves", "search", "harm")
+EXPERIMENTS = (
+    "sinusoid",
+    "regularizers",
+    "ood",
+    "simple",
+    "maml",
+    "curves",
+    "search",
+    "harm",
+    "surfaces",
+)
 DEFAULT_PRESET = "cpu"
 
 

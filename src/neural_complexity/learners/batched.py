@@ -1,6 +1,7 @@
 """B copies of any module, with parameters of their own, run as one."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -229,6 +230,18 @@ class BatchedLearner(nn.Module):
             isinstance(module, MODAL) or not type(module).__module__.startswith("torch.nn.")
             for module in self.__dict__["template"].modules()
         )
+
+    def one(self, b: int) -> nn.Module:
+        """Takes learner b out: a module of its own, with a copy of its parameters and buffers.
+
+        It maps (points, D) to (points, C), in the mode that all learners are in.
+        """
+        module: nn.Module = deepcopy(self.__dict__["template"])
+        state = self.state()
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            own = state[name][b].detach()
+            tensor.data = own.clone(memory_format=torch.contiguous_format)
+        return module
 
     def placed(self) -> "PlacedLearner":
         """Gives the learners as values that gradients can flow through."""

@@ -1,0 +1,131 @@
+"""Losses over a plane of parameters around one trained module (Li et al., 2018)."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from neural_complexity.learners.batched import PlacedLearner
+
+__all__ = ["Measure", "Surface", "filter_normalised", "surface"]
+
+Measure = Callable[[PlacedLearner], dict[str, Tensor]]  # of K learners: named values, (K,) each
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Values of learners at theta + alpha d1 + beta d2."""
+
+    alpha: Tensor  # (size,)
+    beta: Tensor  # (size,)
+    values: dict[str, Tensor]  # by name, (size, size): alpha down, beta across
+
+
+def filter_normalised(
+    parameters: dict[str, Tensor], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Draws a direction in which every filter moves as far as it is long.
+
+    Networks with ReLUs do the same when one layer is doubled and the next is halved, so a step of
+    fixed length means nothing by itself; relative to each filter it does.
+
+    Args:
+        parameters: Of one module, by name. The filters of a parameter are its slices along the
+            first axis: the output units of linear layers and convolutions.
+        generator: The source of randomness.
+
+    Returns:
+        A Gaussian direction by name, each filter as long as that of the parameters.
+    """
+    return {name: _direction(value.detach(), generator) for name, value in parameters.items()}
+
+
+def _direction(value: Tensor, generator: torch.Generator) -> Tensor:
+    # Biases and the scales of normalisation have no filters: each number would be one, and move by
+    # plus or minus its own size. They stay where they are, as in the figures of Li et al.
+    if value.ndim < 2:
+        return torch.zeros_like(value)
+    d = torch.randn(value.shape, generator=generator, dtype=value.dtype, device=generator.device)
+    d = d.to(value.device)
+    rest = tuple(range(1, value.ndim))
+    lengths, drawn = (torch.linalg.vector_norm(t, dim=rest, keepdim=True) for t in (value, d))
+    scale: Tensor = lengths / drawn  # (filters, 1, ...)
+    return d * scale
+
+
+@torch.no_grad()
+def surface(
+    h: nn.Module,
+    measure: Measure,
+    *,
+    generator: torch.Generator,
+    size: int = 25,
+    radius: float = 1.0,
+    chunk: int = 64,
+) -> Surface:
+    """Measures a module over a plane of two random filter-normalised directions.
+
+    Args:
+        h: Any trained module; it stays as it is. One of B learners is `BatchedLearner.one(b)`.
+        measure: Sees K copies of the module at K points of the plane, in evaluation mode: maps
+            them to named values, (K,) each. The copies map inputs (K, points, D) to predictions
+            (K, points, C); inputs that all of them share are best expanded, not copied.
+        generator: Draws the directions.
+        size: Points along each direction. With an odd number the module itself is in the centre.
+        radius: How far the plane reaches, in lengths of the filters.
+        chunk: Copies at a time: bounds memory.
+
+    Raises:
+        ValueError: If a size does not fit, no parameter has filters, or the measure does not give
+            one value per copy.
+    """
+    for name, number, least in (("size", size, 2), ("chunk", chunk, 1)):
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}")
+    if not radius > 0:
+        raise ValueError(f"radius must be positive, got {radius}")
+    template = deepcopy(h).eval()  # a mixture of modes could not be put back otherwise
+    theta = {name: p.detach() for name, p in template.named_parameters()}
+    if all(value.ndim < 2 for value in theta.values()):
+        raise ValueError("h must have a parameter with filters, got none with two axes or more")
+    directions = [filter_normalised(theta, generator) for _ in range(2)]
+    # Not linspace: the centre is to be zero exactly.
+    steps = (torch.arange(size) - (size - 1) / 2) * (2 * radius / (size - 1))  # (size,)
+    plane = torch.cartesian_prod(steps, steps)  # (size * size, 2)
+    parts = [_measured(template, measure, directions, part) for part in plane.split(chunk)]
+    values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    planes = {name: value.unflatten(0, (size, size)) for name, value in values.items()}
+    return Surface(steps, steps.clone(), planes)
+
+
+def _measured(
+    template: nn.Module, measure: Measure, directions: list[dict[str, Tensor]], where: Tensor
+) -> dict[str, Tensor]:
+    """Measures the module at some points of the plane, (K, 2)."""
+    values = measure(_copies(template, directions, where))
+    for name, value in values.items():
+        if value.shape != (len(where),):
+            raise ValueError(
+                f"the measure must give one value per copy, got shape {tuple(value.shape)} for "
+                f"{len(where)} copies as {name}"
+            )
+    return values
+
+
+def _copies(
+    template: nn.Module, directions: list[dict[str, Tensor]], where: Tensor
+) -> PlacedLearner:
+    """Places copies of the module at some points of the plane, (K, 2); buffers never move."""
+    K = len(where)
+    values = {n: b.expand(K, *b.shape) for n, b in template.named_buffers()}
+    parameters = dict(template.named_parameters())
+    for name, value in parameters.items():
+        values[name] = value.expand(K, *value.shape)
+        if value.ndim < 2:
+            continue
+        for direction, step in zip(directions, where.to(value).unbind(dim=1), strict=True):
+            along = step.view(K, *[1] * value.ndim) * direction[name]  # (K, ...)
+            values[name] = values[name] + along
+    return PlacedLearner(template, values, tuple(parameters))
