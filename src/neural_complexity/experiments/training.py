@@ -18,9 +18,10 @@ from neural_complexity.meta.session import Moment, Resume, Stop, Watch, meta_tra
 from neural_complexity.meta.train import MetaLearner, Supervision
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
-from neural_complexity.task import TaskFamily
+from neural_complexity.task import IndexedFamily, TaskFamily
 
 __all__ = [
+    "Head",
     "Training",
     "ours",
     "tell_moments",
@@ -30,7 +31,7 @@ __all__ = [
     "validation_r2",
 ]
 
-VALIDATION_TASKS = 512
+Head = Literal["posterior", "direct"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +78,12 @@ class Training:
     """Whether each learner draws its own weight below the scheduled one."""
     capacity: int = 1_000_000
     """Rows of the memory bank (the paper does not say)."""
+    validation_tasks: int = 512
+    """Other tasks, on whose learners NC is scored on its way."""
 
     def __post_init__(self) -> None:
         positive = ("encoder_layers", "decoder_layers", "iterations", "updates", "tasks", "batch")
-        for name in (*positive, "capacity"):
+        for name in (*positive, "capacity", "validation_tasks"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("warmup", "ramp"):
@@ -94,6 +97,19 @@ class Training:
             raise ValueError(
                 f"width must be a multiple of heads, got width={self.width}, heads={self.heads}"
             )
+
+    def architecture(self, head: Head) -> dict[str, Any]:
+        """Gives NC's arguments for a head."""
+        names = ["width", "heads", "encoder_layers", "decoder_layers", "query_skip"]
+        names += ["observed_loss", "scale_by_width"]
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "head": head, "pool_first": self.pool_first and head == "direct"}
+
+    def learning(self) -> dict[str, Any]:
+        """Gives the meta-learner's arguments."""
+        names = ["iterations", "updates", "batch", "tasks", "lr", "warmup", "decay", "ramp"]
+        names += ["spread_weights", "capacity", "supervision", "belief_weight"]
+        return {name: getattr(self, name) for name in names}
 
 
 def ours(**sizes: Any) -> Training:
@@ -121,10 +137,10 @@ def ours(**sizes: Any) -> Training:
 
 
 def validation_learners(
-    family: TaskFamily, recipe: Recipe, *, seed: int, device: str
+    family: TaskFamily, recipe: Recipe, *, tasks: int = 512, seed: int, device: str
 ) -> Trajectory:
     """Trains the held-out learners on which NC is scored on its way."""
-    task = family.sample(VALIDATION_TASKS, stream(seed, "validation tasks")).to(device)
+    task = family.sample(tasks, stream(seed, "validation tasks")).to(device)
     return follow(recipe, task, seed=seed)
 
 
@@ -151,7 +167,7 @@ def tell_moments(tell: Tell | None, stage: str) -> Watch:
 
 def train_nc(
     training: Training,
-    head: Literal["posterior", "direct"],
+    head: Head,
     family: TaskFamily,
     recipe: Recipe,
     *,
@@ -185,21 +201,13 @@ def train_nc(
     Raises:
         ValueError: If `start` has another architecture than the settings.
     """
-    example = family.sample(4096, stream(seed, "units"))
+    # Images have many pixels each: fewer tasks tell their units just as well.
+    by_number = isinstance(family, IndexedFamily)
+    example = family.sample(128 if by_number else 4096, stream(seed, "units"))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream(seed, "weights", head).initial_seed())
         nc = NeuralComplexity.for_tasks(
-            example,
-            head=head,
-            loss=recipe.loss.name,
-            width=training.width,
-            heads=training.heads,
-            encoder_layers=training.encoder_layers,
-            decoder_layers=training.decoder_layers,
-            query_skip=training.query_skip,
-            observed_loss=training.observed_loss,
-            pool_first=training.pool_first and head == "direct",
-            scale_by_width=training.scale_by_width,
+            example, loss=recipe.loss.name, **training.architecture(head)
         ).to(device)
     if start is not None:
         if start.architecture != nc.architecture:
@@ -216,21 +224,10 @@ def train_nc(
             family,
             recipe,
             seed=seed,
-            iterations=training.iterations,
-            updates=training.updates,
-            batch=training.batch,
-            tasks=training.tasks,
-            lr=training.lr,
-            warmup=training.warmup,
-            decay=training.decay,
-            ramp=training.ramp,
-            spread_weights=training.spread_weights,
-            capacity=training.capacity,
-            supervision=training.supervision,
-            belief_weight=training.belief_weight,
             bank_folder=bank,
             keep=save_every,
             resume=resume,
+            **training.learning(),
         )
 
     history = meta_train(
@@ -248,7 +245,7 @@ def train_nc(
 
 def train_validated(
     training: Training,
-    head: Literal["posterior", "direct"],
+    head: Head,
     family: TaskFamily,
     recipe: Recipe,
     *,
@@ -276,7 +273,9 @@ def train_validated(
     Returns:
         NC and its scores on the way.
     """
-    learners = validation_learners(family, recipe, seed=seed, device=device)
+    learners = validation_learners(
+        family, recipe, tasks=training.validation_tasks, seed=seed, device=device
+    )
     return train_nc(
         training,
         head,

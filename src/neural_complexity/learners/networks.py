@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import prod
 
 from torch import nn
 
-__all__ = ["mlp"]
+__all__ = ["image_cnn", "image_mlp", "mlp"]
 
 
 def mlp(
@@ -32,3 +33,30 @@ def mlp(
         if noise is not None:
             layers.append(noise(size_out))
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+
+
+def image_mlp(shape: Sequence[int], hidden: Sequence[int], classes: int) -> nn.Sequential:
+    """Builds a multilayer perceptron that sees the pixels of an image as one vector.
+
+    Args:
+        shape: Channels, height and width.
+        hidden: The width of each hidden layer.
+        classes: Classes, C.
+    """
+    return nn.Sequential(nn.Flatten(), *mlp(prod(shape), hidden, classes))
+
+
+def image_cnn(shape: Sequence[int], channels: Sequence[int], classes: int) -> nn.Sequential:
+    """Builds a convolutional network whose layers halve the image by their stride.
+
+    Args:
+        shape: Channels, height and width.
+        channels: The filters of each layer.
+        classes: Classes, C.
+    """
+    depth, height, width = shape
+    layers: list[nn.Module] = []
+    for filters in channels:
+        layers += [nn.Conv2d(depth, filters, 3, stride=2, padding=1), nn.ReLU()]
+        depth, height, width = filters, (height + 1) // 2, (width + 1) // 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * width, classes))
