@@ -93,6 +93,11 @@ class TaskFamily(Protocol):
 class IndexedFamily(TaskFamily, Protocol):
     """A family whose inputs stand in one store, so that a number says which one is meant."""
 
+    @property
+    def inputs(self) -> int:
+        """How many inputs the store holds; their numbers start at 0."""
+        ...
+
     def draw(self, batch: int, generator: torch.Generator) -> Task:
         """Draws tasks as `sample` does, with numbers, (B, M) and (B, N), in the place of inputs."""
         ...

@@ -23,9 +23,16 @@ class Believer(NeuralComplexity):
         super().__init__(1, 1, width=8)
         self.mean = mean
 
-    def encode(self, X_tr: torch.Tensor, Y_tr: torch.Tensor, X_te: torch.Tensor) -> Context:
-        assert len(X_tr) == len(X_te)
-        mean = self.mean(X_te)
+    def context(
+        self,
+        E_tr: torch.Tensor,
+        Y_tr: torch.Tensor,
+        E_te: torch.Tensor,
+        *,
+        classes: int | None = None,
+    ) -> Context:
+        assert len(E_tr) == len(E_te)
+        mean = self.mean(E_te)  # its units are those of the inputs
         return Context(Y_tr, Gaussian(mean, torch.full_like(mean, 0.5)))
 
 

@@ -1,11 +1,13 @@
 """Letting learners loose, regularized by the current NC, and remembering what they did."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.memory import MemoryBank
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
@@ -25,6 +27,7 @@ def collect(
     spread_weights: bool,
     seed: int,
     index: int,
+    encode: Callable[[Task], Context] | None = None,
 ) -> None:
     """Trains learners on new tasks and stores every one of their steps.
 
@@ -41,6 +44,7 @@ def collect(
             fully regularized learners alone would make NC forget plain ones.
         seed: The run's seed.
         index: Which collection of the run this is.
+        encode: Does `nc.encode` on tasks as the bank keeps them, where that is cheaper.
     """
     device = nc.x_mean.device
     kept, task = draw(family, tasks, stream(seed, "collect tasks", index))
@@ -59,12 +63,16 @@ def collect(
         else:
             bank.add(snapshot, task.Y_te)
 
+    regularizer = None
+    if weight:
+        with torch.no_grad():
+            context = None if encode is None else encode(kept.to(device))
+        weights = weights.to(device)
+        regularizer = nc_penalty(nc, task, weight=weights, safeguard=False, context=context)
     recipe.train(
         task,
         stream(seed, "collect learners", index),
-        regularizer=nc_penalty(nc, task, weight=weights.to(device), safeguard=False)
-        if weight
-        else None,
+        regularizer=regularizer,
         observe=remember,
     )
     if by_number:

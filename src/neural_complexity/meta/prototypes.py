@@ -1,5 +1,6 @@
 """Prototypical networks (Snell et al. 2017): what a user would try instead of NC."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -59,14 +60,14 @@ def nearest_neighbour_logits(E_tr: Tensor, Y_tr: Tensor, E_te: Tensor, *, classe
         One for the class, zero for the others, (B, N, C).
     """
     nearest = _closeness(E_te, E_tr).argmax(dim=-1)  # (B, N)
-    named: Tensor = one_hot(Y_tr.gather(1, nearest), classes).to(E_te.dtype)
-    return named
+    named = one_hot(Y_tr.gather(1, nearest), classes)
+    return torch.zeros_like(E_te[..., :1]) + named
 
 
 def _closeness(Q: Tensor, K: Tensor) -> Tensor:
     """Gives minus half the squared distance over the root of the width, (B, N, M)."""
     half = 0.5 * (Q.square().sum(dim=-1).unsqueeze(-1) + K.square().sum(dim=-1).unsqueeze(-2))
-    return (Q @ K.mT - half) / Q.shape[-1] ** 0.5
+    return (Q @ K.mT - half) / math.sqrt(Q.shape[-1])
 
 
 def train_prototypes(

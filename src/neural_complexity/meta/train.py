@@ -18,7 +18,7 @@ from neural_complexity.meta.hypotheses import make_up
 from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, point_gaps, take_snapshot
-from neural_complexity.task import IndexedFamily, TaskFamily
+from neural_complexity.task import IndexedFamily, Task, TaskFamily
 
 __all__ = ["CRITERIA", "Criterion", "MetaLearner", "Supervision", "lr_factor", "nc_loss"]
 
@@ -152,7 +152,9 @@ class MetaLearner:
         self.ramp, self.spread_weights = ramp, spread_weights
         self.supervision, self.criterion = supervision, criterion
         self.belief_weight, self.made_up, self.run = belief_weight, made_up, run
-        self.adam = torch.optim.Adam(nc.parameters(), lr=lr, fused=True)
+        trained = [p for p in nc.parameters() if p.requires_grad]
+        self.adam = torch.optim.Adam(trained, lr=lr, fused=True)
+        self._numbers = _Numbers(nc, family) if isinstance(family, IndexedFamily) else None
         self.iteration = 0
         self.loss = math.nan  # of the last update
         if resume is None:
@@ -199,6 +201,7 @@ class MetaLearner:
             spread_weights=self.spread_weights,
             seed=self.seed,
             index=self.iteration,
+            encode=self._numbers,
         )
         generator = stream(self.seed, "sample bank", self.iteration)
         for update in range(self.updates):
@@ -221,9 +224,7 @@ class MetaLearner:
             supervision=self.supervision,
             criterion=self.criterion,
             belief_weight=self.belief_weight,
-            context=_encode_once(self.nc, self.family, snapshot)
-            if isinstance(self.family, IndexedFamily)
-            else None,
+            context=None if self._numbers is None else self._numbers(snapshot),
         )
         self.adam.zero_grad()
         loss.backward()
@@ -260,10 +261,28 @@ def _mix(snapshot: Snapshot, Y_te: Tensor, share: float, generator: torch.Genera
     return Snapshot(snapshot.X_tr, snapshot.Y_tr, H_tr, snapshot.X_te, H_te)
 
 
-def _encode_once(nc: NeuralComplexity, family: IndexedFamily, snapshot: Snapshot) -> Context:
-    """Encodes snapshots that hold numbers, embedding each input once however often it occurs."""
-    M = snapshot.X_tr.shape[1]
-    numbers = torch.cat([snapshot.X_tr, snapshot.X_te], dim=1)  # (B, M + N)
-    different, place = numbers.unique(return_inverse=True)
-    E = nc.embed(family.look_up(different))[place]  # (B, M + N, features)
-    return nc.context(E[:, :M], snapshot.Y_tr, E[:, M:], classes=snapshot.H_te.shape[-1])
+class _Numbers:
+    """Encodes tasks that hold numbers, embedding each input once however often it occurs.
+
+    Where NC's image encoder is not trained, each input of the store is embedded once for all.
+    """
+
+    def __init__(self, nc: NeuralComplexity, family: IndexedFamily) -> None:
+        self.nc, self.family, self.table = nc, family, None
+        if nc.image_encoder is not None and not any(
+            p.requires_grad for p in nc.image_encoder.parameters()
+        ):
+            device = nc.x_mean.device
+            with torch.no_grad():
+                every = torch.arange(family.inputs, device=device).split(4096)
+                self.table = torch.cat([nc.embed(family.look_up(part)) for part in every])
+
+    def __call__(self, task: Task | Snapshot) -> Context:
+        M = task.X_tr.shape[1]
+        numbers = torch.cat([task.X_tr, task.X_te], dim=1)  # (B, M + N)
+        if self.table is None:
+            different, place = numbers.unique(return_inverse=True)
+            E = self.nc.embed(self.family.look_up(different))[place]  # (B, M + N, features)
+        else:
+            E = self.table[numbers]
+        return self.nc.context(E[:, :M], task.Y_tr, E[:, M:])

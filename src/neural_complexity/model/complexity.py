@@ -246,9 +246,18 @@ class NeuralComplexity(nn.Module):
             E_te: Embeddings of test inputs, (B, N, features).
             classes: As in `encode`.
         """
-        Y = one_hot(Y_tr, classes or self.outputs).to(E_tr.dtype) if self.labels else self._y(Y_tr)
-        sets = Sets(E_tr, Y, E_te)
+        Y = self.targets(Y_tr, classes=classes)
+        sets = Sets(E_tr, Y if self.labels else self._y(Y), E_te)
         return Context(Y_tr, self._believe(sets) if isinstance(self.head, PosteriorHead) else sets)
+
+    def targets(self, Y: Tensor, *, classes: int | None = None) -> Tensor:
+        """Gives targets as numbers, (B, M, C): labels, (B, M), as ones and zeros.
+
+        Args:
+            Y: Targets or labels.
+            classes: How many classes labels are of; NC's own number if `None`.
+        """
+        return one_hot(Y, classes or self.outputs).to(self.x_mean.dtype) if self.labels else Y
 
     def points(self, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
         """Predicts per test point its loss minus the learner's training loss.

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners.fit import Learner, Regularizer
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -20,6 +20,8 @@ def nc_penalty(
     floor: float | None = None,
     safeguard: bool = True,
     X_unlabelled: Tensor | None = None,
+    classes: int | None = None,
+    context: Context | None = None,
 ) -> Regularizer:
     """Makes the penalty weight * NC(h) for learners of the given tasks.
 
@@ -39,6 +41,8 @@ def nc_penalty(
             keeps quiet.
         X_unlabelled: Inputs to judge h on, (B, N, D), instead of the tasks' own test inputs. With
             them regularizing is inductive, without them transductive.
+        classes: How many classes labels are of, if not as many as NC was made for.
+        context: What `nc.encode` makes of these tasks, if it is at hand; made here if `None`.
 
     Returns:
         A regularizer for `fit`.
@@ -48,7 +52,7 @@ def nc_penalty(
         ValueError: If they do not fit NC or are not finite, or the weight does not fit them.
     """
     X = task.X_te if X_unlabelled is None else X_unlabelled
-    nc.check(X_tr=task.X_tr, Y_tr=task.Y_tr, X_te=X)
+    nc.check(classes=classes, X_tr=task.X_tr, Y_tr=task.Y_tr, X_te=X)
     if isinstance(weight, Tensor) and weight.shape not in ((), (len(task),)):
         raise ValueError(
             f"weight must be one number or one per task, got shape {tuple(weight.shape)} for "
@@ -56,13 +60,15 @@ def nc_penalty(
         )
     if safeguard:
         # Squared, because trust comes from few points: a task that passes by luck passes narrowly.
-        weight = weight * trust(nc, task.X_tr, task.Y_tr).square()
-    with torch.no_grad():
-        context = nc.encode(task.X_tr, task.Y_tr, X)
+        weight = weight * trust(nc, task.X_tr, task.Y_tr, classes=classes).square()
+    if context is None:
+        with torch.no_grad():
+            context = nc.encode(task.X_tr, task.Y_tr, X, classes=classes)
+    known = context
 
     def penalty(h: Learner, snapshot: Snapshot) -> Tensor:
         H = snapshot.H_te if X_unlabelled is None else h(X_unlabelled)
-        predicted_gap = nc.points(context, snapshot.H_tr, H).mean(dim=1)  # (B,)
+        predicted_gap = nc.points(known, snapshot.H_tr, H).mean(dim=1)  # (B,)
         if floor is not None:
             predicted_gap = predicted_gap.clamp(min=floor)
         return weight * predicted_gap

@@ -12,7 +12,9 @@ FOLDS = 10
 BANDWIDTHS = (0.3, 1.0)  # of the smoothers, in standard deviations of the inputs
 
 
-def trust(nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor) -> Tensor:
+def trust(
+    nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor, *, classes: int | None = None
+) -> Tensor:
     """Tests NC on training points that it is not shown, whose targets are known.
 
     The training points are held out in turn, and NC is asked about simple hypotheses made from the
@@ -27,31 +29,41 @@ def trust(nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor) -> Tensor:
 
     Args:
         nc: The gap predictor.
-        X_tr: Training inputs, (B, M, D).
-        Y_tr: Training targets, (B, M, C).
+        X_tr: Training inputs, (B, M, D) or (B, M, channels, height, width).
+        Y_tr: Training targets, (B, M, C), or labels, (B, M).
+        classes: How many classes labels are of, if not as many as NC was made for.
 
     Returns:
         One value from 0 to 1 per task, (B,). Tasks of a single point cannot be tested and get 0.
+
+    Raises:
+        ValueError: Also if targets are labels and no class has two points: then none can be held
+            out.
     """
-    nc.check(X_tr=X_tr, Y_tr=Y_tr)
+    nc.check(classes=classes, X_tr=X_tr, Y_tr=Y_tr)
     B, M = X_tr.shape[:2]
-    if M == 1:
+    tested = X_tr.new_ones(B, M)
+    if nc.labels:
+        X_tr, Y_tr, tested = _spread(X_tr, Y_tr, tested)
+    elif M == 1:
         return X_tr.new_zeros(B)
     shown, held = _folds(M, X_tr.device)  # (folds, points) each
-    X, Y = (t[:, shown].flatten(0, 1) for t in (X_tr, Y_tr))  # (B folds, M - size, ...)
-    X_out, Y_out = (t[:, held].flatten(0, 1) for t in (X_tr, Y_tr))  # (B folds, size, ...)
+    E_tr = nc.embed(X_tr).detach()  # (B, M, features)
+    E, Y = (t[:, shown].flatten(0, 1) for t in (E_tr, Y_tr))  # (B folds, M - size, ...)
+    E_out, Y_out = (t[:, held].flatten(0, 1) for t in (E_tr, Y_tr))  # (B folds, size, ...)
+    counted = tested[:, held].flatten(0, 1).unsqueeze(-1)  # (B folds, size, 1)
     with torch.no_grad():
-        context = nc.encode(X, Y, X_out)
+        context = nc.context(E, Y, E_out, classes=classes)
     error, size = X_tr.new_zeros(B), X_tr.new_zeros(B)
-    for H, guess in _hypotheses(X, Y, X_out):
+    for H, guess in _hypotheses(X_tr, shown, held, nc.targets(Y, classes=classes), nc.labels):
         with torch.enable_grad():
             H_out = guess.detach().requires_grad_()
             loss = nc.loss(H_out, Y_out)  # (B folds, size)
             predicted = nc.points(context, H, H_out)
             (true,) = torch.autograd.grad(loss.sum(), H_out)
             (own,) = torch.autograd.grad(predicted.sum(), H_out)
-        error += (own - true).square().unflatten(0, (B, -1)).flatten(1).sum(dim=1)
-        size += true.square().unflatten(0, (B, -1)).flatten(1).sum(dim=1)
+        error += ((own - true).square() * counted).unflatten(0, (B, -1)).flatten(1).sum(dim=1)
+        size += (true.square() * counted).unflatten(0, (B, -1)).flatten(1).sum(dim=1)
     # Where all hypotheses are right there is nothing to get wrong by more than rounding.
     least = torch.finfo(size.dtype).tiny
     # Targets too large for their squares are no reason to trust.
@@ -68,15 +80,49 @@ def _folds(points: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return everything[~hidden].view(folds, -1), held
 
 
-def _hypotheses(X: Tensor, Y: Tensor, X_out: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Makes predictions at shown and held-out points from the shown ones alone."""
-    mean = Y.mean(dim=1, keepdim=True)
-    made = [(mean.expand_as(Y), mean.expand(-1, X_out.shape[1], -1))]
-    # One point, or equal ones, have no spread: then any two inputs are far apart.
-    scale = X.std(dim=1, keepdim=True, correction=0).clamp(min=torch.finfo(X.dtype).eps)
+def _spread(X: Tensor, Y: Tensor, tested: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Orders points so that a fold takes few of each class, and says which can be held out.
+
+    A point that is the only one of its class cannot: nobody could know its label.
+    """
+    same = Y[:, :, None] == Y[:, None, :]  # (B, M, M)
+    if not (same.sum(dim=2) > 1).any():
+        raise ValueError(
+            "the safeguard must have two training points of some class to test NC on, got one of "
+            "each; without it: safeguard=False"
+        )
+    tested = tested * (same.sum(dim=2) > 1)
+    order = same.tril(diagonal=-1).sum(dim=2).argsort(dim=1, stable=True)  # by rank in its class
+    row = torch.arange(len(Y), device=Y.device)[:, None]
+    return X[row, order], Y[row, order], tested[row, order]
+
+
+def _hypotheses(
+    X_tr: Tensor, shown: Tensor, held: Tensor, T: Tensor, labels: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """Makes predictions at shown and held-out points from the shown ones alone.
+
+    Args:
+        X_tr: All points, (B, M, ...).
+        shown: Numbers of the points shown in each fold, (folds, M - size).
+        held: Numbers of the others, (folds, size).
+        T: Targets of the shown points, (B folds, M - size, C), ones and zeros for labels.
+        labels: Whether predictions are logits.
+    """
+    X, X_out = (X_tr.flatten(2)[:, part].flatten(0, 1) for part in (shown, held))
+    mean = T.mean(dim=1, keepdim=True)
+    made = [(mean.expand_as(T), mean.expand(-1, X_out.shape[1], -1))]
+    # One point, or equal ones, have no spread: then any two inputs are far apart. The pixels of an
+    # image share one, as most of them never change.
+    over = (1, 2) if labels else (1,)
+    scale = X.std(dim=over, keepdim=True, correction=0).clamp(min=torch.finfo(X.dtype).eps)
     A, A_out = X / scale, X_out / scale
     near, near_out = (-0.5 * torch.cdist(P, A).square() for P in (A, A_out))
+    if labels:
+        near, near_out = near / X.shape[-1], near_out / X.shape[-1]
     for width in BANDWIDTHS:
-        smooth, smooth_out = (softmax(n / width**2, dim=-1) @ Y for n in (near, near_out))
+        smooth, smooth_out = (softmax(n / width**2, dim=-1) @ T for n in (near, near_out))
         made.append((smooth, smooth_out))
+    if labels:  # shares of classes become logits; a class that nobody names is still possible
+        made = [((H + 0.01).log(), (guess + 0.01).log()) for H, guess in made]
     return made

@@ -76,6 +76,11 @@ class FewShot:
         M = self.ways * self.shots
         return Task(numbers[:, :M], labels[:, :M], numbers[:, M:], labels[:, M:])
 
+    @property
+    def inputs(self) -> int:
+        """How many images the store holds."""
+        return len(self.images)
+
     def look_up(self, numbers: Tensor) -> Tensor:
         """Gives the images of numbers (B, M), as (B, M, channels, height, width)."""
         return self.images(numbers)
