@@ -89,11 +89,18 @@ def test_held_out_targets_are_not_shown(task: Task) -> None:
     seen: list[tuple[int, int]] = []
 
     class Spy(Believer):
-        def encode(self, X_tr: torch.Tensor, Y_tr: torch.Tensor, X_te: torch.Tensor) -> Context:
-            for shown, held in zip(X_tr, X_te, strict=True):
+        def context(
+            self,
+            E_tr: torch.Tensor,
+            Y_tr: torch.Tensor,
+            E_te: torch.Tensor,
+            *,
+            classes: int | None = None,
+        ) -> Context:
+            for shown, held in zip(E_tr, E_te, strict=True):
                 assert not (shown[:, None, 0] == held[None, :, 0]).any()
-            seen.append((X_tr.shape[1], X_te.shape[1]))
-            return super().encode(X_tr, Y_tr, X_te)
+            seen.append((E_tr.shape[1], E_te.shape[1]))
+            return super().context(E_tr, Y_tr, E_te, classes=classes)
 
     trust(Spy(torch.sin), task.X_tr, task.Y_tr)
     many = Sinusoids(train_points=23).sample(3, stream(0, "x"))

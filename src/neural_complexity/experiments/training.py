@@ -175,6 +175,7 @@ def train_nc(
     device: str,
     validate: Callable[[NeuralComplexity], float],
     start: NeuralComplexity | None = None,
+    images_from: NeuralComplexity | None = None,
     folder: Path | None = None,
     watch: Watch | None = None,
     stop: Stop | None = None,
@@ -191,6 +192,8 @@ def train_nc(
         validate: Scores NC on held-out learners.
         start: A trained NC of the same architecture to go on from, which stays as it is; none if
             `None`.
+        images_from: A trained NC whose image encoder is taken over and stays as it is, so that each
+            image is embedded once; trained with the rest if `None`.
         folder: Where checkpoint and bank are while it runs; in memory if `None`.
         watch: Told after each iteration.
         stop: Asked after each score whether to end early; see `meta_train`.
@@ -216,6 +219,8 @@ def train_nc(
                 f"{nc.architecture}, got {start.architecture}"
             )
         nc.load_state_dict(start.state_dict())
+    if images_from is not None:
+        nc.take_image_encoder(images_from)
     save_every = max(1, training.iterations // 20)
 
     def build(bank: Path | None, resume: Resume | None) -> MetaLearner:
@@ -253,6 +258,7 @@ def train_validated(
     device: str,
     name: str = "",
     start: NeuralComplexity | None = None,
+    images_from: NeuralComplexity | None = None,
     folder: Path | None = None,
     tell: Tell | None = None,
 ) -> tuple[NeuralComplexity, list[Moment]]:
@@ -267,6 +273,7 @@ def train_validated(
         device: Where NC and learners live.
         name: What to call it, where the head does not say enough.
         start: A trained NC to go on from; none if `None`.
+        images_from: A trained NC whose image encoder is taken over; none if `None`.
         folder: Where the experiment keeps unfinished work; this one's is below, under its name.
         tell: Told about the progress.
 
@@ -285,6 +292,7 @@ def train_validated(
         device=device,
         validate=partial(validation_r2, learners),
         start=start,
+        images_from=images_from,
         folder=None if folder is None else folder / (name or head),
         watch=tell_moments(tell, name or head),
     )

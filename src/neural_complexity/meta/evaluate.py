@@ -45,6 +45,7 @@ def follow(
     *,
     seed: int,
     penalty: Callable[[slice], Regularizer] | None = None,
+    observe: Callable[[slice, int, Snapshot], None] | None = None,
 ) -> Trajectory:
     """Trains one learner per task and records its losses after every step.
 
@@ -53,12 +54,13 @@ def follow(
         task: B held-out tasks.
         seed: Draws the initial learners: the same ones for every penalty.
         penalty: Makes the regularizer for a slice of the tasks; none if `None`.
+        observe: Sees the learners of a slice after each number of steps.
 
     Returns:
         Losses of the same h that the snapshot shows: those after the last update.
     """
     chunks = [slice(i, i + CHUNK) for i in range(0, len(task), CHUNK)]
-    parts = [_follow(recipe, task[rows], seed, rows, penalty) for rows in chunks]
+    parts = [_follow(recipe, task[rows], seed, rows, penalty, observe) for rows in chunks]
     return Trajectory(
         torch.cat([p.loss_tr for p in parts], dim=1),
         torch.cat([p.loss_te for p in parts], dim=1),
@@ -75,6 +77,7 @@ def _follow(
     seed: int,
     rows: slice,
     penalty: Callable[[slice], Regularizer] | None,
+    observe: Callable[[slice, int, Snapshot], None] | None,
 ) -> Trajectory:
     loss, snapshots = recipe.loss, []
     curves: list[tuple[Tensor, Tensor]] = []
@@ -88,6 +91,8 @@ def _follow(
         )
         if step == recipe.steps:
             snapshots.append(snapshot)
+        if observe is not None:
+            observe(rows, step, snapshot)
 
     recipe.train(
         task,

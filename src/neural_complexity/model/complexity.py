@@ -207,6 +207,27 @@ class NeuralComplexity(nn.Module):
             nc.image_encoder.calibrate(nc._x(X.flatten(0, 1)[:CALIBRATION]))
         return nc
 
+    def take_image_encoder(self, other: "NeuralComplexity") -> None:
+        """Takes over the image encoder of a trained NC, which is trained no further.
+
+        Args:
+            other: The NC to take it from; stays as it is.
+
+        Raises:
+            ValueError: If the two see other images or have encoders of other sizes.
+        """
+        sizes = ("inputs", "channels", "image_layers")
+        own, its = ([nc.architecture[name] for name in sizes] for nc in (self, other))
+        if self.image_encoder is None or other.image_encoder is None or own != its:
+            raise ValueError(
+                f"the image encoders must have the same inputs, channels and layers, got {own} and "
+                f"{its}"
+            )
+        self.image_encoder.load_state_dict(other.image_encoder.state_dict())
+        self.image_encoder.requires_grad_(False)
+        self.x_mean.copy_(other.x_mean)
+        self.x_scale.copy_(other.x_scale)
+
     def embed(self, X: Tensor) -> Tensor:
         """Gives each input's embedding, which depends neither on h nor on any other input.
 
