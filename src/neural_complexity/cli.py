@@ -33,6 +33,8 @@ EXPERIMENTS = (
     "curves",
     "search",
     "harm",
+    "omniglot",
+    "ablation",
     "surfaces",
 )
 DEFAULT_PRESET = "cpu"

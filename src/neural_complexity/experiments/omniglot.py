@@ -1,0 +1,364 @@
+"""Section 4.3: NC on few-shot images, its fit to the gap and its use as a regularizer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from neural_complexity.experiments.comparison import oracle
+from neural_complexity.experiments.few_shot import (
+    FewShotConfig,
+    LabelTraining,
+    direct,
+    posterior,
+)
+from neural_complexity.experiments.networks import HEADS
+from neural_complexity.experiments.outcome import Outcome
+from neural_complexity.experiments.pieces import Pieces
+from neural_complexity.experiments.progress import Tell
+from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.experiments.training import train_validated
+from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import Belief, zero_one
+from neural_complexity.meta.evaluate import follow
+from neural_complexity.meta.prototypes import (
+    PrototypicalNetwork,
+    nearest_neighbour_logits,
+    train_prototypes,
+)
+from neural_complexity.meta.scores import (
+    Estimate,
+    correlation,
+    estimate,
+    estimate_mean,
+    mean_absolute_error,
+    r_squared,
+    share_of_oracle,
+)
+from neural_complexity.meta.session import Moment
+from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.model.encoders import ImageEncoder
+from neural_complexity.model.heads import Sets
+from neural_complexity.regularizers.nc import nc_penalty
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot, gap
+from neural_complexity.task import Task
+
+__all__ = ["NAME", "PRESETS", "Config", "Judge", "Scene", "cpu", "paper", "run", "smoke"]
+
+NAME = "omniglot"
+PAPER_ACCURACY = 92.93
+PART = 64  # tasks whose images are embedded at a time
+SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(FewShotConfig):
+    """Few-shot images with both heads; the defaults are the paper's."""
+
+    posterior: LabelTraining = field(default_factory=LabelTraining)
+    """NC with our head."""
+    direct: LabelTraining = field(default_factory=LabelTraining)
+    """NC with the paper's head."""
+    share_images: bool = False
+    """Whether the direct head takes over the posterior head's image encoder, trained no further."""
+
+
+def paper() -> Config:
+    """The paper's wiring and sizes, for a GPU."""
+    return Config(learner_width=500)
+
+
+def cpu() -> Config:
+    """Half an hour of meta-training on two cores."""
+    return Config(
+        posterior=posterior(iterations=200), direct=direct(iterations=200), share_images=True
+    )
+
+
+def smoke() -> Config:
+    """Seconds, on whatever images are given; what CI runs."""
+    tiny = {"width": 16, "heads": 2, "channels": 8, "iterations": 2, "updates": 4, "tasks": 8}
+    return Config(
+        ways=4,
+        queries=2,
+        eval_tasks=16,
+        learner_width=16,
+        learner_channels=4,
+        steps=6,
+        posterior=posterior(**tiny, validation_tasks=8),
+        direct=direct(**tiny, validation_tasks=8),
+        share_images=True,
+    )
+
+
+PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Held-out tasks, and further unlabelled images of their classes."""
+
+    task: Task
+    X_unlabelled: Tensor  # (B, N, channels, height, width)
+
+
+class Judge:
+    """A trained NC before held-out tasks, each of whose images it has embedded once.
+
+    Args:
+        nc: The network.
+        scene: The tasks.
+    """
+
+    def __init__(self, nc: NeuralComplexity, scene: Scene) -> None:
+        self.nc, self.scene = nc, scene
+        task = scene.task
+        with torch.no_grad():
+            self.E_tr, self.E_te, self.E_unlabelled = (
+                torch.cat([nc.embed(part) for part in X.split(PART)])
+                for X in (task.X_tr, task.X_te, scene.X_unlabelled)
+            )
+
+    def context(self, rows: slice, *, inductive: bool = False) -> Context:
+        """Gives what NC makes of some of the tasks before it sees h."""
+        E_te = self.E_unlabelled if inductive else self.E_te
+        with torch.no_grad():
+            return self.nc.context(self.E_tr[rows], self.scene.task.Y_tr[rows], E_te[rows])
+
+    def penalty(self, rows: slice, *, inductive: bool = False) -> Regularizer:
+        """Makes the paper's regularizer for some of the tasks."""
+        return nc_penalty(
+            self.nc,
+            self.scene.task[rows],
+            safeguard=False,
+            X_unlabelled=self.scene.X_unlabelled[rows] if inductive else None,
+            context=self.context(rows, inductive=inductive),
+        )
+
+    @torch.no_grad()
+    def gaps(self, rows: slice, snapshot: Snapshot) -> Tensor:
+        """Predicts the gaps of learners of some of the tasks, (B,)."""
+        return self.nc.points(self.context(rows), snapshot.H_tr, snapshot.H_te).mean(dim=1)
+
+    @torch.no_grad()
+    def belief(self, rows: slice) -> Belief | None:
+        """Gives what NC believes about the test labels; the direct head has no beliefs."""
+        known = self.context(rows).known
+        return None if isinstance(known, Sets) else known
+
+
+def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
+    """Meta-trains NC with both heads and scores them on characters they have never seen.
+
+    Args:
+        config: The settings.
+        folder: Where unfinished work is kept, so that the same call goes on after an interruption.
+        tell: Told about the progress.
+    """
+    family = config.train_family()
+    recipe = config.recipe(family.images)
+    networks: dict[str, NeuralComplexity] = {}
+    history: dict[str, list[Moment]] = {}
+    for head in HEADS:
+        networks[head], history[head] = train_validated(
+            getattr(config, head),
+            head,
+            family,
+            recipe,
+            seed=config.seed,
+            device=config.device,
+            images_from=networks.get("posterior") if config.share_images else None,
+            folder=folder,
+            tell=tell,
+        )
+    scene = make_scene(config)
+    judges = {head: Judge(nc, scene) for head, nc in networks.items()}
+    plans = _plans(judges, recipe, scene)
+    pieces = Pieces(len(plans) * 2 + 1, config, folder, tell)
+    rows: list[Row] = []
+    tensors: dict[str, Tensor] = {}
+    for kind in ("MLP", "CNN"):
+        results = {}
+        for method, penalty in plans.items():
+            name = f"{method}, {kind}"
+            work = partial(
+                _learn, config.recipe(family.images, kind), scene, judges, penalty, config
+            )
+            results[method] = pieces.do(name, work)
+        rows += _learner_rows(config, kind, results)
+        tensors |= {
+            f"{kind}/{m}/{k}": t for m, result in results.items() for k, t in result.items()
+        }
+    others = pieces.do("no learner", partial(_without_learner, config, scene, judges))
+    rows += [
+        _row(config, method, "no learner", "accuracy", estimate_mean(100 * right))
+        for method, right in others.items()
+    ]
+    facts = {"seconds": {name: round(s, 1) for name, s in pieces.seconds.items()}}
+    return Outcome(rows, tensors, networks, history, facts)
+
+
+def make_scene(config: FewShotConfig) -> Scene:
+    """Draws the held-out tasks; half of their test images are unlabelled inputs instead."""
+    family = config.eval_family()
+    task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
+    task = task.to(config.device)
+    N = config.ways * config.queries
+    return Scene(Task(task.X_tr, task.Y_tr, task.X_te[:, :N], task.Y_te[:, :N]), task.X_te[:, N:])
+
+
+Penalty = Callable[[slice], Regularizer] | None
+
+
+def _plans(judges: dict[str, Judge], recipe: Recipe, scene: Scene) -> dict[str, Penalty]:
+    """Gives the regularizer of each method."""
+    plans: dict[str, Penalty] = {"none": None}
+    for head, judge in judges.items():
+        plans[f"NC {head}, transductive"] = judge.penalty
+        plans[f"NC {head}, inductive"] = partial(judge.penalty, inductive=True)
+    plans["oracle"] = oracle(recipe, scene.task).penalty
+    return plans
+
+
+def _learn(
+    recipe: Recipe,
+    scene: Scene,
+    judges: dict[str, Judge],
+    penalty: Penalty,
+    config: Config,
+) -> dict[str, Tensor]:
+    """Trains one learner per task; gives its losses, and what each NC says about it on the way."""
+    task = scene.task
+    watched = {0, config.steps, *(2**k for k in range(20) if 2**k < config.steps)}
+    seen: dict[str, list[tuple[int, Tensor]]] = {}
+
+    def see(name: str, step: int, values: Tensor) -> None:
+        seen.setdefault(name, []).append((step, values))
+
+    def observe(rows: slice, step: int, snapshot: Snapshot) -> None:
+        part = task[rows]
+        see("accuracy", step, 1 - zero_one(snapshot.H_te, part.Y_te).mean(dim=1))
+        if step not in watched:
+            return
+        see("gap", step, gap(recipe.loss, snapshot, part.Y_te))
+        for head, judge in judges.items():
+            see(f"predicted/{head}", step, judge.gaps(rows, snapshot))
+            belief = judge.belief(rows)
+            if belief is not None:
+                right = 1 - zero_one.expected(snapshot.H_te, belief).mean(dim=1)
+                see("predicted accuracy", step, right)
+
+    trajectory = follow(recipe, task, seed=config.seed, penalty=penalty, observe=observe)
+    result = {name: _by_step(values) for name, values in seen.items()}  # (steps, B) each
+    return {**result, "loss_tr": trajectory.loss_tr, "loss_te": trajectory.loss_te}
+
+
+def _by_step(seen: list[tuple[int, Tensor]]) -> Tensor:
+    """Joins what was seen of several slices of the tasks, (steps, B)."""
+    steps = sorted({step for step, _ in seen})
+    return torch.stack([torch.cat([v for at, v in seen if at == step]) for step in steps])
+
+
+def _without_learner(config: Config, scene: Scene, judges: dict[str, Judge]) -> dict[str, Tensor]:
+    """Classifies the same test images without a learner, (B,) accuracies by method."""
+    task, everything = scene.task, slice(0, len(scene.task))
+    family = config.train_family()
+    found = {}
+    for head, judge in judges.items():
+        logits = nearest_neighbour_logits(judge.E_tr, task.Y_tr, judge.E_te, classes=config.ways)
+        if head == "posterior" or not config.share_images:
+            found[f"nearest neighbour in NC {head}'s embedding"] = logits
+        belief = judge.belief(everything)
+        if belief is not None:
+            found[f"NC {head}, its beliefs"] = belief.prediction
+    pixels = nearest_neighbour_logits(
+        task.X_tr.flatten(2), task.Y_tr, task.X_te.flatten(2), classes=config.ways
+    )
+    found["nearest neighbour in pixels"] = pixels
+    training = config.posterior
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stream(config.seed, "prototypes").initial_seed())
+        shape = family.images.pixels.shape[1:]
+        encoder = ImageEncoder((shape[0], shape[1], shape[2]), channels=training.channels, layers=4)
+    encoder = encoder.to(config.device)
+    encoder.calibrate(family.sample(128, stream(config.seed, "units")).X_tr.to(config.device))
+    network = train_prototypes(
+        encoder,
+        family,
+        seed=config.seed,
+        iterations=training.iterations,
+        updates=training.updates,
+        tasks=training.tasks,
+        batch=training.batch,
+        lr=training.lr,
+        warmup=training.warmup,
+        classes=config.ways,
+    )
+    for name, rounds in (("prototypical network", 0), ("prototypical network, soft k-means", 3)):
+        found[name] = _classify(network, task, config.ways, rounds)
+    return {name: 1 - zero_one(logits, task.Y_te).mean(dim=1) for name, logits in found.items()}
+
+
+@torch.no_grad()
+def _classify(network: PrototypicalNetwork, task: Task, ways: int, rounds: int) -> Tensor:
+    parts = [task[i : i + PART] for i in range(0, len(task), PART)]
+    return torch.cat([network(part, classes=ways, rounds=rounds) for part in parts])
+
+
+def _row(
+    config: Config,
+    method: str,
+    setting: str,
+    metric: str,
+    score: Estimate,
+    paper: float | None = None,
+) -> Row:
+    return score_row(NAME, config.seed, method, setting, metric, score, paper)
+
+
+def _learner_rows(config: Config, kind: str, results: dict[str, dict[str, Tensor]]) -> list[Row]:
+    """How good learners are under each method, and how well each NC foretells it."""
+    rows = []
+    none, best = results["none"], results["oracle"]
+    for method, result in results.items():
+        published = PAPER_ACCURACY if method.startswith("NC direct, trans") else None
+        add = partial(_row, config, method, f"{kind} learner")
+        rows.append(add("accuracy", estimate_mean(100 * result["accuracy"][-1]), published))
+        rows.append(add("test loss", estimate_mean(result["loss_te"][-1])))
+        rows.append(add("train loss", estimate_mean(result["loss_tr"][-1])))
+        if method not in ("none", "oracle"):
+            losses = (r["loss_te"][-1] for r in (none, result, best))
+            rows.append(add("share of oracle", estimate(share_of_oracle, *losses)))
+    for head in HEADS:
+        own = f"NC {head}, transductive"
+        last, every = slice(-1, None), slice(None)
+        settings = {
+            "unregularized endpoints": ([none], last),
+            "regularized endpoints": ([results[own]], last),
+            "both, all the way": ([none, results[own]], every),
+        }
+        for setting, (chosen, steps) in settings.items():
+            predicted, true = (
+                torch.cat([r[name][steps].flatten() for r in chosen])
+                for name in (f"predicted/{head}", "gap")
+            )
+            for metric, score in SCORES.items():
+                value = estimate(score, predicted, true)
+                if steps == every:  # a task's steps are not independent, so there is no interval
+                    value = Estimate(value.value, None, len(none["gap"][0]))
+                rows.append(_row(config, f"NC {head}", f"{kind}, {setting}", metric, value))
+    for setting, result in (
+        ("unregularized", none),
+        ("regularized", results["NC posterior, transductive"]),
+    ):
+        predicted, true = result["predicted accuracy"][-1], result["accuracy"][-1]
+        add = partial(_row, config, "NC posterior", f"{kind}, {setting} endpoints")
+        rows.append(add("predicted accuracy", estimate_mean(100 * predicted)))
+        rows.append(add("accuracy", estimate_mean(100 * true)))
+        rows.append(add("accuracy MAE", estimate(mean_absolute_error, 100 * predicted, 100 * true)))
+    return rows
