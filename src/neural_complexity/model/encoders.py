@@ -77,7 +77,8 @@ class _Block(nn.Module):
 
     def forward(self, e: Tensor) -> Tensor:
         scale = self.scale * (self.variance + 1e-5).rsqrt()
-        filters = self.filters * scale[:, None, None, None]
+        # One channel looks the same in either layout: the filters say which one is meant.
+        filters = (self.filters * scale[:, None, None, None]).to(memory_format=torch.channels_last)
         e = conv2d(e, filters, self.shift - self.mean * scale, padding=1)
         # The largest of four, then ReLU, is ReLU, then the largest: with a quarter of the work.
         return relu(max_pool2d(e, 2) if self.pool else e)
