@@ -1,6 +1,6 @@
 """What the experiments on few-shot classification share: their data, learners and training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -158,9 +158,8 @@ class FewShotConfig(Basics):
         """Gives tasks of some images."""
         return FewShot(images, ways=self.ways, shots=self.shots, queries=queries)
 
-    def recipe(self, images: Images, kind: str = "MLP") -> Recipe:
-        """Gives the learners, `"MLP"` or `"CNN"`."""
-        shape = tuple(images.pixels.shape[1:])
+    def recipe(self, shape: Sequence[int], kind: str = "MLP") -> Recipe:
+        """Gives the learners of images of a shape, `"MLP"` or `"CNN"`."""
         kinds: dict[str, Callable[[], nn.Module]] = {
             "MLP": partial(image_mlp, shape, [self.learner_width], self.ways),
             "CNN": partial(image_cnn, shape, [self.learner_channels] * 2, self.ways),

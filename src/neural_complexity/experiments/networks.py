@@ -6,29 +6,34 @@ from typing import Any, Literal
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.model.complexity import NeuralComplexity
 
-__all__ = ["HEADS", "SHIPPED", "how_made", "load_networks"]
+__all__ = ["HEADS", "SHIPPED", "SHIPPED_OMNIGLOT", "how_made", "load_networks"]
 
 HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
-# What the package ships, by head: made by the `sinusoid` experiment at preset `cpu`.
+# What the package ships, by head: made by the experiment of that name at preset `cpu`.
 SHIPPED = {"posterior": "sinusoid", "direct": "sinusoid-direct"}
+SHIPPED_OMNIGLOT = {"posterior": "omniglot", "direct": "omniglot-direct"}
 
 
-def load_networks(folder: str, device: str) -> dict[str, NeuralComplexity]:
-    """Gives the sinusoid's NC with each head.
+def load_networks(
+    folder: str, device: str, shipped: dict[str, str] = SHIPPED
+) -> dict[str, NeuralComplexity]:
+    """Gives an experiment's NC with each head.
 
     Args:
-        folder: Of a finished run of the `sinusoid` experiment; the shipped networks if empty.
+        folder: Of a finished run of the experiment; the shipped networks if empty.
         device: Where to put them.
+        shipped: The names of the shipped networks, the first of which is the experiment's.
 
     Raises:
         ValueError: If the folder has no networks.
     """
     if not folder:
-        return {h: NeuralComplexity.pretrained(n).to(device) for h, n in SHIPPED.items()}
-    paths = {head: Path(folder) / f"nc-{head}.safetensors" for head in SHIPPED}
+        return {h: NeuralComplexity.pretrained(n).to(device) for h, n in shipped.items()}
+    paths = {head: Path(folder) / f"nc-{head}.safetensors" for head in shipped}
+    experiment = shipped["posterior"]
     for path in paths.values():
         if not path.is_file():
-            raise ValueError(f"networks must be a finished run of sinusoid, got no {path}")
+            raise ValueError(f"networks must be a finished run of {experiment}, got no {path}")
     return {head: NeuralComplexity.load(path).to(device) for head, path in paths.items()}
 
 

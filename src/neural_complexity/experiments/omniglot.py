@@ -161,7 +161,8 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         tell: Told about the progress.
     """
     family = config.train_family()
-    recipe = config.recipe(family.images)
+    shape = family.images.pixels.shape[1:]
+    recipe = config.recipe(shape)
     networks: dict[str, NeuralComplexity] = {}
     history: dict[str, list[Moment]] = {}
     for head in HEADS:
@@ -186,9 +187,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         results = {}
         for method, penalty in plans.items():
             name = f"{method}, {kind}"
-            work = partial(
-                _learn, config.recipe(family.images, kind), scene, judges, penalty, config
-            )
+            work = partial(_learn, config.recipe(shape, kind), scene, judges, penalty, config)
             results[method] = pieces.do(name, work)
         rows += _learner_rows(config, kind, results)
         tensors |= {

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.optim import Adam
 
-from neural_complexity.experiments.basics import AsksNetworks, check_least
-from neural_complexity.experiments.comparison import sinusoid_recipe
-from neural_complexity.experiments.networks import how_made, load_networks
+from neural_complexity.experiments.basics import check_least
+from neural_complexity.experiments.few_shot import FewShotConfig
+from neural_complexity.experiments.networks import SHIPPED_OMNIGLOT, how_made, load_networks
+from neural_complexity.experiments.omniglot import make_scene
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
@@ -28,10 +28,8 @@ from neural_complexity.meta.scores import (
     share_of_oracle,
 )
 from neural_complexity.meta.surfaces import gap_measure
-from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
-from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.task import Task
 
 __all__ = ["ALL", "NAME", "PRESETS", "SHOWN", "Config", "cpu", "paper", "run", "smoke"]
 
@@ -43,54 +41,46 @@ WITH_GAP, WITH_TEST = "correlation of NC with gap", "correlation of objective wi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AsksNetworks):
+class Config(FewShotConfig):
     """Planes of parameters around learners that were trained without NC."""
 
-    steps: int = 2000
+    networks: str = ""
+    """The folder of a finished run of `omniglot`, for its NCs; the shipped ones if empty."""
+    steps: int = 500
     """Updates of the learners, enough to converge."""
-    lr: float = 0.003
-    """Learning rate of the learners (Adam)."""
-    size: int = 41
+    size: int = 31
     """Points along each of the two directions; odd, so that the learner is one of them."""
-    radius: float = 0.5
+    radius: float = 1.0
     """How far the plane reaches, in lengths of the learner's filters."""
-    chunk: int = 256
+    chunk: int = 64
     """Points of the plane at a time: bounds memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, 1, "steps", "chunk")
+        check_least(self, 1, "chunk")
         check_least(self, 3, "size")
         if self.size % 2 == 0:
             raise ValueError(f"size must be odd, got {self.size}")
-        for name in ("lr", "radius"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if not self.radius > 0:
+            raise ValueError(f"radius must be positive, got {self.radius}")
 
 
 def paper() -> Config:
     """Many tasks on a fine grid, for a GPU; the paper shows one task."""
-    return Config(eval_tasks=512, size=51)
+    return Config(eval_tasks=512, size=51, learner_width=500)
 
 
 def cpu() -> Config:
     """Minutes on two cores."""
-    return Config(eval_tasks=128)
+    return Config(eval_tasks=48)
 
 
 def smoke() -> Config:
     """Seconds; what CI runs."""
-    return Config(eval_tasks=4, steps=200, size=11)
+    return Config(ways=4, queries=2, eval_tasks=4, learner_width=16, steps=20, size=7)
 
 
 PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
-
-
-def _setup(config: Config) -> tuple[TaskFamily, Recipe, dict[str, NeuralComplexity]]:
-    """Gives the tasks, how their learners learn, and NC by head."""
-    make = sinusoid_recipe().make
-    recipe = Recipe(make=make, steps=config.steps, lr=config.lr, optimizer=Adam)
-    return Sinusoids(), recipe, load_networks(config.networks, config.device)
 
 
 def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
@@ -101,15 +91,15 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         folder: Where finished parts are kept, so that the same call goes on after an interruption.
         tell: Told about the progress.
     """
-    family, recipe, networks = _setup(config)
-    task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    task = task.to(config.device)
+    networks = load_networks(config.networks, config.device, SHIPPED_OMNIGLOT)
+    task = make_scene(config).task
+    recipe = config.recipe(tuple(task.X_tr.shape[2:]))
     pieces = Pieces(1 + len(task), config, folder, tell)
     state = pieces.do("learners", lambda: _train(config, recipe, task))
     h = BatchedLearner(recipe.make(), state).to(config.device)
     found = []
     for b in range(len(task)):
-        measure = gap_measure(networks, task[b : b + 1], loss=recipe.loss)
+        measure = gap_measure(networks, task[b : b + 1], loss=recipe.loss, classes=config.ways)
         found.append(pieces.do(f"task {b + 1}", partial(_measure, config, h, b, measure)))
     planes = {name: torch.stack([plane[name] for plane in found]) for name in found[0]}
     kept = usable_tasks(plane.flatten(1).isfinite().all(dim=1) for plane in planes.values())

@@ -17,7 +17,13 @@ from neural_complexity.task import Task
 __all__ = ["gap_measure"]
 
 
-def gap_measure(networks: Mapping[str, NeuralComplexity], task: Task, *, loss: Loss) -> Measure:
+def gap_measure(
+    networks: Mapping[str, NeuralComplexity],
+    task: Task,
+    *,
+    loss: Loss,
+    classes: int | None = None,
+) -> Measure:
     """Makes what `surface` measures: losses, the gap, and what NCs say of it.
 
     Args:
@@ -25,6 +31,7 @@ def gap_measure(networks: Mapping[str, NeuralComplexity], task: Task, *, loss: L
             predictions, so a second one costs no second pass through the learner.
         task: The one task that the learner was trained on.
         loss: The loss per point.
+        classes: How many classes labels are of, if not as many as NC was made for.
 
     Returns:
         Maps K learners to "train loss", "test loss" and "gap", and for each NC "NC, name" (the gap
@@ -39,9 +46,9 @@ def gap_measure(networks: Mapping[str, NeuralComplexity], task: Task, *, loss: L
         raise ValueError(f"task must be one task, got {len(task)}")
     contexts = {}  # once for the whole plane
     for name, nc in networks.items():
-        nc.check(X_tr=task.X_tr, Y_tr=task.Y_tr, X_te=task.X_te)
+        nc.check(classes=classes, X_tr=task.X_tr, Y_tr=task.Y_tr, X_te=task.X_te)
         with torch.no_grad():
-            contexts[name] = nc.encode(task.X_tr, task.Y_tr, task.X_te)
+            contexts[name] = nc.encode(task.X_tr, task.Y_tr, task.X_te, classes=classes)
 
     def measure(copies: PlacedLearner) -> dict[str, Tensor]:
         K = len(next(copies.parameters()))
