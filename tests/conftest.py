@@ -6,12 +6,16 @@ from functools import partial
 import pytest
 import torch
 from hypothesis import settings
+from torch import nn
 
+from glyphs import thumbnails
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import cross_entropy
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
+from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.sinusoid import Sinusoids
 
 # Timings are noisy here; a slow example is no failure.
@@ -39,6 +43,27 @@ def recipe() -> Recipe:
     return Recipe(make=partial(mlp, 1, (8, 8), 1), steps=3, lr=0.05)
 
 
+@pytest.fixture(scope="session")
+def few_shot() -> FewShot:
+    return FewShot(thumbnails(), ways=3, shots=2, queries=2)
+
+
+def flat() -> nn.Module:
+    """A learner of thumbnails and three classes."""
+    return nn.Sequential(nn.Flatten(), mlp(49, (8,), 3))
+
+
+def convolutional() -> nn.Module:
+    """The same with filters."""
+    pool = nn.MaxPool2d(2)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), pool, nn.Flatten(), nn.Linear(16, 3))
+
+
+@pytest.fixture
+def image_recipe() -> Recipe:
+    return Recipe(make=flat, loss=cross_entropy, steps=3, lr=0.5)
+
+
 def random_snapshot(
     B: int = 3, M: int = 4, N: int = 5, D: int = 2, C: int = 1, seed: int = 0
 ) -> Snapshot:
@@ -48,3 +73,21 @@ def random_snapshot(
         return torch.randn(*shape, generator=generator)
 
     return Snapshot(draw(B, M, D), draw(B, M, C), draw(B, M, C), draw(B, N, D), draw(B, N, C))
+
+
+def labelled_snapshot(
+    B: int = 3,
+    M: int = 4,
+    N: int = 5,
+    C: int = 3,
+    inputs: tuple[int, ...] = (2,),
+    seed: int = 0,
+) -> Snapshot:
+    """Learners on vectors, or on images if `inputs` is (channels, height, width), with labels."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    Y_tr = torch.randint(C, (B, M), generator=generator)
+    return Snapshot(draw(B, M, *inputs), Y_tr, draw(B, M, C), draw(B, N, *inputs), draw(B, N, C))

@@ -1,12 +1,26 @@
+import re
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neural_complexity.losses import Gaussian, squared_error
+from neural_complexity.losses import (
+    Categorical,
+    CrossEntropy,
+    Gaussian,
+    ZeroOne,
+    cross_entropy,
+    squared_error,
+    zero_one,
+)
 
 numbers = st.floats(-100, 100)
+sizes = st.integers(1, 6)
+of_labels = pytest.mark.parametrize(
+    "loss", [cross_entropy, zero_one], ids=[cross_entropy.name, zero_one.name]
+)
 
 
 @given(h=numbers, mean=numbers, variance=st.floats(0, 100))
@@ -30,3 +44,89 @@ def test_shapes_are_not_broadcast() -> None:
 def test_squared_error_is_per_point_and_averages_outputs() -> None:
     H, Y = torch.tensor([[[1.0, 2.0], [0.0, 0.0]]]), torch.tensor([[[0.0, 0.0], [3.0, 3.0]]])
     assert squared_error(H, Y).tolist() == [[2.5, 9.0]]
+
+
+@given(B=sizes, N=sizes, C=sizes, seed=st.integers(0, 1000))
+def test_cross_entropy_is_the_surprise_at_the_label(B: int, N: int, C: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    H = 10 * torch.randn(B, N, C, generator=generator, dtype=torch.float64)
+    Y = torch.randint(C, (B, N), generator=generator)
+    losses = cross_entropy(H, Y)
+    assert losses.shape == (B, N)
+    for b in range(B):
+        for n in range(N):
+            surprise = H[b, n].logsumexp(dim=0) - H[b, n, Y[b, n]]
+            torch.testing.assert_close(losses[b, n], surprise)
+
+
+def test_zero_one_counts_wrong_labels() -> None:
+    H = torch.tensor([[[0.0, 2.0, 1.0], [5.0, 2.0, 1.0], [0.0, 0.0, 0.1]]])
+    wrong = zero_one(H, torch.tensor([[1, 1, 2]]))
+    assert (wrong.tolist(), wrong.dtype) == ([[0, 1, 0]], H.dtype)
+
+
+@of_labels
+@given(C=sizes, seed=st.integers(0, 1000))
+def test_the_expected_loss_of_a_certain_label_is_its_loss(
+    loss: CrossEntropy | ZeroOne, C: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    H = torch.randn(2, 3, C, generator=generator, dtype=torch.float64)
+    Y = torch.randint(C, (2, 3), generator=generator)
+    certain = Categorical(1000 * torch.nn.functional.one_hot(Y, C).to(H.dtype))
+    torch.testing.assert_close(loss.expected(H, certain), loss(H, Y))
+
+
+@of_labels
+def test_the_expected_loss_is_the_mean_over_drawn_labels(loss: CrossEntropy | ZeroOne) -> None:
+    H, belief, draws = torch.randn(1, 4, 3), Categorical(torch.randn(1, 4, 3)), 20_000
+    Y = torch.multinomial(belief.probabilities[0], draws, replacement=True).T  # (draws, 4)
+    losses = loss(H.expand(draws, -1, -1), Y)
+    error = losses.std(dim=0) / draws**0.5
+    assert ((losses.mean(dim=0) - loss.expected(H, belief)[0]).abs() < 4 * error).all()
+
+
+def test_no_logits_are_expected_to_do_better_than_the_belief_itself() -> None:
+    belief = Categorical(torch.randn(2, 50, 4))
+    for loss in (cross_entropy, zero_one):
+        best = loss.expected(belief.prediction, belief)
+        assert (loss.expected(torch.randn(2, 50, 4), belief) >= best).all()
+    torch.testing.assert_close(belief.probabilities.sum(dim=-1), torch.ones(2, 50))
+
+
+@of_labels
+@pytest.mark.parametrize("extreme", [1e3, -1e3, 1e30])
+def test_extreme_logits_have_finite_losses(loss: CrossEntropy | ZeroOne, extreme: float) -> None:
+    H = torch.tensor([[[extreme, 0.0, -extreme]]], requires_grad=True)
+    for Y in range(3):
+        assert loss(H, torch.tensor([[Y]])).isfinite().all()
+    expected = loss.expected(H, Categorical(torch.tensor([[[0.0, extreme, 1.0]]])))
+    assert expected.isfinite().all()
+    if expected.requires_grad:
+        assert torch.autograd.grad(expected.sum(), H)[0].isfinite().all()
+
+
+@of_labels
+@pytest.mark.parametrize(
+    ("Y", "sentence"),
+    [
+        (torch.zeros(1, 2, 1, dtype=torch.int64), "one for each row of logits, got (1, 2, 1)"),
+        (torch.zeros(2, dtype=torch.int64), "one for each row of logits, got (2,)"),
+        (torch.zeros(1, 2), "labels must be whole numbers of type torch.int64"),
+        (torch.zeros(1, 2, dtype=torch.int32), "labels must be whole numbers of type torch.int64"),
+        (torch.zeros(1, 2, dtype=torch.bool), "labels must be whole numbers of type torch.int64"),
+        (torch.tensor([[0, 3]]), "labels must be from 0 to 2, got 0 to 3"),
+        (torch.tensor([[-1, 0]]), "labels must be from 0 to 2, got -1 to 0"),
+    ],
+)
+def test_what_is_no_label_is_refused(
+    loss: CrossEntropy | ZeroOne, Y: torch.Tensor, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        loss(torch.zeros(1, 2, 3), Y)
+
+
+@of_labels
+def test_a_belief_about_other_classes_is_refused(loss: CrossEntropy | ZeroOne) -> None:
+    with pytest.raises(ValueError, match="logits must be of the 4 classes that are believed in"):
+        loss.expected(torch.zeros(1, 2, 3), Categorical(torch.zeros(1, 2, 4)))

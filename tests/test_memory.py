@@ -55,6 +55,44 @@ def test_sampling_is_uniform() -> None:
     assert chisquare(counts.numpy()).pvalue > 1e-3
 
 
+@given(
+    capacity=st.integers(1, 12),
+    slack=st.integers(0, 5),
+    added=st.integers(1, 30),
+    run=st.integers(1, 15),
+    batch=st.integers(1, 40),
+    seed=st.integers(0, 100),
+)
+def test_rows_drawn_together_stand_side_by_side(
+    capacity: int, slack: int, added: int, run: int, batch: int, seed: int
+) -> None:
+    bank = make(capacity, slack=slack)
+    bank.add(*numbered(0, added))
+    snapshot, Y_te = bank.sample(batch, stream(seed, "sample"), run=run)
+    assert len(Y_te) == batch
+    rows = Y_te[:, 0, 0].long()
+    assert torch.equal(snapshot.H_tr[:, 0, 0].long(), rows)
+    oldest = added - len(bank)
+    assert ((rows >= oldest) & (rows < added)).all()
+    for part in rows.split(run):  # one after another, from the oldest on to the newest again
+        steps = (part[:-1] - part[1:]) % len(bank)
+        assert (steps == 1 % len(bank)).all()
+
+
+@pytest.mark.parametrize("run", [4, 7])
+def test_sampling_side_by_side_is_uniform_too(run: int) -> None:
+    bank = make(20)
+    bank.add(*numbered(0, 30))
+    _, Y_te = bank.sample(run * 10_000, stream(1, "sample"), run=run)
+    rows = Y_te[:, 0, 0].long().view(-1, run) - 10
+    for place in range(run):
+        counts = torch.bincount(rows[:, place], minlength=20)
+        assert chisquare(counts.numpy()).pvalue > 1e-3
+    # Drawn one by one is what it was.
+    alone, same = bank.sample(50, stream(2, "x"))[1], bank.sample(50, stream(2, "x"), run=1)[1]
+    assert torch.equal(alone, same)
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e80])
 @pytest.mark.parametrize("field", range(6))
 def test_rows_that_are_not_finite_are_refused_and_counted(bad: float, field: int) -> None:

@@ -173,10 +173,10 @@ class ZeroOne:
 
 
 def _check_labels(H: Tensor, Y: Tensor) -> None:
-    if H.shape[:-1] != Y.shape or Y.is_floating_point():
+    if H.shape[:-1] != Y.shape or Y.dtype != torch.int64:
         raise ValueError(
-            f"labels must be whole numbers, one for each row of logits, got {tuple(Y.shape)} "
-            f"{Y.dtype} for logits {tuple(H.shape)}"
+            "labels must be whole numbers of type torch.int64, one for each row of logits, got "
+            f"{tuple(Y.shape)} {Y.dtype} for logits {tuple(H.shape)}"
         )
     low, high = torch.aminmax(Y)
     if low < 0 or high >= H.shape[-1]:

@@ -6,6 +6,7 @@ from scipy.stats import ks_2samp
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from conftest import convolutional, flat
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.networks import mlp
 from neural_complexity.seeding import stream
@@ -81,7 +82,10 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     "mixed": Mixed,
     "bilinear": lambda: nn.Bilinear(3, 3, 2),
     "tricky": Tricky,
+    "images": flat,
+    "images, filters": convolutional,
 }
+FEATURES = {"transformer": (8,), "images": (1, 7, 7), "images, filters": (1, 7, 7)}
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -132,12 +136,13 @@ def test_the_generator_decides_the_draw() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap has no rule for attention
-@pytest.mark.parametrize("name", ["mlp", "mixed", "orthogonal", "transformer"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "mixed", "orthogonal", "transformer", "images", "images, filters"]
+)
 def test_batched_learners_equal_separate_ones_and_so_do_their_gradients(name: str) -> None:
     make, B = MAKERS[name], 4
     h = stack(make, B, stream(0, "x"))
-    features = 8 if name == "transformer" else 3
-    X = torch.randn(B, 6, features)
+    X = torch.randn(B, 6, *FEATURES.get(name, (3,)))
     out = h(X)
     weights = torch.randn_like(out)
     (out * weights).sum().backward()

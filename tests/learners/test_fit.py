@@ -1,13 +1,18 @@
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import Tensor, nn
 
+from conftest import convolutional, flat
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import evaluate, fit, unroll
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import squared_error
+from neural_complexity.losses import cross_entropy, squared_error, zero_one
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
+from neural_complexity.tasks.few_shot import FewShot
 
 
 def shrink(h: object, snapshot: Snapshot) -> Tensor:
@@ -148,3 +153,31 @@ def test_gradients_flow_through_training(task: Task, recipe: Recipe) -> None:
 
     weight = torch.tensor(0.3, requires_grad=True)
     assert torch.autograd.gradcheck(trained, (weight, *h.parameters()), eps=1e-7, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [flat, convolutional])
+def test_learners_of_images_trained_together_equal_learners_trained_alone(
+    few_shot: FewShot, make: Callable[[], nn.Module]
+) -> None:
+    task = few_shot.sample(6, stream(0, "x"))
+    recipe = Recipe(make=make, loss=cross_entropy, steps=4, lr=0.5)
+    for regularizer in (None, shrink):
+        together = learners(recipe)
+        fit(together, task, loss=cross_entropy, steps=4, lr=0.5, regularizer=regularizer)
+        for b in range(len(task)):
+            row = slice(b, b + 1)
+            alone = learners(recipe, row)
+            fit(alone, task[row], loss=cross_entropy, steps=4, lr=0.5, regularizer=regularizer)
+            for key, value in alone.state().items():
+                torch.testing.assert_close(together.state()[key][row], value)
+
+
+@pytest.mark.parametrize("make", [flat, convolutional])
+def test_learners_of_images_learn_their_labels(
+    few_shot: FewShot, make: Callable[[], nn.Module]
+) -> None:
+    task = few_shot.sample(6, stream(0, "x"))
+    h = stack(make, 6, stream(0, "h"))
+    fit(h, task, loss=cross_entropy, steps=60, lr=0.05, optimizer=torch.optim.Adam)
+    assert zero_one(h(task.X_tr), task.Y_tr).mean() == 0
+    assert zero_one(h(task.X_te), task.Y_te).mean() < 0.5  # by chance two in three are wrong

@@ -11,6 +11,7 @@ from neural_complexity.meta.session import Moment, Resume, Stop, meta_train
 from neural_complexity.meta.train import MetaLearner
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
+from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.sinusoid import Sinusoids
 
 family = Sinusoids(train_points=5, test_points=7)
@@ -27,15 +28,22 @@ def train(
     stop_after: int | None = None,
     keep: int = SAVE_EVERY,
     stop: Stop | None = None,
+    few_shot: FewShot | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[Moment]]:
     """Trains to the end, or dies right after an iteration, between any two checkpoints."""
     torch.manual_seed(0)
-    nc = NeuralComplexity.for_tasks(family.sample(64, stream(0, "units")), width=16)
+    if few_shot is None:
+        nc = NeuralComplexity.for_tasks(family.sample(64, stream(0, "units")), width=16)
+    else:
+        units = few_shot.sample(16, stream(0, "units"))
+        nc = NeuralComplexity.for_tasks(
+            units, loss="cross_entropy", width=8, channels=4, image_layers=2
+        )
 
     def build(bank: Path | None, resume: Resume | None) -> MetaLearner:
         return MetaLearner(
             nc,
-            family,
+            few_shot or family,
             recipe,
             seed=0,
             iterations=10,
@@ -44,6 +52,8 @@ def train(
             tasks=8,
             lr=0.01,
             capacity=100,  # wraps several times
+            made_up=0.0 if few_shot is None else 0.5,
+            run=1 if few_shot is None else 4,
             bank_folder=bank,
             keep=keep,
             resume=resume,
@@ -75,6 +85,19 @@ def test_resumed_equals_uninterrupted(recipe: Recipe, tmp_path: Path, stops: lis
         with pytest.raises(KilledError):
             train(recipe, tmp_path, stop_after=stop)
     resumed_weights, resumed_history = train(recipe, tmp_path)
+    assert all(torch.equal(resumed_weights[name], value) for name, value in weights.items())
+    assert resumed_history == history
+
+
+@pytest.mark.parametrize("stops", [[2], [4, 5, 10]])
+def test_on_images_resumed_equals_uninterrupted(
+    few_shot: FewShot, image_recipe: Recipe, tmp_path: Path, stops: list[int]
+) -> None:
+    weights, history = train(image_recipe, None, few_shot=few_shot)
+    for stop in stops:
+        with pytest.raises(KilledError):
+            train(image_recipe, tmp_path, stop_after=stop, few_shot=few_shot)
+    resumed_weights, resumed_history = train(image_recipe, tmp_path, few_shot=few_shot)
     assert all(torch.equal(resumed_weights[name], value) for name, value in weights.items())
     assert resumed_history == history
 

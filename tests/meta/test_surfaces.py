@@ -48,9 +48,9 @@ def test_the_task_is_encoded_once_for_the_whole_plane(
     seen = []
     encode = nc.encode
 
-    def counted(X_tr: Tensor, Y_tr: Tensor, X_te: Tensor) -> Context:
+    def counted(X_tr: Tensor, Y_tr: Tensor, X_te: Tensor, *, classes: int | None) -> Context:
         seen.append(len(X_tr))
-        return encode(X_tr, Y_tr, X_te)
+        return encode(X_tr, Y_tr, X_te, classes=classes)
 
     monkeypatch.setattr(nc, "encode", counted)
     h = recipe.train(task[:1], stream(0, "learners")).one(0)

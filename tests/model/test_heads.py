@@ -1,25 +1,55 @@
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
 
-from neural_complexity.model.heads import SetNetwork
+from neural_complexity.losses import Categorical
+from neural_complexity.model.attention import gather
+from neural_complexity.model.heads import DirectHead, PosteriorHead, SetNetwork, Sets
+from neural_complexity.seeding import stream
 
 
 def make(
     decoder_layers: int, *, outputs: int = 3, query_skip: bool = False, pool_first: bool = False
 ) -> SetNetwork:
-    torch.manual_seed(0)
-    return SetNetwork(
-        2,
-        1,
-        outputs,
-        width=8,
+    return build(
         heads=1,
-        encoder_layers=2,
+        outputs=outputs,
         decoder_layers=decoder_layers,
         query_skip=query_skip,
         pool_first=pool_first,
         scale_by_width=True,
     )
+
+
+def build(*, targets: int = 1, outputs: int = 3, **options: Any) -> SetNetwork:
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {
+        "width": 8,
+        "heads": 2,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "query_skip": False,
+        "pool_first": False,
+        "scale_by_width": False,
+    }
+    return SetNetwork(2, targets, outputs, **{**settings, **options})
+
+
+def stir(network: nn.Module) -> None:
+    """Moves all weights away from where they start, zeros above all."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+
+
+def by_distance(Q: Tensor, K: Tensor, scale_by_width: bool = False) -> list[Tensor]:
+    """How the queries share their attention among keys, (B, N, M) for each of two heads."""
+    scale = (8 if scale_by_width else 4) ** -0.5
+    cut = ((Q[..., head], K[..., head]) for head in (slice(0, 4), slice(4, 8)))
+    squares = ((q.unsqueeze(2) - k.unsqueeze(1)).square().sum(dim=-1) for q, k in cut)
+    return [(-0.5 * scale * square).softmax(dim=-1) for square in squares]
 
 
 @pytest.mark.parametrize("pool_first", [False, True])
@@ -59,3 +89,145 @@ def test_the_names_of_the_weights_stay_as_they_are_in_saved_files() -> None:
         names = {name for name in make(decoder_layers).state_dict() if "encoder" not in name}
         parts = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
         assert names == first | parts
+
+
+F_TR, F_TE = (
+    torch.randn(2, points, 2, dtype=torch.float64, generator=stream(points, "features"))
+    for points in (5, 6)
+)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("targets", [1, 3])
+def test_each_entry_of_a_target_acts_by_a_matrix_of_its_own(targets: int, bias: bool) -> None:
+    """Eq. (9) written out: V = [1, y] W e."""
+    net = build(targets=targets, heads=1, bilinear=True, bias=bias)
+    T_tr = torch.randn(2, 5, targets)
+    e_tr, e_te = net.encoder(F_TR), net.encoder(F_TE)
+    W = net.on_targets.weight.view(targets, 8, 8)
+    W_k, W_1 = net.on_train.weight[:8], net.on_train.weight[8:]
+    assert len(W_1) == (8 if bias else 0)
+    V = torch.zeros(2, 5, 8)
+    for b in range(2):
+        for m in range(5):
+            for c in range(targets):
+                V[b, m] += T_tr[b, m, c] * (W[c] @ e_tr[b, m])
+            if bias:
+                V[b, m] += W_1 @ e_tr[b, m]
+    shares = (e_te @ net.on_test.weight.T @ (e_tr @ W_k.T).mT / 8**0.5).softmax(dim=-1)
+    torch.testing.assert_close(net(F_TR, T_tr, F_TE), net.decoder(net.on_attention(shares @ V)))
+
+
+@pytest.mark.parametrize("scale_by_width", [False, True])
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_a_metric_compares_queries_and_keys_in_one_space(rounds: int, scale_by_width: bool) -> None:
+    net = build(metric=True, rounds=rounds, scale_by_width=scale_by_width)
+    T_tr = torch.randn(2, 5, 1)
+    e_tr, e_te = net.encoder(F_TR), net.encoder(F_TE)
+    Q, K = e_te @ net.on_test.weight.T, e_tr @ net.on_test.weight.T
+    if rounds:
+        K = gather(Q, K, heads=2, rounds=rounds, scale_by_width=scale_by_width)
+    V = e_tr @ net.on_train.weight.T + T_tr @ net.on_targets.weight.T
+    shares = by_distance(Q, K, scale_by_width)
+    mixed = torch.cat([shares[0] @ V[..., :4], shares[1] @ V[..., 4:]], dim=-1)
+    torch.testing.assert_close(net(F_TR, T_tr, F_TE), net.decoder(net.on_attention(mixed)))
+
+
+@pytest.mark.parametrize("query_skip", [False, True])
+@pytest.mark.parametrize("decoder_layers", [1, 2])
+@pytest.mark.parametrize("rounds", [0, 2])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("scale_by_width", [False, True])
+def test_at_first_a_belief_is_the_attention_on_each_class_multiplied_over_heads(
+    query_skip: bool, decoder_layers: int, rounds: int, symmetric: bool, scale_by_width: bool
+) -> None:
+    C = 3
+    net = build(
+        targets=1 if symmetric else C,
+        outputs=1 if symmetric else C,
+        metric=True,
+        vote=True,
+        rounds=rounds,
+        query_skip=query_skip,
+        decoder_layers=decoder_layers,
+        scale_by_width=scale_by_width,
+    )
+    Y_tr = torch.nn.functional.one_hot(torch.tensor([[0, 1, 2, 0, 1], [2, 2, 1, 0, 0]])).double()
+    W = net.on_test.weight[:8]
+    Q, K = net.encoder(F_TE) @ W.T, net.encoder(F_TR) @ W.T
+    K = gather(Q, K, heads=2, rounds=rounds, scale_by_width=scale_by_width)
+    first, second = by_distance(Q, K, scale_by_width)
+    votes = (first @ Y_tr) * (second @ Y_tr)
+    head = PosteriorHead(net, labels=True, symmetric=symmetric)
+    belief = head(Sets(F_TR, Y_tr, F_TE))
+    assert isinstance(belief, Categorical)
+    torch.testing.assert_close(belief.probabilities, votes / votes.sum(dim=-1, keepdim=True))
+    # Later the decoder corrects them.
+    stir(net)
+    assert not torch.allclose(head(Sets(F_TR, Y_tr, F_TE)).probabilities, belief.probabilities)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bilinear": True},
+        {"bilinear": True, "bias": False, "query_skip": True},
+        {"decoder_layers": 1, "query_skip": True},
+        {"pool_first": True, "query_skip": True, "bilinear": True},
+        {"self_layers": 2},
+        {"metric": True, "rounds": 2, "vote": True, "bilinear": True, "query_skip": True},
+    ],
+)
+def test_groups_of_targets_are_asked_about_one_by_one(options: dict[str, Any]) -> None:
+    targets = 1 if options.get("vote") else 2
+    net = build(targets=targets, outputs=1, **options)
+    stir(net)
+    T_tr = torch.randn(2, 5, 4, targets)
+    if options.get("vote"):
+        T_tr = T_tr.softmax(dim=2)
+    found = net(F_TR, T_tr, F_TE)
+    for group in range(4):
+        alone = net(F_TR, T_tr[:, :, group], F_TE)
+        torch.testing.assert_close(found[:, :, group], alone)
+
+
+def test_the_symmetric_direct_head_adds_up_what_it_hears_of_each_class() -> None:
+    seeing = SetNetwork(
+        2 + 2,
+        2,
+        1,
+        width=8,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=2,
+        query_skip=True,
+        pool_first=False,
+        scale_by_width=False,
+    )
+    T_tr, H_tr, H_te = torch.randn(2, 5, 3, 2), torch.randn(2, 5, 3, 2), torch.randn(2, 6, 3, 2)
+    sets = Sets(F_TR, torch.zeros(2, 5, 3), F_TE)
+    found = DirectHead(seeing, symmetric=True)(sets, T_tr, H_tr, H_te)
+    total = torch.zeros(2, 6)
+    for c in range(3):
+        F_tr = torch.cat([F_TR, H_tr[:, :, c]], dim=-1)
+        F_te = torch.cat([F_TE, H_te[:, :, c]], dim=-1)
+        total += seeing(F_tr, T_tr[:, :, c], F_te).squeeze(-1)
+    torch.testing.assert_close(found, total)
+
+
+def test_self_attention_lets_training_points_see_each_other() -> None:
+    net = build(self_layers=1)
+    T_tr = torch.zeros(2, 5, 1)
+    other = F_TR.clone()
+    other[:, 0] += 1
+    e, moved = (net.self_attention(net.encoder(F)) for F in (F_TR, other))
+    assert (e - moved)[:, 1:].abs().min() > 0
+    order = torch.tensor([4, 2, 0, 1, 3])
+    torch.testing.assert_close(net(F_TR[:, order], T_tr, F_TE), net(F_TR, T_tr, F_TE))
+
+
+@pytest.mark.parametrize("option", [{"rounds": 1}, {"vote": True}])
+def test_rounds_and_votes_need_a_metric(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="metric must be on for rounds and vote, got it off"):
+        build(**option)

@@ -1,12 +1,20 @@
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor, nn
 
+from conftest import convolutional, flat
+from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import Categorical, cross_entropy
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
+from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
-from neural_complexity.snapshot import take_snapshot
+from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
+from neural_complexity.tasks.few_shot import FewShot
 
 
 @pytest.fixture(params=["posterior", "direct"])
@@ -74,3 +82,150 @@ def test_weight_zero_learns_what_no_regularizer_learns(
     assert all(
         torch.equal(a, b) for a, b in zip(plain.parameters(), zero.parameters(), strict=True)
     )
+
+
+@pytest.fixture(params=["posterior", "direct"])
+def image_nc(request: pytest.FixtureRequest, few_shot: FewShot) -> NeuralComplexity:
+    return NeuralComplexity.for_tasks(
+        few_shot.sample(16, stream(0, "units")),
+        head=request.param,
+        loss="cross_entropy",
+        width=8,
+        channels=4,
+        image_layers=2,
+    )
+
+
+@pytest.mark.parametrize("make", [flat, convolutional])
+def test_on_images_the_penalty_is_the_weighted_prediction_and_reaches_every_learner(
+    image_nc: NeuralComplexity, few_shot: FewShot, make: Callable[[], nn.Module]
+) -> None:
+    task = few_shot.sample(4, stream(1, "x"))
+    h = stack(make, 4, stream(0, "h"))
+    snapshot = take_snapshot(h, task)
+    penalty = nc_penalty(image_nc, task, weight=2.0, safeguard=False)(h, snapshot)
+    torch.testing.assert_close(penalty, 2 * image_nc.predict(*snapshot.tensors()))
+    together = torch.autograd.grad(penalty.sum(), list(h.parameters()))
+    for b in range(4):
+        row = slice(b, b + 1)
+        state = {name: value[row].detach().clone() for name, value in h.state().items()}
+        alone = BatchedLearner(make(), state)
+        own = nc_penalty(image_nc, task[row], weight=2.0, safeguard=False)
+        value = own(alone, take_snapshot(alone, task[row]))
+        torch.testing.assert_close(value, penalty[row])
+        gradients = torch.autograd.grad(value.sum(), list(alone.parameters()))
+        for gradient, all_rows in zip(gradients, together, strict=True):
+            torch.testing.assert_close(gradient, all_rows[row])
+            assert gradient.abs().sum() > 0
+
+
+def test_on_images_regularizing_changes_learners_and_leaves_nc_untouched(
+    image_nc: NeuralComplexity, few_shot: FewShot, image_recipe: Recipe
+) -> None:
+    task = few_shot.sample(4, stream(1, "x"))
+    before = {name: value.clone() for name, value in image_nc.state_dict().items()}
+    plain = image_recipe.train(task, stream(0, "h"))
+    penalties = {
+        weight: nc_penalty(image_nc, task, weight=weight, safeguard=False) for weight in (0.0, 1.0)
+    }
+    zero, one = (
+        image_recipe.train(task, stream(0, "h"), regularizer=penalty)
+        for penalty in penalties.values()
+    )
+    for a, b, c in zip(plain.parameters(), zero.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)  # summed in another order
+        assert not torch.allclose(a, c)
+    assert all(parameter.grad is None for parameter in image_nc.parameters())
+    assert all(torch.equal(before[name], value) for name, value in image_nc.state_dict().items())
+
+
+def test_on_images_inductive_penalties_judge_h_on_the_given_inputs_alone(
+    image_nc: NeuralComplexity, few_shot: FewShot
+) -> None:
+    task, other = (few_shot.sample(4, stream(k, "x")) for k in (1, 2))
+    h = stack(flat, 4, stream(0, "h"))
+    X = other.X_te[:, :4]
+    mixed = Task(task.X_tr, task.Y_tr, X, other.Y_te[:, :4])
+    inductive = nc_penalty(image_nc, task, X_unlabelled=X, safeguard=False)
+    transductive = nc_penalty(image_nc, mixed, safeguard=False)
+    torch.testing.assert_close(
+        inductive(h, take_snapshot(h, task)), transductive(h, take_snapshot(h, mixed))
+    )
+
+
+def test_a_step_against_the_posterior_penalty_alone_moves_logits_to_the_belief(
+    few_shot: FewShot,
+) -> None:
+    """What NC is for: at weight 1 the penalty takes training loss out and test loss in."""
+    nc = NeuralComplexity.for_tasks(
+        few_shot.sample(16, stream(0, "units")),
+        loss="cross_entropy",
+        width=8,
+        channels=4,
+        image_layers=2,
+    )
+    task = few_shot.sample(4, stream(1, "x"))
+    belief = nc.belief(task.X_tr, task.Y_tr, task.X_te)
+    assert isinstance(belief, Categorical)
+    H_te = torch.randn(4, 6, 3, requires_grad=True)
+    H_tr = torch.randn(4, 6, 3)
+
+    def objective(H: Tensor) -> Tensor:
+        snapshot = Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H)
+        penalty = nc_penalty(nc, task, safeguard=False)(nn.Identity(), snapshot)
+        return cross_entropy(H_tr, task.Y_tr).mean(dim=1) + penalty
+
+    (pull,) = torch.autograd.grad(objective(H_te).sum(), H_te)
+    torch.testing.assert_close(pull, (H_te.softmax(dim=-1) - belief.probabilities).detach() / 6)
+    expected = cross_entropy.expected(H_te, belief).mean(dim=1)
+    torch.testing.assert_close(objective(H_te), expected)
+
+
+def test_a_symmetric_nc_regularizes_learners_of_other_numbers_of_classes(
+    image_nc: NeuralComplexity, few_shot: FewShot
+) -> None:
+    task = FewShot(few_shot.images, ways=5, shots=1, queries=1).sample(2, stream(0, "x"))
+    H_tr, H_te = torch.randn(2, 5, 5), torch.randn(2, 5, 5)
+    snapshot = Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
+    penalty = nc_penalty(image_nc, task, classes=5, safeguard=False)
+    torch.testing.assert_close(
+        penalty(nn.Identity(), snapshot), image_nc.predict(*snapshot.tensors())
+    )
+    with pytest.raises(ValueError, match="Y_tr must be from 0 to 2, got 0 to 4"):
+        nc_penalty(image_nc, task, safeguard=False)
+    H_tr, H_te = torch.randn(2, 5, 7), torch.randn(2, 5, 7)
+    more = Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
+    with pytest.raises(ValueError, match="logits must be of the 5 classes that .*, got 7"):
+        penalty(nn.Identity(), more)
+
+
+def test_one_shot_tasks_cannot_be_safeguarded(
+    image_nc: NeuralComplexity, few_shot: FewShot
+) -> None:
+    once = FewShot(few_shot.images, ways=few_shot.ways, shots=1, queries=2)
+    with pytest.raises(ValueError, match="safeguard must have two training points of some class"):
+        nc_penalty(image_nc, once.sample(2, stream(0, "x")))
+
+
+def test_labels_are_safeguarded_where_a_class_has_two_points(
+    image_nc: NeuralComplexity, few_shot: FewShot
+) -> None:
+    twice = FewShot(few_shot.images, ways=few_shot.ways, shots=2, queries=2)
+    task = twice.sample(3, stream(0, "x"))
+    snapshot = take_snapshot(lambda X: torch.randn(*X.shape[:2], few_shot.ways), task)
+    ways = few_shot.ways
+    full = nc_penalty(image_nc, task, safeguard=False, classes=ways)(nn.Identity(), snapshot)
+    part = nc_penalty(image_nc, task, classes=ways)(nn.Identity(), snapshot)
+    share = trust(image_nc, task.X_tr, task.Y_tr, classes=ways)
+    torch.testing.assert_close(part, share.square() * full)
+    assert ((share >= 0) & (share <= 1)).all()
+
+
+def test_images_that_nc_cannot_judge_are_refused_at_once(
+    image_nc: NeuralComplexity, few_shot: FewShot
+) -> None:
+    task = few_shot.sample(2, stream(0, "x"))
+    with pytest.raises(ValueError, match=r"X_te must be \(tasks, points, 1, 7, 7\), got shape"):
+        nc_penalty(image_nc, task, X_unlabelled=task.X_te.flatten(2))
+    with pytest.raises(TypeError, match="X_te must be torch.float64 like NC, got torch.float32"):
+        nc_penalty(image_nc, task, X_unlabelled=task.X_te.float())

@@ -60,7 +60,8 @@ def nc_loss(
         One number.
     """
     if context is None:
-        context = nc.encode(snapshot.X_tr, snapshot.Y_tr, snapshot.X_te)
+        classes = snapshot.H_te.shape[-1]
+        context = nc.encode(snapshot.X_tr, snapshot.Y_tr, snapshot.X_te, classes=classes)
     predicted = nc.points(context, snapshot.H_tr, snapshot.H_te)  # (B, N)
     if supervision == "point":
         value = CRITERIA[criterion](predicted, point_gaps(nc.loss, snapshot, Y_te))
@@ -118,6 +119,10 @@ class MetaLearner:
         bank_folder: Where to keep the bank; in memory if `None`.
         keep: Iterations that the bank on disk can be taken back, for resuming.
         resume: The state of an earlier run from `state`, whose bank is still in `bank_folder`.
+
+    Raises:
+        ValueError: If hypotheses are to be made up about real targets, or the bank to go on from is
+            not there.
     """
 
     def __init__(
@@ -146,6 +151,8 @@ class MetaLearner:
         keep: int = 0,
         resume: tuple[dict[str, Tensor], dict[str, Any]] | None = None,
     ) -> None:
+        if made_up and not nc.labels:
+            raise ValueError(f"made_up must be 0 for real targets, got {made_up}")
         self.nc, self.family, self.recipe, self.seed = nc, family, recipe, seed
         self.iterations, self.updates, self.batch, self.tasks = iterations, updates, batch, tasks
         self.lr, self.warmup, self.decay = lr, warmup, decay
@@ -285,4 +292,5 @@ class _Numbers:
             E = self.nc.embed(self.family.look_up(different))[place]  # (B, M + N, features)
         else:
             E = self.table[numbers]
-        return self.nc.context(E[:, :M], task.Y_tr, E[:, M:])
+        classes = task.H_te.shape[-1] if isinstance(task, Snapshot) and self.nc.labels else None
+        return self.nc.context(E[:, :M], task.Y_tr, E[:, M:], classes=classes)

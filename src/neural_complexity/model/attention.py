@@ -32,16 +32,17 @@ def attend(
     Returns:
         One mixture per query, (B, N, F).
     """
-    width = Q.shape[-1] if scale_by_width else Q.shape[-1] // heads
     q, k, v = (_cut(x, heads) for x in (Q, K, V))
-    scale = width**-0.5
+    scale = _scale(Q, heads, scale_by_width)
     # -|q - k|^2 / 2 is q k - |k|^2 / 2 up to what is the same for all keys.
     offset = -0.5 * scale * k.square().sum(dim=-1).unsqueeze(-2) if by_distance else None
     mixed = scaled_dot_product_attention(q, k, v, attn_mask=offset, scale=scale)
     return mixed.transpose(1, 2).flatten(-2)  # from (B, heads, N, F / heads)
 
 
-def gather(Q: Tensor, K: Tensor, *, heads: int, rounds: int) -> Tensor:
+def gather(
+    Q: Tensor, K: Tensor, *, heads: int, rounds: int, scale_by_width: bool = False
+) -> Tensor:
     """Moves each key to the queries that choose it: soft k-means that starts at the keys.
 
     In `attend` by distance, the product of all heads says how likely a query chooses a key. Each
@@ -52,16 +53,22 @@ def gather(Q: Tensor, K: Tensor, *, heads: int, rounds: int) -> Tensor:
         K: Keys, (B, M, E).
         heads: As in `attend`.
         rounds: How often.
+        scale_by_width: As in `attend`.
 
     Returns:
         The keys, (B, M, E).
     """
-    scale, start = (Q.shape[-1] // heads) ** -0.5, K
+    scale, start = _scale(Q, heads, scale_by_width), K
     for _ in range(rounds):
         score = Q @ K.mT - 0.5 * K.square().sum(dim=-1).unsqueeze(-2)  # (B, N, M)
         share = softmax(scale * score, dim=-1)
         K = (start + share.mT @ Q) / (1 + share.sum(dim=1).unsqueeze(-1))
     return K
+
+
+def _scale(Q: Tensor, heads: int, by_width: bool) -> float:
+    width: int = Q.shape[-1] if by_width else Q.shape[-1] // heads
+    return float(width**-0.5)
 
 
 def _cut(x: Tensor, heads: int) -> Tensor:

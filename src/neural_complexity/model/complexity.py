@@ -188,7 +188,7 @@ class NeuralComplexity(nn.Module):
         """
         X, Y = task.X_tr, task.Y_tr
         if architecture.get("loss") == cross_entropy.name:
-            defaults = FOR_LABELS[architecture.get("head", "posterior")]
+            defaults = FOR_LABELS.get(architecture.get("head", "posterior"), {})
             architecture = {**defaults, **architecture}
             # An untrained NC has seen labels, which say how many classes there are at least.
             outputs = int(torch.stack([Y.max(), task.Y_te.max()]).max()) + 1
@@ -306,6 +306,11 @@ class NeuralComplexity(nn.Module):
     def _ask(self, sets: Sets, losses_tr: Tensor, H_tr: Tensor, H_te: Tensor) -> Tensor:
         """Asks the direct head, (B, N)."""
         assert isinstance(self.head, DirectHead)
+        C = sets.Y_tr.shape[-1]
+        if H_te.shape[-1] != C:
+            raise ValueError(
+                f"logits must be of the {C} classes that were encoded, got {H_te.shape[-1]}"
+            )
         T_tr = sets.Y_tr.unsqueeze(-1) if self.symmetric else sets.Y_tr  # (B, M, [C,] targets)
         if self.loss_conditioning:
             seen = losses_tr.log1p().view(*losses_tr.shape, *[1] * (T_tr.ndim - 2))
@@ -489,6 +494,10 @@ class NeuralComplexity(nn.Module):
             ValueError: If shapes disagree, a set is empty, a value is not finite, or a label is
                 none of the classes.
         """
+        for name, tensor in tensors.items():
+            # First: real numbers would be asked for features, which labels do not have.
+            if self.labels and name.startswith("Y") and isinstance(tensor, Tensor):
+                _check_type_of_labels(name, tensor)
         check_sets(**tensors)
         if self.labels and classes is None:
             given = (t.shape[-1] for name, t in tensors.items() if name.startswith("H"))
@@ -517,9 +526,12 @@ class NeuralComplexity(nn.Module):
             raise ValueError(f"{name} must be finite, got NaN or infinity")
 
 
-def _check_labels(name: str, labels: Tensor, classes: int) -> None:
+def _check_type_of_labels(name: str, labels: Tensor) -> None:
     if labels.dtype != torch.int64:
         raise TypeError(f"{name} must be labels of type torch.int64, got {labels.dtype}")
+
+
+def _check_labels(name: str, labels: Tensor, classes: int) -> None:
     if labels.ndim != 2:
         raise ValueError(f"{name} must be (tasks, points), got shape {tuple(labels.shape)}")
     low, high = torch.aminmax(labels)

@@ -56,7 +56,7 @@ class ImageEncoder(nn.Module):
 
 def _as_batch(X: Tensor) -> Tensor:
     # Channels last: filters are then applied in half the time.
-    return X.flatten(0, -4).contiguous(memory_format=torch.channels_last)
+    return X.reshape(-1, *X.shape[-3:]).contiguous(memory_format=torch.channels_last)
 
 
 class _Block(nn.Module):

@@ -108,6 +108,9 @@ class SetNetwork(nn.Module):
             final = self.on_attention if last else self.decoder[-1]
             assert isinstance(final, nn.Linear)
             nn.init.zeros_(final.weight)
+            nn.init.zeros_(final.bias)
+            if last and query_skip:
+                nn.init.zeros_(self.on_test.weight[width:])
 
     def forward(self, F_tr: Tensor, T_tr: Tensor, F_te: Tensor) -> Tensor:
         """Answers for each test point.
@@ -133,7 +136,9 @@ class SetNetwork(nn.Module):
         Q = Q.view(B, N, -1)  # (B, N, E)
         if self.metric:
             K = (e_tr @ self.on_test.weight[: Q.shape[-1]].T).view(B, M, -1)  # (B, M, E)
-            K = gather(Q, K, heads=self.heads, rounds=self.rounds)
+            K = gather(
+                Q, K, heads=self.heads, rounds=self.rounds, scale_by_width=self.scale_by_width
+            )
         e = self._mix(Q, K, self._values(e_tr, V, T_tr))  # (B, N, [G,] E)
         e = self.on_attention(e.flatten(0, 1))  # (BN, [G,] E), or (BN, [G,] outputs) if last
         for own in skip:
@@ -160,20 +165,29 @@ class SetNetwork(nn.Module):
 
     def _mix(self, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
         """Attends to values with or without groups, (B, N, [G,] E)."""
-        settings = {"scale_by_width": self.scale_by_width, "by_distance": self.metric}
         if V.ndim == 3:
-            return attend(Q, K, V, heads=self.heads, **settings)
+            return self._attend(Q, K, V)
         # All groups share the attention, so they are one long value.
         cut = V.unflatten(-1, (self.heads, -1)).transpose(2, 3)  # (B, M, heads, G, E / heads)
-        mixed = attend(Q, K, cut.flatten(2), heads=self.heads, **settings)
+        mixed = self._attend(Q, K, cut.flatten(2))
         return mixed.view(*Q.shape[:2], *cut.shape[2:]).transpose(2, 3).flatten(3)
 
     def _votes(self, Q: Tensor, K: Tensor, T_tr: Tensor) -> Tensor:
         """Gives the logarithm of the attention on each target, all heads multiplied, (B, N, C)."""
         T = T_tr.flatten(2)  # (B, M, C)
-        falls = attend(Q, K, T.repeat(1, 1, self.heads), heads=self.heads, by_distance=True)
+        falls = self._attend(Q, K, T.repeat(1, 1, self.heads))
         falls = falls.view(*Q.shape[:2], self.heads, -1)  # (B, N, heads, C)
         return falls.clamp(min=1e-7).log().sum(dim=2)
+
+    def _attend(self, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
+        return attend(
+            Q,
+            K,
+            V,
+            heads=self.heads,
+            scale_by_width=self.scale_by_width,
+            by_distance=self.metric,
+        )
 
 
 def _hidden(features: int, width: int, layers: int) -> list[nn.Module]:

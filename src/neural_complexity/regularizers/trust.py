@@ -114,11 +114,12 @@ def _hypotheses(
     made = [(mean.expand_as(T), mean.expand(-1, X_out.shape[1], -1))]
     # One point, or equal ones, have no spread: then any two inputs are far apart. The pixels of an
     # image share one, as most of them never change.
-    over = (1, 2) if labels else (1,)
+    images = X_tr.ndim > 3
+    over = (1, 2) if images else (1,)
     scale = X.std(dim=over, keepdim=True, correction=0).clamp(min=torch.finfo(X.dtype).eps)
     A, A_out = X / scale, X_out / scale
     near, near_out = (-0.5 * torch.cdist(P, A).square() for P in (A, A_out))
-    if labels:
+    if images:
         near, near_out = near / X.shape[-1], near_out / X.shape[-1]
     for width in BANDWIDTHS:
         smooth, smooth_out = (softmax(n / width**2, dim=-1) @ T for n in (near, near_out))
