@@ -76,7 +76,9 @@ def paper() -> Config:
 def cpu() -> Config:
     """Half an hour of meta-training on two cores."""
     return Config(
-        posterior=posterior(iterations=200), direct=direct(iterations=200), share_images=True
+        posterior=posterior(iterations=200, tasks=32),
+        direct=direct(iterations=200, tasks=32),
+        share_images=True,
     )
 
 
