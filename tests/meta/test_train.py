@@ -208,6 +208,43 @@ def test_encoding_numbers_once_equals_encoding_their_images(
     torch.testing.assert_close(*gradients)  # each image counts as often as it occurs
 
 
+def test_an_encoder_that_is_not_trained_embeds_the_store_once(
+    few_shot: FewShot, image_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meta, trained = image_learner(few_shot, image_recipe), image_learner(few_shot, image_recipe)
+    trained.iterate()
+    meta.nc.take_image_encoder(trained.nc)
+    meta = MetaLearner(
+        meta.nc,
+        few_shot,
+        image_recipe,
+        seed=0,
+        iterations=2,
+        updates=2,
+        batch=8,
+        tasks=4,
+        lr=0.01,
+        ramp=0.0,  # NC regularizes from the first collection on
+        capacity=100,
+    )
+    kept, task = draw(few_shot, 3, stream(0, "x"))
+    H_tr, H_te = torch.randn(3, 6, 3), torch.randn(3, 6, 3)
+    assert meta._numbers is not None
+    found = meta.nc.points(meta._numbers(kept), H_tr, H_te)
+    expected = meta.nc.predict_points(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
+    torch.testing.assert_close(found, expected)
+    monkeypatch.setattr(meta.nc, "embed", lambda _: pytest.fail("embedded again"))
+    before = {name: value.clone() for name, value in meta.nc.state_dict().items()}
+    while not meta.done:
+        meta.iterate()
+    for name, value in meta.nc.state_dict().items():
+        own = trained.nc.state_dict()[name]
+        if name.startswith("image_encoder"):
+            assert torch.equal(value, own)
+        elif name.startswith("head.network.on_test"):
+            assert not torch.equal(value, before[name])
+
+
 @pytest.mark.parametrize("head", ["posterior", "direct"])
 def test_nc_learns_from_images(few_shot: FewShot, image_recipe: Recipe, head: str) -> None:
     meta = image_learner(

@@ -523,6 +523,28 @@ def test_for_tasks_finds_classes_units_and_statistics(head: str) -> None:
     assert nc.architecture.items() >= plain.items()
 
 
+def test_an_image_encoder_that_is_taken_over_gives_the_same_embeddings_and_stays() -> None:
+    nc, other = make_labelled("direct", IMAGE), make_labelled("posterior", IMAGE)
+    with torch.no_grad():
+        for value in [*other.parameters(), *other.buffers()]:
+            value.add_(0.1)
+    X = torch.randn(2, 3, *IMAGE)
+    assert not torch.allclose(nc.embed(X), other.embed(X))
+    nc.take_image_encoder(other)
+    torch.testing.assert_close(nc.embed(X), other.embed(X))
+    assert not nc.embed(X).requires_grad
+    assert other.embed(X).requires_grad
+    for different in (
+        make_labelled("posterior", (2,)),
+        make_labelled("posterior", (1, 9, 9)),
+        make_labelled("posterior", IMAGE, channels=5),
+        make_labelled("posterior", IMAGE, image_layers=1),
+    ):
+        for one, two in ((nc, different), (different, nc)):
+            with pytest.raises(ValueError, match="the image encoders must have the same inputs"):
+                one.take_image_encoder(two)
+
+
 def test_for_tasks_refuses_an_unknown_head_for_labels_too() -> None:
     s = labelled_snapshot()
     task = Task(s.X_tr, s.Y_tr, s.X_te, s.H_te.argmax(dim=-1))

@@ -8,7 +8,7 @@ from conftest import convolutional, flat
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Categorical, cross_entropy
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
@@ -219,6 +219,17 @@ def test_labels_are_safeguarded_where_a_class_has_two_points(
     share = trust(image_nc, task.X_tr, task.Y_tr, classes=ways)
     torch.testing.assert_close(part, share.square() * full)
     assert ((share >= 0) & (share <= 1)).all()
+
+
+def test_a_context_at_hand_is_used(image_nc: NeuralComplexity, few_shot: FewShot) -> None:
+    task = few_shot.sample(4, stream(1, "x"))
+    h = stack(flat, 4, stream(0, "h"))
+    context = image_nc.encode(task.X_tr, (task.Y_tr + 1) % 3, task.X_te)  # another one
+    context = Context(task.Y_tr, context.known)
+    snapshot = take_snapshot(h, task)
+    given = nc_penalty(image_nc, task, safeguard=False, context=context)(h, snapshot)
+    expected = image_nc.points(context, snapshot.H_tr, snapshot.H_te).mean(dim=1)
+    torch.testing.assert_close(given, expected)
 
 
 def test_images_that_nc_cannot_judge_are_refused_at_once(

@@ -1,11 +1,14 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import one_hot
 
-from neural_complexity.losses import Gaussian
+from conftest import labelled_snapshot
+from neural_complexity.losses import Categorical, Gaussian
 from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.regularizers.trust import trust
@@ -67,6 +70,84 @@ def test_it_is_a_share_for_each_task_alone(points: int, features: int, seed: int
     torch.testing.assert_close(found, alone)
     if points == 1:
         assert not found.any()
+
+
+def test_tasks_of_images_with_real_targets_can_be_tested_too() -> None:
+    X, Y = torch.randn(4, 6, 1, 4, 4), torch.randn(4, 6, 1)
+    nc = NeuralComplexity((1, 4, 4), 1, width=8, channels=4, image_layers=1)
+    found = trust(nc, X, Y)
+    assert found.shape == (4,)
+    assert ((found >= 0) & (found <= 1)).all()
+    alone = torch.cat([trust(nc, X[b : b + 1], Y[b : b + 1]) for b in range(4)])
+    torch.testing.assert_close(found, alone)
+
+
+def classifier(shape: tuple[int, ...], C: int = 3, **more: Any) -> NeuralComplexity:
+    size = shape[0] if len(shape) == 1 else shape
+    options: dict[str, Any] = {"width": 8, "channels": 4, "image_layers": 1, **more}
+    return NeuralComplexity(size, C, loss="cross_entropy", symmetric=True, **options)
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 4, 4)])
+@pytest.mark.parametrize("head", ["posterior", "direct"])
+@settings(max_examples=8)
+@given(points=st.integers(4, 25), seed=st.integers(0, 1000))
+def test_with_labels_it_is_a_share_for_each_task_alone(
+    shape: tuple[int, ...], head: str, points: int, seed: int
+) -> None:
+    torch.set_default_dtype(torch.float64)
+    s = labelled_snapshot(B=4, M=points, inputs=shape, seed=seed)  # three classes
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        nc = classifier(shape, head=head)
+    found = trust(nc, s.X_tr, s.Y_tr)
+    assert ((found >= 0) & (found <= 1)).all()
+    alone = torch.cat([trust(nc, s.X_tr[b : b + 1], s.Y_tr[b : b + 1]) for b in range(4)])
+    torch.testing.assert_close(found, alone)
+    # What classes are called does not matter, nor how many more of them there could be.
+    names = torch.tensor([4, 0, 2])
+    torch.testing.assert_close(
+        trust(nc, s.X_tr, names[s.Y_tr], classes=5),
+        trust(nc, s.X_tr, s.Y_tr, classes=5),
+    )
+
+
+class Oracle(NeuralComplexity):
+    """Knows that the label is the sign of x, but of classes that it has not been shown nothing."""
+
+    def context(
+        self,
+        E_tr: torch.Tensor,
+        Y_tr: torch.Tensor,
+        E_te: torch.Tensor,
+        *,
+        classes: int | None = None,
+    ) -> Context:
+        assert len(E_tr) == len(E_te)
+        assert classes is None
+        true = one_hot((E_te.squeeze(-1) > 0).long(), 2)
+        shown = torch.stack([(Y_tr == c).any(dim=1) for c in range(2)], dim=1)  # (B, C)
+        known = (true * shown.unsqueeze(1)).to(E_te.dtype)
+        return Context(Y_tr, Categorical(100 * known))
+
+
+@pytest.mark.parametrize("points", [4, 10, 30, 33])
+@pytest.mark.parametrize("rare", [1, 2, 3])
+def test_labels_that_nobody_could_know_are_not_held_against_nc(points: int, rare: int) -> None:
+    nc = Oracle(1, 2, loss="cross_entropy", width=8)
+    X = torch.randn(3, points, 1).abs()
+    X[:, :rare] *= -1
+    torch.testing.assert_close(trust(nc, X, (X.squeeze(-1) > 0).long()), torch.ones(3))
+
+
+def test_a_task_with_one_point_of_each_class_is_not_trusted() -> None:
+    nc = classifier((2,))
+    X, Y = torch.randn(2, 3, 2), torch.tensor([[0, 1, 2], [0, 1, 1]])
+    assert trust(nc, X, Y)[0] == 0
+    with pytest.raises(ValueError, match="the safeguard must have two training points of some"):
+        trust(nc, X[:1], Y[:1])
+    with pytest.raises(ValueError, match="the safeguard must have two training points of some"):
+        trust(nc, X[:, :1], Y[:, :1])
 
 
 def test_targets_too_large_for_their_squares_are_not_trusted() -> None:

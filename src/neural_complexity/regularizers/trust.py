@@ -34,24 +34,26 @@ def trust(
         classes: How many classes labels are of, if not as many as NC was made for.
 
     Returns:
-        One value from 0 to 1 per task, (B,). Tasks of a single point cannot be tested and get 0.
+        One value from 0 to 1 per task, (B,). Tasks that cannot be tested, of a single point or of
+        one point of each class, get 0.
 
     Raises:
-        ValueError: Also if targets are labels and no class has two points: then none can be held
-            out.
+        ValueError: Also if targets are labels and no class of any task has two points: then none
+            can be held out.
     """
     nc.check(classes=classes, X_tr=X_tr, Y_tr=Y_tr)
     B, M = X_tr.shape[:2]
-    tested = X_tr.new_ones(B, M)
     if nc.labels:
-        X_tr, Y_tr, tested = _spread(X_tr, Y_tr, tested)
+        X_tr, Y_tr = _spread(X_tr, Y_tr)
     elif M == 1:
         return X_tr.new_zeros(B)
     shown, held = _folds(M, X_tr.device)  # (folds, points) each
     E_tr = nc.embed(X_tr).detach()  # (B, M, features)
     E, Y = (t[:, shown].flatten(0, 1) for t in (E_tr, Y_tr))  # (B folds, M - size, ...)
     E_out, Y_out = (t[:, held].flatten(0, 1) for t in (E_tr, Y_tr))  # (B folds, size, ...)
-    counted = tested[:, held].flatten(0, 1).unsqueeze(-1)  # (B folds, size, 1)
+    counted = torch.ones_like(E_out[..., :1])  # (B folds, size, 1)
+    if nc.labels:  # nobody could know the label of a class that is not shown
+        counted *= (Y_out[:, :, None] == Y[:, None, :]).any(dim=2, keepdim=True)
     with torch.no_grad():
         context = nc.context(E, Y, E_out, classes=classes)
     error, size = X_tr.new_zeros(B), X_tr.new_zeros(B)
@@ -64,10 +66,12 @@ def trust(
             (own,) = torch.autograd.grad(predicted.sum(), H_out)
         error += ((own - true).square() * counted).unflatten(0, (B, -1)).flatten(1).sum(dim=1)
         size += (true.square() * counted).unflatten(0, (B, -1)).flatten(1).sum(dim=1)
+    testable = counted.unflatten(0, (B, -1)).flatten(1).any(dim=1)  # (B,)
     # Where all hypotheses are right there is nothing to get wrong by more than rounding.
     least = torch.finfo(size.dtype).tiny
     # Targets too large for their squares are no reason to trust.
-    return (1 - error / size.clamp(min=least)).nan_to_num(nan=0.0).clamp(0, 1)
+    share = (1 - error / size.clamp(min=least)).nan_to_num(nan=0.0).clamp(0, 1)
+    return torch.where(testable, share, 0.0)
 
 
 def _folds(points: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -80,21 +84,17 @@ def _folds(points: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return everything[~hidden].view(folds, -1), held
 
 
-def _spread(X: Tensor, Y: Tensor, tested: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Orders points so that a fold takes few of each class, and says which can be held out.
-
-    A point that is the only one of its class cannot: nobody could know its label.
-    """
+def _spread(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    """Orders points so that a fold takes few of each class."""
     same = Y[:, :, None] == Y[:, None, :]  # (B, M, M)
     if not (same.sum(dim=2) > 1).any():
         raise ValueError(
             "the safeguard must have two training points of some class to test NC on, got one of "
             "each; without it: safeguard=False"
         )
-    tested = tested * (same.sum(dim=2) > 1)
     order = same.tril(diagonal=-1).sum(dim=2).argsort(dim=1, stable=True)  # by rank in its class
     row = torch.arange(len(Y), device=Y.device)[:, None]
-    return X[row, order], Y[row, order], tested[row, order]
+    return X[row, order], Y[row, order]
 
 
 def _hypotheses(
