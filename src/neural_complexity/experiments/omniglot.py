@@ -50,7 +50,9 @@ from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
 
 __all__ = [
+    "KINDS",
     "NAME",
+    "PAPER_ACCURACY",
     "PRESETS",
     "Config",
     "Judge",
@@ -65,6 +67,7 @@ __all__ = [
 
 NAME = "omniglot"
 PAPER_ACCURACY = 92.93
+KINDS = ("MLP", "CNN")  # learners; NC is trained on the first
 PART = 64  # tasks whose images are embedded at a time
 SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
 
@@ -192,10 +195,10 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     scene = make_scene(config)
     judges = {head: Judge(nc, scene) for head, nc in networks.items()}
     plans = _plans(judges, recipe, scene)
-    pieces = Pieces(len(plans) * 2 + 1, config, folder, tell)
+    pieces = Pieces(len(plans) * len(KINDS) + 1, config, folder, tell)
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
-    for kind in ("MLP", "CNN"):
+    for kind in KINDS:
         results = {}
         for method, penalty in plans.items():
             name = f"{method}, {kind}"
