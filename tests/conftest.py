@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from glyphs import write_zip
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.seeding import stream
@@ -48,3 +49,12 @@ def random_snapshot(
         return torch.randn(*shape, generator=generator)
 
     return Snapshot(draw(B, M, D), draw(B, M, C), draw(B, M, C), draw(B, N, D), draw(B, N, C))
+
+
+@pytest.fixture(scope="session")
+def glyph_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Gives a data folder with made-up characters in the place of Omniglot."""
+    folder = tmp_path_factory.mktemp("glyphs")
+    for part, seed in (("background", 0), ("evaluation", 1)):
+        write_zip(folder / f"images_{part}.zip", classes=12, drawings=8, seed=seed)
+    return str(folder)

@@ -127,7 +127,7 @@ def cpu() -> Config:
 def smoke() -> Config:
     """Seconds, on whatever images are given; what CI runs."""
     tiny = {"width": 16, "heads": 2, "channels": 8, "iterations": 2, "updates": 2, "tasks": 8}
-    tiny |= {"batch": 16, "validation_tasks": 8}
+    tiny |= {"batch": 16, "decoder_layers": 1, "validation_tasks": 8}
     return Config(
         seeds=2,
         ways=4,

@@ -367,7 +367,8 @@ def _learner_rows(config: Config, kind: str, results: dict[str, dict[str, Tensor
     rows = []
     none, best = results["none"], results["oracle"]
     for method, result in results.items():
-        published = PAPER_ACCURACY if method.startswith("NC direct, trans") else None
+        papers = (kind, method) == ("MLP", "NC direct, transductive")
+        published = PAPER_ACCURACY if papers else None
         add = partial(_row, config, method, f"{kind} learner")
         rows.append(add("accuracy", estimate_mean(100 * result["accuracy"][-1]), published))
         rows.append(add("test loss", estimate_mean(result["loss_te"][-1])))

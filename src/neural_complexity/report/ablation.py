@@ -126,16 +126,16 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
 
 def _bars(rows: list[Row]) -> Canvas:
     groups = {
-        "removed one\nafter the other": (list(PAPER), COLORS["direct"]),
-        "single changes": (list(OURS), COLORS["posterior"]),
+        "components removed one after the other": (list(PAPER), COLORS["direct"]),
+        "single changes of the full NC": (list(OURS), COLORS["posterior"]),
         "other methods": (_once(rows), COLORS["none"]),
     }
     sizes = [len(names) for names, _ in groups.values()]
-    canvas = Canvas(figsize=(8.2, 0.9 + 0.3 * sum(sizes)), layout="constrained")
+    canvas = Canvas(figsize=(8.2, 1.4 + 0.27 * sum(sizes)), layout="constrained")
     axes = canvas.subplots(len(groups), sharex=True, height_ratios=sizes)
     for ax, (title, (names, color)) in zip(axes, groups.items(), strict=True):
         _group(ax, rows, names, color)
-        ax.set_ylabel(title)
+        ax.set_title(title, loc="left")
     axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes[-1].set_xlabel("accuracy in % on held-out tasks")
     return canvas

@@ -1,5 +1,6 @@
 """Tables and figures of the omniglot experiment."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from neural_complexity.experiments.networks import HEADS
@@ -165,8 +167,14 @@ def _curves(tensors: dict[str, Tensor]) -> Canvas:
             ax.plot(steps, mean, line, color=COLORS[color], label=method)
             half = 1.96 * values.std(dim=1).numpy() / values.shape[1] ** 0.5
             ax.fill_between(steps, mean - half, mean + half, color=COLORS[color], alpha=0.12, lw=0)
-        ax.axhline(PAPER_ACCURACY, color=COLORS["target"], lw=0.8, ls=":", label="the paper's NC")
         ax.set(title=f"{kind} learners", xlabel="learner steps", ylim=(0, 100))
+    published: dict[str, Any] = {
+        "color": COLORS["target"],
+        "lw": 0.8,
+        "ls": ":",
+        "label": "the paper's NC",
+    }
+    axes[0].axhline(PAPER_ACCURACY, **published)  # of MLP learners
     axes[0].set_ylabel("accuracy in %")
     canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return canvas
@@ -175,7 +183,7 @@ def _curves(tensors: dict[str, Tensor]) -> Canvas:
 def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(10.4, 5.6), layout="constrained")
     axes = canvas.subplots(len(HEADS), len(KINDS) * len(SOURCES))
-    columns = [(kind, source) for kind in KINDS for source in SOURCES]
+    columns = list(itertools.product(KINDS, SOURCES))
     for line, head in zip(axes, HEADS, strict=True):
         for ax, (kind, source) in zip(line, columns, strict=True):
             learners = f"{kind}/{SOURCES[source].format(head)}"
@@ -197,30 +205,30 @@ def _scatter(ax: Axes, true: Tensor, predicted: Tensor, color: str) -> None:
     room = 0.05 * (high - low)
     low, high = low - room, high + room
     ax.plot([low, high], [low, high], color=COLORS["target"], lw=0.8)
-    ax.plot(true, predicted, ".", ms=3.5, alpha=0.35, mew=0, color=color, rasterized=True)
+    ax.plot(true, predicted, ".", ms=5, alpha=0.4, mew=0, color=color, rasterized=True)
     ax.set(xlim=(low, high), ylim=(low, high), aspect="equal")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(4))
 
 
 def _accuracy_fit(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(10.4, 3.2), layout="constrained")
     axes = canvas.subplots(1, len(KINDS) * len(SOURCES), sharex=True, sharey=True)
-    columns = [(kind, source) for kind in KINDS for source in SOURCES]
-    for ax, (kind, source) in zip(axes, columns, strict=True):
+    random = np.random.default_rng(0)
+    lowest = 100.0
+    for ax, (kind, source) in zip(axes, itertools.product(KINDS, SOURCES), strict=True):
         learners = f"{kind}/{SOURCES[source].format('posterior')}"
         predicted, true = (
             100 * tensors[f"{learners}/{name}"][-1] for name in ("predicted accuracy", "accuracy")
         )
-        moved = true.numpy() + np.random.default_rng(0).uniform(-0.8, 0.8, len(true))
+        lowest = min(lowest, predicted.min().item(), true.min().item())
+        moved = true.numpy() + random.uniform(-0.6, 0.6, len(true))
         ax.plot([0, 100], [0, 100], color=COLORS["target"], lw=0.8)
-        look: dict[str, Any] = {
-            "color": COLORS["posterior"],
-            "alpha": 0.35,
-            "mew": 0,
-            "rasterized": True,
-        }
-        ax.plot(moved, predicted, ".", ms=3.5, **look)
+        look: dict[str, Any] = {"color": COLORS["posterior"], "alpha": 0.4, "mew": 0}
+        ax.plot(moved, predicted, ".", ms=5, rasterized=True, **look)
         error = mean_absolute_error(predicted, true).item()
         ax.set_title(f"{kind}, {source}\nMAE = {error:.1f}")
-        ax.set(xlim=(0, 101), ylim=(0, 101), aspect="equal", xlabel="true accuracy in %")
+        ax.set(aspect="equal", xlabel="true accuracy in %")
+    axes[0].set(xlim=(lowest - 2, 102), ylim=(lowest - 2, 102))
     axes[0].set_ylabel("predicted accuracy in %")
     return canvas
