@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -47,9 +48,10 @@ def test_all_that_a_report_needs_is_there(outcome: Outcome, config: Config) -> N
     modes = [f"NC {h}, {m}" for h in ("posterior", "direct") for m in ("trans", "in")]
     methods = ["none", *(f"{mode}ductive" for mode in modes), "oracle"]
     for kind in KINDS:
+        diverged = find(outcome.rows, "all", f"{kind} learner", "diverged tasks")
+        assert diverged is not None
+        assert diverged.value == 0
         for metric in ("accuracy", "test loss", "train loss"):
-            found = [r.method for r in outcome.rows if r.setting == f"{kind} learner"]
-            assert list(dict.fromkeys(found)) == methods
             assert all(find(outcome.rows, m, f"{kind} learner", metric) for m in methods)
         for head in ("posterior", "direct"):
             for setting in ("unregularized endpoints", "regularized endpoints"):
@@ -123,6 +125,22 @@ def test_the_unlabelled_images_are_not_the_test_images(config: Config) -> None:
     assert scene.X_unlabelled.shape == scene.task.X_te.shape
     test, other = (X.flatten(2) for X in (scene.task.X_te, scene.X_unlabelled))
     assert (torch.cdist(test, other) > 0).all()
+
+
+def test_diverged_learners_are_left_out_of_all_methods_and_counted(config: Config) -> None:
+    rows = run(replace(config, lr=1e7)).rows
+    assert all(math.isfinite(row.value) for row in rows)
+    for kind in KINDS:
+        diverged = find(rows, "all", f"{kind} learner", "diverged tasks")
+        assert diverged is not None
+        assert 0 < diverged.value < config.eval_tasks - 1
+        kept = {r.n for r in rows if r.setting == f"{kind} learner" and r.metric == "accuracy"}
+        assert kept == {config.eval_tasks - diverged.value}
+
+
+def test_when_all_learners_diverge_the_run_says_so(config: Config) -> None:
+    with pytest.raises(FloatingPointError, match="learners must not all diverge, got 0"):
+        run(replace(config, lr=1e30))
 
 
 def test_a_config_survives_json() -> None:

@@ -24,7 +24,7 @@ from neural_complexity.experiments.training import train_validated
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Belief, zero_one
-from neural_complexity.meta.evaluate import follow
+from neural_complexity.meta.evaluate import follow, usable_tasks
 from neural_complexity.meta.prototypes import (
     PrototypicalNetwork,
     nearest_neighbour_logits,
@@ -33,6 +33,7 @@ from neural_complexity.meta.prototypes import (
 from neural_complexity.meta.scores import (
     Estimate,
     correlation,
+    count,
     estimate,
     estimate_mean,
     mean_absolute_error,
@@ -199,14 +200,17 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
     for kind in KINDS:
-        results = {}
+        results: dict[str, dict[str, Tensor]] = {}
         for method, penalty in plans.items():
             name = f"{method}, {kind}"
             work = partial(
                 _learn, config.recipe(family.images, kind), scene, judges, penalty, config
             )
             results[method] = pieces.do(name, work)
+        kept = usable_tasks(_finite(result) for result in results.values())
+        results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in results.items()}
         rows += _learner_rows(config, kind, results)
+        rows.append(_row(config, "all", f"{kind} learner", "diverged tasks", count(~kept)))
         tensors |= {
             f"{kind}/{m}/{k}": t for m, result in results.items() for k, t in result.items()
         }
@@ -349,6 +353,11 @@ def _make_prototypes(
 def _classify(network: PrototypicalNetwork, task: Task, ways: int, rounds: int) -> Tensor:
     parts = [task[i : i + PART] for i in range(0, len(task), PART)]
     return torch.cat([network(part, classes=ways, rounds=rounds) for part in parts])
+
+
+def _finite(result: dict[str, Tensor]) -> Tensor:
+    """Tells which learners never diverged, (B,)."""
+    return torch.cat(list(result.values())).isfinite().all(dim=0)
 
 
 def _row(

@@ -51,13 +51,15 @@ def tables(rows: list[Row]) -> list[Table]:
 def _learners(rows: list[Row], kind: str) -> Table:
     setting = f"{kind} learner"
     lines = []
-    for method in dict.fromkeys(row.method for row in rows if row.setting == setting):
+    of_kind = [row for row in rows if row.setting == setting]
+    for method in dict.fromkeys(row.method for row in of_kind if row.metric == "accuracy"):
         accuracy = find(rows, method, setting, "accuracy")
         published = accuracy.paper if accuracy is not None else None
         metrics = ("test loss", "train loss", "share of oracle")
         more = [show(find(rows, method, setting, metric), 3) for metric in metrics]
         lines.append((method, _published(published), show(accuracy), *more))
-    n = next(row.n for row in rows if row.setting == setting)
+    n = next(row.n for row in of_kind if row.metric == "accuracy")
+    diverged = next(row.value for row in of_kind if row.metric == "diverged tasks")
     return Table(
         f"{kind} learners after their last step, {n:,} held-out tasks",
         (
@@ -70,7 +72,8 @@ def _learners(rows: list[Row], kind: str) -> Table:
         ),
         tuple(lines),
         "Value ± 95 % interval over tasks; accuracies in %. Share of oracle: of its improvement of "
-        "the test loss." + (" NC was trained on MLP learners only." if kind != "MLP" else ""),
+        f"the test loss. Tasks left out because a learner diverged: {diverged:.0f}."
+        + (" NC was trained on MLP learners only." if kind != "MLP" else ""),
     )
 
 
