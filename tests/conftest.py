@@ -8,7 +8,7 @@ import torch
 from hypothesis import settings
 from torch import nn
 
-from glyphs import thumbnails
+from glyphs import thumbnails, write_zip
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
@@ -91,3 +91,12 @@ def labelled_snapshot(
 
     Y_tr = torch.randint(C, (B, M), generator=generator)
     return Snapshot(draw(B, M, *inputs), Y_tr, draw(B, M, C), draw(B, N, *inputs), draw(B, N, C))
+
+
+@pytest.fixture(scope="session")
+def glyph_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Gives a data folder with made-up characters in the place of Omniglot."""
+    folder = tmp_path_factory.mktemp("glyphs")
+    for part, seed in (("background", 0), ("evaluation", 1)):
+        write_zip(folder / f"images_{part}.zip", classes=12, drawings=8, seed=seed)
+    return str(folder)

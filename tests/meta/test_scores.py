@@ -2,9 +2,11 @@ import pytest
 import torch
 
 from neural_complexity.meta.scores import (
+    Estimate,
     correlation,
     estimate,
     estimate_mean,
+    estimate_over_seeds,
     mean_absolute_error,
     r_squared,
     share_of_oracle,
@@ -44,3 +46,16 @@ def test_an_estimate_is_reproducible_and_counts_tasks() -> None:
     a, b = torch.randn(2, 50)
     assert estimate(r_squared, a, b) == estimate(r_squared, a, b)
     assert estimate(r_squared, a, b).n == estimate_mean(a).n == 50
+
+
+@pytest.mark.parametrize(("n", "factor"), [(2, 12.7062), (3, 4.3027), (10, 2.2622), (200, 1.972)])
+def test_the_interval_over_seeds_is_students(n: int, factor: float) -> None:
+    values = torch.randn(n)
+    score = estimate_over_seeds(values)
+    assert score.ci95 == pytest.approx(factor * values.std().item() / n**0.5, rel=1e-4)
+    assert score.value == pytest.approx(values.mean().item())
+    assert score.n == n
+
+
+def test_a_single_seed_has_no_interval() -> None:
+    assert estimate_over_seeds(torch.tensor([3.0])) == Estimate(3.0, None, 1)

@@ -6,7 +6,14 @@ from typing import Any, Literal
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.model.complexity import NeuralComplexity
 
-__all__ = ["HEADS", "SHIPPED", "SHIPPED_OMNIGLOT", "how_made", "load_networks"]
+__all__ = [
+    "HEADS",
+    "SHIPPED",
+    "SHIPPED_OMNIGLOT",
+    "how_made",
+    "load_network",
+    "load_networks",
+]
 
 HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
 # What the package ships, by head: made by the experiment of that name at preset `cpu`.
@@ -29,12 +36,25 @@ def load_networks(
     """
     if not folder:
         return {h: NeuralComplexity.pretrained(n).to(device) for h, n in shipped.items()}
-    paths = {head: Path(folder) / f"nc-{head}.safetensors" for head in shipped}
-    experiment = shipped["posterior"]
-    for path in paths.values():
-        if not path.is_file():
-            raise ValueError(f"networks must be a finished run of {experiment}, got no {path}")
-    return {head: NeuralComplexity.load(path).to(device) for head, path in paths.items()}
+    return {head: load_network(folder, head, shipped["posterior"], device) for head in shipped}
+
+
+def load_network(folder: str, head: str, experiment: str, device: str) -> NeuralComplexity:
+    """Gives the NC with one head that a finished run left.
+
+    Args:
+        folder: Of the run.
+        head: Which head.
+        experiment: Which one it must be a run of, for the error.
+        device: Where to put it.
+
+    Raises:
+        ValueError: If the folder has no such network.
+    """
+    path = Path(folder) / f"nc-{head}.safetensors"
+    if not path.is_file():
+        raise ValueError(f"networks must be a finished run of {experiment}, got no {path}")
+    return NeuralComplexity.load(path).to(device)
 
 
 def how_made(networks: dict[str, NeuralComplexity], pieces: Pieces) -> dict[str, Any]:

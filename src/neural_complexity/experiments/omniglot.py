@@ -24,7 +24,7 @@ from neural_complexity.experiments.training import train_validated
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Belief, zero_one
-from neural_complexity.meta.evaluate import follow
+from neural_complexity.meta.evaluate import follow, usable_tasks
 from neural_complexity.meta.prototypes import (
     PrototypicalNetwork,
     nearest_neighbour_logits,
@@ -33,6 +33,7 @@ from neural_complexity.meta.prototypes import (
 from neural_complexity.meta.scores import (
     Estimate,
     correlation,
+    count,
     estimate,
     estimate_mean,
     mean_absolute_error,
@@ -47,11 +48,27 @@ from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
+from neural_complexity.tasks.few_shot import FewShot
 
-__all__ = ["NAME", "PRESETS", "Config", "Judge", "Scene", "cpu", "paper", "run", "smoke"]
+__all__ = [
+    "KINDS",
+    "NAME",
+    "PAPER_ACCURACY",
+    "PRESETS",
+    "Config",
+    "Judge",
+    "Scene",
+    "cpu",
+    "make_scene",
+    "paper",
+    "run",
+    "smoke",
+    "without_learner",
+]
 
 NAME = "omniglot"
 PAPER_ACCURACY = 92.93
+KINDS = ("MLP", "CNN")  # learners; NC is trained on the first
 PART = 64  # tasks whose images are embedded at a time
 SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
 
@@ -182,20 +199,27 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     scene = make_scene(config)
     judges = {head: Judge(nc, scene) for head, nc in networks.items()}
     plans = _plans(judges, recipe, scene)
-    pieces = Pieces(len(plans) * 2 + 1, config, folder, tell)
+    pieces = Pieces(len(plans) * len(KINDS) + 1, config, folder, tell)
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
-    for kind in ("MLP", "CNN"):
-        results = {}
+    for kind in KINDS:
+        results: dict[str, dict[str, Tensor]] = {}
         for method, penalty in plans.items():
             name = f"{method}, {kind}"
             work = partial(_learn, config.recipe(shape, kind), scene, judges, penalty, config)
             results[method] = pieces.do(name, work)
+        kept = usable_tasks(_finite(result) for result in results.values())
+        results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in results.items()}
         rows += _learner_rows(config, kind, results)
+        rows.append(_row(config, "all", f"{kind} learner", "diverged tasks", count(~kept)))
         tensors |= {
             f"{kind}/{m}/{k}": t for m, result in results.items() for k, t in result.items()
         }
-    others = pieces.do("no learner", partial(_without_learner, config, scene, judges))
+    # With a shared image encoder there is one embedding, and the direct head has no beliefs.
+    asked = {"posterior": judges["posterior"]} if config.share_images else judges
+    others = pieces.do(
+        "no learner", partial(without_learner, config, config.posterior, family, scene, asked)
+    )
     rows += [
         _row(config, method, "no learner", "accuracy", estimate_mean(100 * right))
         for method, right in others.items()
@@ -265,15 +289,30 @@ def _by_step(seen: list[tuple[int, Tensor]]) -> Tensor:
     return torch.stack([torch.cat([v for at, v in seen if at == step]) for step in steps])
 
 
-def _without_learner(config: Config, scene: Scene, judges: dict[str, Judge]) -> dict[str, Tensor]:
-    """Classifies the same test images without a learner, (B,) accuracies by method."""
+def without_learner(
+    config: FewShotConfig,
+    training: LabelTraining,
+    family: FewShot,
+    scene: Scene,
+    judges: dict[str, Judge],
+) -> dict[str, Tensor]:
+    """Classifies the held-out test images without a learner.
+
+    Args:
+        config: The settings of the run.
+        training: The training whose episodes and image encoder the prototypical network gets.
+        family: Its tasks.
+        scene: The held-out tasks.
+        judges: NCs whose embeddings and beliefs classify, by head.
+
+    Returns:
+        Accuracies by method, (B,) each.
+    """
     task, everything = scene.task, slice(0, len(scene.task))
-    family = config.train_family()
     found = {}
     for head, judge in judges.items():
         logits = nearest_neighbour_logits(judge.E_tr, task.Y_tr, judge.E_te, classes=config.ways)
-        if head == "posterior" or not config.share_images:
-            found[f"nearest neighbour in NC {head}'s embedding"] = logits
+        found[f"nearest neighbour in NC {head}'s embedding"] = logits
         belief = judge.belief(everything)
         if belief is not None:
             found[f"NC {head}, its beliefs"] = belief.prediction
@@ -281,14 +320,23 @@ def _without_learner(config: Config, scene: Scene, judges: dict[str, Judge]) -> 
         task.X_tr.flatten(2), task.Y_tr, task.X_te.flatten(2), classes=config.ways
     )
     found["nearest neighbour in pixels"] = pixels
-    training = config.posterior
+    network = _make_prototypes(config, training, family)
+    for name, rounds in (("prototypical network", 0), ("prototypical network, soft k-means", 3)):
+        found[name] = _classify(network, task, config.ways, rounds)
+    return {name: 1 - zero_one(logits, task.Y_te).mean(dim=1) for name, logits in found.items()}
+
+
+def _make_prototypes(
+    config: FewShotConfig, training: LabelTraining, family: FewShot
+) -> PrototypicalNetwork:
+    """Trains a prototypical network with NC's image encoder on NC's episodes."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream(config.seed, "prototypes").initial_seed())
         shape = family.images.pixels.shape[1:]
         encoder = ImageEncoder((shape[0], shape[1], shape[2]), channels=training.channels, layers=4)
     encoder = encoder.to(config.device)
     encoder.calibrate(family.sample(128, stream(config.seed, "units")).X_tr.to(config.device))
-    network = train_prototypes(
+    return train_prototypes(
         encoder,
         family,
         seed=config.seed,
@@ -300,15 +348,17 @@ def _without_learner(config: Config, scene: Scene, judges: dict[str, Judge]) -> 
         warmup=training.warmup,
         classes=config.ways,
     )
-    for name, rounds in (("prototypical network", 0), ("prototypical network, soft k-means", 3)):
-        found[name] = _classify(network, task, config.ways, rounds)
-    return {name: 1 - zero_one(logits, task.Y_te).mean(dim=1) for name, logits in found.items()}
 
 
 @torch.no_grad()
 def _classify(network: PrototypicalNetwork, task: Task, ways: int, rounds: int) -> Tensor:
     parts = [task[i : i + PART] for i in range(0, len(task), PART)]
     return torch.cat([network(part, classes=ways, rounds=rounds) for part in parts])
+
+
+def _finite(result: dict[str, Tensor]) -> Tensor:
+    """Tells which learners never diverged, (B,)."""
+    return torch.cat(list(result.values())).isfinite().all(dim=0)
 
 
 def _row(
@@ -327,7 +377,8 @@ def _learner_rows(config: Config, kind: str, results: dict[str, dict[str, Tensor
     rows = []
     none, best = results["none"], results["oracle"]
     for method, result in results.items():
-        published = PAPER_ACCURACY if method.startswith("NC direct, trans") else None
+        papers = (kind, method) == ("MLP", "NC direct, transductive")
+        published = PAPER_ACCURACY if papers else None
         add = partial(_row, config, method, f"{kind} learner")
         rows.append(add("accuracy", estimate_mean(100 * result["accuracy"][-1]), published))
         rows.append(add("test loss", estimate_mean(result["loss_te"][-1])))

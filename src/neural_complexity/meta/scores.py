@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ __all__ = [
     "count",
     "estimate",
     "estimate_mean",
+    "estimate_over_seeds",
     "mean_absolute_error",
     "r_squared",
     "share_of_oracle",
@@ -26,7 +28,7 @@ BLOCK = 50  # resamples at a time: bounds memory
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, the half-width of its 95 % interval over tasks, and the number of tasks."""
+    """A value, the half-width of its 95 % interval over tasks or seeds, and their number."""
 
     value: float
     ci95: float | None  # none for what is counted, or where it cannot be told
@@ -47,6 +49,30 @@ def estimate_mean(values: Tensor) -> Estimate:
     n = values.numel()
     spread = values.double().std().item() if n > 1 else math.inf
     return Estimate(values.double().mean().item(), _interval(spread / n**0.5), n)
+
+
+def estimate_over_seeds(values: Tensor) -> Estimate:
+    """Estimates the mean over trainings with other seeds, with Student's interval: they are few.
+
+    Args:
+        values: One value per seed, (seeds,); of a single one there is no interval.
+    """
+    n = values.numel()
+    spread = values.double().std().item() if n > 1 else math.inf
+    half = _student_factor(n - 1) * spread / n**0.5 if n > 1 else None
+    return Estimate(values.double().mean().item(), half, n)
+
+
+def _student_factor(freedom: int) -> float:
+    """Computes the 97.5 % quantile of Student's distribution.
+
+    With t = sqrt(freedom) tan(a) the density becomes cos(a) ** (freedom - 1) on |a| < pi / 2.
+    """
+    angles = np.linspace(0, np.pi / 2, 100_001)
+    density = np.cos(angles) ** (freedom - 1)
+    within = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])  # up to each angle
+    angle = np.interp(0.95 * within[-1], within, angles)
+    return float(np.sqrt(freedom) * np.tan(angle))
 
 
 def estimate(statistic: Callable[..., Tensor], *columns: Tensor) -> Estimate:

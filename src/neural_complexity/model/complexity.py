@@ -140,6 +140,7 @@ class NeuralComplexity(nn.Module):
             ImageEncoder(shape, channels=channels, layers=image_layers) if len(shape) == 3 else None
         )
         features = shape[0] if self.image_encoder is None else self.image_encoder.features
+        embedded = features
         targets = 1 if symmetric else outputs
         answers = 1
         if posterior:
@@ -161,6 +162,8 @@ class NeuralComplexity(nn.Module):
             bilinear=bilinear,
             bias=bias,
             metric=metric,
+            # What h says must not decide which images are alike.
+            metric_features=0 if posterior else embedded,
             rounds=rounds,
             vote=vote,
         )
@@ -210,6 +213,9 @@ class NeuralComplexity(nn.Module):
     def take_image_encoder(self, other: "NeuralComplexity") -> None:
         """Takes over the image encoder of a trained NC, which is trained no further.
 
+        Where this NC has layers of its own that say which images are alike, and the other one
+        learned that in layers of the same size, these are taken over too.
+
         Args:
             other: The NC to take it from; stays as it is.
 
@@ -227,6 +233,17 @@ class NeuralComplexity(nn.Module):
         self.image_encoder.requires_grad_(False)
         self.x_mean.copy_(other.x_mean)
         self.x_scale.copy_(other.x_scale)
+        mine, theirs = self.head.network, other.head.network
+        alike = [
+            [nc.architecture[name] for name in ("width", "heads", "encoder_layers")]
+            for nc in (self, other)
+        ]
+        same = alike[0] == alike[1] and alike[0][-1] == 1
+        if same and mine.metric_layers and theirs.metric and not theirs.metric_layers:
+            mine.metric_layers[0].load_state_dict(theirs.encoder[0].state_dict())
+            queries = theirs.on_test.weight[: theirs.test_parts[0]]
+            mine.metric_layers[2].load_state_dict({"weight": queries})
+            mine.metric_layers.requires_grad_(False)
 
     def embed(self, X: Tensor) -> Tensor:
         """Gives each input's embedding, which depends neither on h nor on any other input.
@@ -298,7 +315,7 @@ class NeuralComplexity(nn.Module):
             if not self.observed_loss:
                 return answer * unit
             # A loss is never negative: without this, learners run off to where NC promises one.
-            losses_te = softplus(answer) * unit
+            losses_te = (_squareplus(answer) if self.labels else softplus(answer)) * unit
         else:
             losses_te = self.loss.expected(H_te, context.known)  # (B, N)
         return losses_te - losses_tr.mean(dim=1, keepdim=True)
@@ -537,3 +554,11 @@ def _check_labels(name: str, labels: Tensor, classes: int) -> None:
     low, high = torch.aminmax(labels)
     if low < 0 or high >= classes:
         raise ValueError(f"{name} must be from 0 to {classes - 1}, got {int(low)} to {int(high)}")
+
+
+def _squareplus(x: Tensor) -> Tensor:
+    """Is positive like softplus, but has a gradient left where it is close to zero.
+
+    Most labels are right and cost next to nothing; with softplus the head would fall asleep there.
+    """
+    return 0.5 * (x + (x.square() + 4).sqrt())

@@ -46,6 +46,8 @@ class SetNetwork(nn.Module):
         bias: Whether V sees the embedding whatever the target, the 1 of Eq. (9); without the
             bilinear layer it always does.
         metric: Whether one projection makes queries and keys, and attention goes by their distance.
+        metric_features: From how many of the first features queries and keys are then made, by two
+            layers of their own; from the common encoding if 0.
         rounds: How often keys move to the queries that choose them; see `gather`.
         vote: Whether the logarithms of the attention that falls on each target are added to the
             outputs: a test point then takes the label of the training points it is close to, and
@@ -69,6 +71,7 @@ class SetNetwork(nn.Module):
         bilinear: bool = False,
         bias: bool = True,
         metric: bool = False,
+        metric_features: int = 0,
         rounds: int = 0,
         vote: bool = False,
     ) -> None:
@@ -93,7 +96,12 @@ class SetNetwork(nn.Module):
         )
         last = decoder_layers == 1  # the decoder's first layer is its last
         decoded = outputs if last else width
-        self.test_parts = [width, decoded] if query_skip else [width]
+        self.metric_layers = nn.Sequential()
+        if metric and metric_features:
+            first, second = nn.Linear(metric_features, width), nn.Linear(width, width, bias=False)
+            self.metric_layers.extend([first, nn.ReLU(inplace=True), second])
+        self.metric_features = metric_features
+        self.test_parts = [0 if self.metric_layers else width, decoded if query_skip else 0]
         self.on_test = nn.Linear(width, sum(self.test_parts), bias=False)
         self.on_attention = nn.Linear(width, decoded)
         self.decoder = nn.Sequential()  # the layers after the first
@@ -110,7 +118,7 @@ class SetNetwork(nn.Module):
             nn.init.zeros_(final.weight)
             nn.init.zeros_(final.bias)
             if last and query_skip:
-                nn.init.zeros_(self.on_test.weight[width:])
+                nn.init.zeros_(self.on_test.weight[self.test_parts[0] :])
 
     def forward(self, F_tr: Tensor, T_tr: Tensor, F_te: Tensor) -> Tensor:
         """Answers for each test point.
@@ -132,17 +140,20 @@ class SetNetwork(nn.Module):
         if self.self_attention:
             e_tr = self.self_attention(e_tr.view(B, M, -1)).flatten(0, 1)
         K, V = self.on_train(e_tr).view(B, M, -1).split(self.train_parts, dim=-1)
-        Q, *skip = self.on_test(self.encoder(F_te.flatten(0, 1))).split(self.test_parts, dim=-1)
+        Q, skip = self.on_test(self.encoder(F_te.flatten(0, 1))).split(self.test_parts, dim=-1)
         Q = Q.view(B, N, -1)  # (B, N, E)
-        if self.metric:
+        if self.metric_layers:
+            Q, K = (self.metric_layers(F[..., : self.metric_features]) for F in (F_te, F_tr))
+        elif self.metric:
             K = (e_tr @ self.on_test.weight[: Q.shape[-1]].T).view(B, M, -1)  # (B, M, E)
+        if self.metric:
             K = gather(
                 Q, K, heads=self.heads, rounds=self.rounds, scale_by_width=self.scale_by_width
             )
         e = self._mix(Q, K, self._values(e_tr, V, T_tr))  # (B, N, [G,] E)
         e = self.on_attention(e.flatten(0, 1))  # (BN, [G,] E), or (BN, [G,] outputs) if last
-        for own in skip:
-            e = e + own.view(B * N, *[1] * (e.ndim - 2), -1)
+        if skip.shape[-1]:
+            e = e + skip.view(B * N, *[1] * (e.ndim - 2), -1)
         if self.pool_first:
             e = e.view(B, N, *e.shape[1:]).mean(dim=1)  # (B, [G,] E)
         out: Tensor = self.decoder(e)
