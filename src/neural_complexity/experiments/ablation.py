@@ -30,7 +30,7 @@ from neural_complexity.experiments.omniglot import (
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
-from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.experiments.rows import Row, read_rows, score_row
 from neural_complexity.experiments.training import train_validated
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
@@ -45,6 +45,7 @@ from neural_complexity.meta.scores import (
     r_squared,
 )
 from neural_complexity.meta.session import Moment
+from neural_complexity.meta.train import embed_all
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.few_shot import FewShot
@@ -82,7 +83,6 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what each changes of the full NC
     # Ours, each a single change.
     "full, scalar supervision": {"supervision": "set"},
     "full, no made-up hypotheses": {"made_up": 0.0},
-    "full, symmetric classes": {"symmetric": True},
 }
 PAPER = {
     "full": PAPER_ACCURACY,
@@ -120,8 +120,12 @@ def paper() -> Config:
 
 
 def cpu() -> Config:
-    """Hours on two cores: each variant from three seeds."""
-    return Config(training=direct(symmetric=False, iterations=60), encoder=posterior(iterations=60))
+    """An hour on two cores: each variant from three seeds."""
+    return Config(
+        eval_tasks=256,
+        training=direct(iterations=60, tasks=32, updates=24),
+        encoder=posterior(iterations=220, tasks=32),
+    )
 
 
 def smoke() -> Config:
@@ -135,7 +139,7 @@ def smoke() -> Config:
         eval_tasks=16,
         learner_width=16,
         steps=6,
-        training=direct(**tiny, symmetric=False),
+        training=direct(**tiny),
         encoder=posterior(**tiny),
     )
 
@@ -187,27 +191,24 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     bench = Bench(config, family, config.recipe(family.images.pixels.shape[1:]), make_scene(config))
     encoder, history = _encoder(bench, folder, tell)
     judge = Judge(encoder, bench.scene)
-    pieces = Pieces(4 + len(VARIANTS) * config.seeds, config, folder, tell)
+    once_done = 3 if config.networks else 4
+    pieces = Pieces(once_done + len(VARIANTS) * config.seeds, config, folder, tell)
     plain = pieces.do("no NC", partial(_plain, bench))
     once = {
         "no NC": plain,
         "oracle": pieces.do("oracle", partial(_oracle, bench)),
         "posterior head": pieces.do("posterior head", partial(_judged, bench, judge, plain)),
     }
-    others = pieces.do(
-        "no learner",
-        partial(without_learner, config, config.encoder, family, bench.scene, {"posterior": judge}),
-    )
     rows = [row for method, kept in once.items() for row in _rows(config, method, ONCE, kept)]
-    rows += [
-        score_row(NAME, config.seed, method, ONCE, "accuracy", estimate_mean(100 * right))
-        for method, right in others.items()
-    ]
+    rows += _others(bench, judge, pieces)
+    embeddings = embed_all(encoder, family)
     results: dict[str, dict[int, dict[str, Tensor]]] = {}
     for seed in seeds_of(config):  # seed by seed: a table can be made of those that are done
         for variant in VARIANTS:
             name = f"{variant}, seed {seed}"
-            work = partial(_variant, bench, variant, seed, encoder, plain, name, folder, tell)
+            work = partial(
+                _variant, bench, variant, seed, judge, embeddings, plain, name, folder, tell
+            )
             kept = pieces.do(name, work)
             if folder is not None:
                 shutil.rmtree(folder / name, ignore_errors=True)  # its bank is large
@@ -247,6 +248,23 @@ def _encoder(
     return nc, {"posterior": moments}
 
 
+def _others(bench: Bench, judge: Judge, pieces: Pieces) -> list[Row]:
+    """Gives what classifies without a learner; a finished run of `omniglot` has it already."""
+    config = bench.config
+    add = partial(score_row, NAME, config.seed, setting=ONCE, metric="accuracy")
+    if config.networks:
+        rows = read_rows(Path(config.networks) / "rows.jsonl")
+        return [
+            add(row.method, score=Estimate(row.value, row.ci95, row.n))
+            for row in rows
+            if row.setting == "no learner"
+        ]
+    judges = {"posterior": judge}
+    work = partial(without_learner, config, config.encoder, bench.family, bench.scene, judges)
+    found = pieces.do("no learner", work)
+    return [add(method, score=estimate_mean(100 * right)) for method, right in found.items()]
+
+
 def _plain(bench: Bench) -> dict[str, Tensor]:
     """Trains learners without a regularizer; keeps their predictions, for NCs to judge."""
     learners = bench.learn()
@@ -277,7 +295,8 @@ def _variant(
     bench: Bench,
     variant: str,
     seed: int,
-    encoder: NeuralComplexity,
+    encoder: Judge,
+    embeddings: Tensor,
     plain: dict[str, Tensor],
     name: str,
     folder: Path | None,
@@ -292,11 +311,12 @@ def _variant(
         seed=seed,
         device=bench.config.device,
         name=name,
-        images_from=encoder,
+        images_from=encoder.nc,
+        embeddings=embeddings,
         folder=folder,
         tell=tell,
     )
-    judge = Judge(nc, bench.scene)
+    judge = Judge(nc, bench.scene, encoder)
     kept = _judged(bench, judge, plain)
     if variant == "full":
         inductive = bench.score(bench.learn(partial(judge.penalty, inductive=True)))

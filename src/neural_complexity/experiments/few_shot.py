@@ -90,7 +90,8 @@ OURS: dict[str, Any] = {
     "warmup": 0.03,
     "decay": True,
     "spread_weights": True,
-    "symmetric": True,
+    "metric": True,
+    "rounds": 3,
     "made_up": 0.5,
     "lr": 0.002,
     "tasks": 64,
@@ -101,13 +102,13 @@ OURS: dict[str, Any] = {
 
 def posterior(**sizes: Any) -> LabelTraining:
     """Gives what we found to work for the posterior head, at any size."""
-    own = {"metric": True, "vote": True, "rounds": 3, "belief_weight": 1.0, "self_layers": 0}
-    return LabelTraining(**(OURS | own | {"batch": 16} | sizes))
+    own = {"symmetric": True, "vote": True, "belief_weight": 1.0, "self_layers": 0}
+    return LabelTraining(**(OURS | own | {"batch": 10} | sizes))
 
 
 def direct(**sizes: Any) -> LabelTraining:
     """Gives what we found to work for the direct head, at any size."""
-    return LabelTraining(**(OURS | {"batch": 128, "run": 8, "lr": 0.001} | sizes))
+    return LabelTraining(**(OURS | {"batch": 48, "run": 4} | sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ class FewShotConfig(Basics):
     """Training images of each class."""
     queries: int = 5
     """Test images of each class."""
-    train_queries: int = 2
+    train_queries: int = 4
     """Test images of each class in meta-training."""
     eval_tasks: int = 512
     """Held-out tasks."""

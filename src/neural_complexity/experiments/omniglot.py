@@ -93,8 +93,8 @@ def paper() -> Config:
 def cpu() -> Config:
     """Half an hour of meta-training on two cores."""
     return Config(
-        posterior=posterior(iterations=200, tasks=32),
-        direct=direct(iterations=200, tasks=32),
+        posterior=posterior(iterations=220, tasks=32),
+        direct=direct(iterations=150, tasks=32, updates=24),
         share_images=True,
     )
 
@@ -132,15 +132,21 @@ class Judge:
     Args:
         nc: The network.
         scene: The tasks.
+        like: Another judge of the same scene whose NC has the same image encoder: it has embedded
+            the images already.
     """
 
-    def __init__(self, nc: NeuralComplexity, scene: Scene) -> None:
+    def __init__(self, nc: NeuralComplexity, scene: Scene, like: "Judge | None" = None) -> None:
         self.nc, self.scene = nc, scene
-        task = scene.task
+        if like is not None:
+            self.E_tr: Tensor = like.E_tr
+            self.E_te: Tensor = like.E_te
+            self.E_unlabelled: Tensor = like.E_unlabelled
+            return
+        sets = (scene.task.X_tr, scene.task.X_te, scene.X_unlabelled)
         with torch.no_grad():
             self.E_tr, self.E_te, self.E_unlabelled = (
-                torch.cat([nc.embed(part) for part in X.split(PART)])
-                for X in (task.X_tr, task.X_te, scene.X_unlabelled)
+                torch.cat([nc.embed(part) for part in X.split(PART)]) for X in sets
             )
 
     def context(self, rows: slice, *, inductive: bool = False) -> Context:
@@ -197,7 +203,9 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
             tell=tell,
         )
     scene = make_scene(config)
-    judges = {head: Judge(nc, scene) for head, nc in networks.items()}
+    judges = {"posterior": Judge(networks["posterior"], scene)}
+    like = judges["posterior"] if config.share_images else None
+    judges["direct"] = Judge(networks["direct"], scene, like)
     plans = _plans(judges, recipe, scene)
     pieces = Pieces(len(plans) * len(KINDS) + 1, config, folder, tell)
     rows: list[Row] = []

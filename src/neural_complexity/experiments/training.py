@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import Trajectory, follow, predict_gaps
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment, Resume, Stop, Watch, meta_train
-from neural_complexity.meta.train import MetaLearner, Supervision
+from neural_complexity.meta.train import MetaLearner, Supervision, embed_all
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.task import IndexedFamily, TaskFamily
@@ -176,6 +177,7 @@ def train_nc(
     validate: Callable[[NeuralComplexity], float],
     start: NeuralComplexity | None = None,
     images_from: NeuralComplexity | None = None,
+    embeddings: Tensor | None = None,
     folder: Path | None = None,
     watch: Watch | None = None,
     stop: Stop | None = None,
@@ -194,6 +196,7 @@ def train_nc(
             `None`.
         images_from: A trained NC whose image encoder is taken over and stays as it is, so that each
             image is embedded once; trained with the rest if `None`.
+        embeddings: What it makes of all images, from `embed_all`; made here if `None`.
         folder: Where checkpoint and bank are while it runs; in memory if `None`.
         watch: Told after each iteration.
         stop: Asked after each score whether to end early; see `meta_train`.
@@ -221,6 +224,8 @@ def train_nc(
         nc.load_state_dict(start.state_dict())
     if images_from is not None:
         nc.take_image_encoder(images_from)
+        if embeddings is None and isinstance(family, IndexedFamily):
+            embeddings = embed_all(nc, family)
     save_every = max(1, training.iterations // 20)
 
     def build(bank: Path | None, resume: Resume | None) -> MetaLearner:
@@ -232,6 +237,7 @@ def train_nc(
             bank_folder=bank,
             keep=save_every,
             resume=resume,
+            embeddings=embeddings,
             **training.learning(),
         )
 
@@ -259,6 +265,7 @@ def train_validated(
     name: str = "",
     start: NeuralComplexity | None = None,
     images_from: NeuralComplexity | None = None,
+    embeddings: Tensor | None = None,
     folder: Path | None = None,
     tell: Tell | None = None,
 ) -> tuple[NeuralComplexity, list[Moment]]:
@@ -274,6 +281,7 @@ def train_validated(
         name: What to call it, where the head does not say enough.
         start: A trained NC to go on from; none if `None`.
         images_from: A trained NC whose image encoder is taken over; none if `None`.
+        embeddings: What it makes of all images; made here if `None`.
         folder: Where the experiment keeps unfinished work; this one's is below, under its name.
         tell: Told about the progress.
 
@@ -293,6 +301,7 @@ def train_validated(
         validate=partial(validation_r2, learners),
         start=start,
         images_from=images_from,
+        embeddings=embeddings,
         folder=None if folder is None else folder / (name or head),
         watch=tell_moments(tell, name or head),
     )

@@ -20,7 +20,15 @@ from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, point_gaps, take_snapshot
 from neural_complexity.task import IndexedFamily, Task, TaskFamily
 
-__all__ = ["CRITERIA", "Criterion", "MetaLearner", "Supervision", "lr_factor", "nc_loss"]
+__all__ = [
+    "CRITERIA",
+    "Criterion",
+    "MetaLearner",
+    "Supervision",
+    "embed_all",
+    "lr_factor",
+    "nc_loss",
+]
 
 Supervision = Literal["point", "set"]
 Criterion = Literal["huber", "squared"]
@@ -116,6 +124,7 @@ class MetaLearner:
         made_up: The share of each batch whose learners are replaced by made-up hypotheses (labels
             only).
         run: Rows of the bank that are drawn together; see `MemoryBank.sample`.
+        embeddings: What `embed_all` gives, if NC's image encoder is not trained.
         bank_folder: Where to keep the bank; in memory if `None`.
         keep: Iterations that the bank on disk can be taken back, for resuming.
         resume: The state of an earlier run from `state`, whose bank is still in `bank_folder`.
@@ -147,6 +156,7 @@ class MetaLearner:
         belief_weight: float = 1.0,
         made_up: float = 0.0,
         run: int = 1,
+        embeddings: Tensor | None = None,
         bank_folder: Path | None = None,
         keep: int = 0,
         resume: tuple[dict[str, Tensor], dict[str, Any]] | None = None,
@@ -161,7 +171,9 @@ class MetaLearner:
         self.belief_weight, self.made_up, self.run = belief_weight, made_up, run
         trained = [p for p in nc.parameters() if p.requires_grad]
         self.adam = torch.optim.Adam(trained, lr=lr, fused=True)
-        self._numbers = _Numbers(nc, family) if isinstance(family, IndexedFamily) else None
+        self._numbers = (
+            _Numbers(nc, family, embeddings) if isinstance(family, IndexedFamily) else None
+        )
         self.iteration = 0
         self.loss = math.nan  # of the last update
         if resume is None:
@@ -268,21 +280,23 @@ def _mix(snapshot: Snapshot, Y_te: Tensor, share: float, generator: torch.Genera
     return Snapshot(snapshot.X_tr, snapshot.Y_tr, H_tr, snapshot.X_te, H_te)
 
 
+@torch.no_grad()
+def embed_all(nc: NeuralComplexity, family: IndexedFamily) -> Tensor:
+    """Embeds every input of a family's store, (inputs, features)."""
+    every = torch.arange(family.inputs, device=nc.x_mean.device).split(4096)
+    return torch.cat([nc.embed(family.look_up(part)) for part in every])
+
+
 class _Numbers:
     """Encodes tasks that hold numbers, embedding each input once however often it occurs.
 
-    Where NC's image encoder is not trained, each input of the store is embedded once for all.
+    With a table of all embeddings at hand, nothing is embedded.
     """
 
-    def __init__(self, nc: NeuralComplexity, family: IndexedFamily) -> None:
-        self.nc, self.family, self.table = nc, family, None
-        if nc.image_encoder is not None and not any(
-            p.requires_grad for p in nc.image_encoder.parameters()
-        ):
-            device = nc.x_mean.device
-            with torch.no_grad():
-                every = torch.arange(family.inputs, device=device).split(4096)
-                self.table = torch.cat([nc.embed(family.look_up(part)) for part in every])
+    def __init__(
+        self, nc: NeuralComplexity, family: IndexedFamily, table: Tensor | None = None
+    ) -> None:
+        self.nc, self.family, self.table = nc, family, table
 
     def __call__(self, task: Task | Snapshot) -> Context:
         M = task.X_tr.shape[1]

@@ -24,7 +24,13 @@ VERSION = 1
 # What we found to work for labels (docs/deviations.md); `for_tasks` starts from these.
 FOR_LABELS: dict[str, dict[str, Any]] = {
     "posterior": {"symmetric": True, "bilinear": True, "metric": True, "rounds": 3, "vote": True},
-    "direct": {"symmetric": True, "bilinear": True, "loss_conditioning": True, "self_layers": 1},
+    "direct": {
+        "bilinear": True,
+        "loss_conditioning": True,
+        "self_layers": 1,
+        "metric": True,
+        "rounds": 3,
+    },
 }
 CALIBRATION = 2048  # images that the statistics of an image encoder are taken from
 

@@ -88,7 +88,7 @@ class SetNetwork(nn.Module):
         # Products that share an input are one: K with V, Q with the decoder's view of the point.
         # None has a bias: K's would not change the attention, the others follow from later ones.
         self.train_parts = [0 if metric else width, width if bias or not bilinear else 0]
-        self.on_train = nn.Linear(width, sum(self.train_parts), bias=False)
+        self.on_train = _linear(width, sum(self.train_parts))
         self.on_targets = (
             nn.Linear(width, targets * width, bias=False)
             if bilinear
@@ -102,7 +102,7 @@ class SetNetwork(nn.Module):
             self.metric_layers.extend([first, nn.ReLU(inplace=True), second])
         self.metric_features = metric_features
         self.test_parts = [0 if self.metric_layers else width, decoded if query_skip else 0]
-        self.on_test = nn.Linear(width, sum(self.test_parts), bias=False)
+        self.on_test = _linear(width, sum(self.test_parts))
         self.on_attention = nn.Linear(width, decoded)
         self.decoder = nn.Sequential()  # the layers after the first
         if not last:
@@ -199,6 +199,19 @@ class SetNetwork(nn.Module):
             scale_by_width=self.scale_by_width,
             by_distance=self.metric,
         )
+
+
+class _Nothing(nn.Module):
+    """A linear layer without outputs."""
+
+    weight = torch.empty(0)
+
+    def forward(self, e: Tensor) -> Tensor:
+        return e[..., :0]
+
+
+def _linear(features: int, outputs: int) -> nn.Linear | _Nothing:
+    return nn.Linear(features, outputs, bias=False) if outputs else _Nothing()
 
 
 def _hidden(features: int, width: int, layers: int) -> list[nn.Module]:
