@@ -13,7 +13,7 @@ from conftest import labelled_snapshot, random_snapshot
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta import train
 from neural_complexity.meta.collect import draw
-from neural_complexity.meta.train import MetaLearner, lr_factor, nc_loss
+from neural_complexity.meta.train import MetaLearner, embed_all, lr_factor, nc_loss
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, point_gaps
@@ -226,6 +226,7 @@ def test_an_encoder_that_is_not_trained_embeds_the_store_once(
         lr=0.01,
         ramp=0.0,  # NC regularizes from the first collection on
         capacity=100,
+        embeddings=embed_all(meta.nc, few_shot),
     )
     kept, task = draw(few_shot, 3, stream(0, "x"))
     H_tr, H_te = torch.randn(3, 6, 3), torch.randn(3, 6, 3)

@@ -129,19 +129,22 @@ class FewShotConfig(Basics):
     """Held-out tasks."""
     learner_width: int = 64
     """Hidden units of the learner (the paper: one hidden layer of 500)."""
-    learner_channels: int = 8
+    learner_channels: int = 16
     """Filters of each of the two layers of convolutional learners."""
     steps: int = 50
     """Updates of the learner (the paper does not say)."""
     lr: float = 0.5
     """Learning rate of the learner (SGD; the paper: 0.01)."""
+    cnn_lr: float = 0.2
+    """Learning rate of convolutional learners."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes = ("ways", "shots", "queries", "train_queries", "learner_width", "learner_channels")
         check_least(self, 1, *sizes, "steps")
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive, got {self.lr}")
+        for name in ("lr", "cnn_lr"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
     def train_family(self) -> FewShot:
         """Gives tasks of background characters and their rotations."""
@@ -165,4 +168,5 @@ class FewShotConfig(Basics):
             "MLP": partial(image_mlp, shape, [self.learner_width], self.ways),
             "CNN": partial(image_cnn, shape, [self.learner_channels] * 2, self.ways),
         }
-        return Recipe(make=kinds[kind], loss=cross_entropy, steps=self.steps, lr=self.lr)
+        lr = self.cnn_lr if kind == "CNN" else self.lr
+        return Recipe(make=kinds[kind], loss=cross_entropy, steps=self.steps, lr=lr)
