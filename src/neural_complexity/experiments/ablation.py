@@ -200,7 +200,6 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         "posterior head": pieces.do("posterior head", partial(_judged, bench, judge, plain)),
     }
     rows = [row for method, kept in once.items() for row in _rows(config, method, ONCE, kept)]
-    rows += _others(bench, judge, pieces)
     embeddings = embed_all(encoder, family)
     results: dict[str, dict[int, dict[str, Tensor]]] = {}
     for seed in seeds_of(config):  # seed by seed: a table can be made of those that are done
@@ -217,6 +216,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
                 results.setdefault(INDUCTIVE, {})[seed] = _part(kept, "inductive/")
     for method, by_seed in results.items():
         rows += _seed_rows(config, method, by_seed)
+    rows += _others(bench, judge, pieces)
     tensors = {
         f"{method}/seed {seed}/{key}": kept[key]
         for method, by_seed in results.items()

@@ -77,7 +77,7 @@ def cpu() -> Config:
 
 def smoke() -> Config:
     """Seconds; what CI runs."""
-    return Config(ways=4, queries=2, eval_tasks=4, learner_width=16, steps=20, size=7)
+    return Config(queries=2, eval_tasks=4, learner_width=16, steps=20, size=7)
 
 
 PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
