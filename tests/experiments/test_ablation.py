@@ -160,6 +160,12 @@ def test_interrupted_and_resumed_the_rows_are_those_of_one_go(
 
 def test_a_single_seed_has_no_interval(few: Config, outcome: Outcome, tmp_path: Path) -> None:
     outcome.networks["posterior"].save(tmp_path / "nc-posterior.safetensors")
+    states = {
+        f"{name}/{key}": tensor
+        for name, (rounds, _) in PROTOTYPES.items()
+        for key, tensor in train_opponent(few, few.encoder, few.train_family(), rounds).items()
+    }
+    write_tensors(tmp_path / "figures.safetensors", states, {})
     again = run(replace(few, networks=str(tmp_path)))
     assert again.history == {}  # the encoder came from there, and is the same one
     assert rows_in(again, few) == rows_in(outcome, few)

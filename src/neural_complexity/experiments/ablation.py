@@ -19,18 +19,20 @@ from neural_complexity.experiments.few_shot import (
     direct,
     posterior,
 )
-from neural_complexity.experiments.networks import how_made, load_network
+from neural_complexity.experiments.networks import how_made, load_network, load_tensors
 from neural_complexity.experiments.omniglot import (
     PAPER_ACCURACY,
+    PROTOTYPES,
     Judge,
     Scene,
     make_scene,
+    train_opponent,
     without_learner,
 )
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
-from neural_complexity.experiments.rows import Row, read_rows, score_row
+from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import train_validated
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
@@ -83,6 +85,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what each changes of the full NC
     # Ours, each a single change.
     "full, scalar supervision": {"supervision": "set"},
     "full, no made-up hypotheses": {"made_up": 0.0},
+    "full, attention on (x, h(x)), as in the paper": {"metric": False, "rounds": 0},
 }
 PAPER = {
     "full": PAPER_ACCURACY,
@@ -105,7 +108,8 @@ class Config(FewShotConfig):
     training: LabelTraining = field(default_factory=LabelTraining)
     """The full NC with the paper's head."""
     encoder: LabelTraining = field(default_factory=LabelTraining)
-    """The NC with our head whose image encoder all variants take over, trained no further."""
+    """The NC with our head, whose image encoder and sense of which images are alike all variants
+    take over, trained no further."""
     networks: str = ""
     """The folder of a finished run of `omniglot`, to take that NC from; trained here if empty."""
 
@@ -116,14 +120,14 @@ class Config(FewShotConfig):
 
 def paper() -> Config:
     """The paper's wiring and sizes, for a GPU."""
-    return Config(learner_width=500)
+    return Config(learner_width=500, lr=0.01, steps=2000)
 
 
 def cpu() -> Config:
     """An hour on two cores: each variant from three seeds."""
     return Config(
         eval_tasks=256,
-        training=direct(iterations=60, tasks=32, updates=24),
+        training=direct(iterations=60, tasks=16, updates=24),
         encoder=posterior(iterations=220, tasks=32),
     )
 
@@ -191,15 +195,15 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     bench = Bench(config, family, config.recipe(family.images.pixels.shape[1:]), make_scene(config))
     encoder, history = _encoder(bench, folder, tell)
     judge = Judge(encoder, bench.scene)
-    once_done = 3 if config.networks else 4
-    pieces = Pieces(once_done + len(VARIANTS) * config.seeds, config, folder, tell)
+    once = 3 + (0 if config.networks else len(PROTOTYPES))
+    pieces = Pieces(once + len(VARIANTS) * config.seeds, config, folder, tell)
     plain = pieces.do("no NC", partial(_plain, bench))
-    once = {
+    shared = {
         "no NC": plain,
         "oracle": pieces.do("oracle", partial(_oracle, bench)),
         "posterior head": pieces.do("posterior head", partial(_judged, bench, judge, plain)),
     }
-    rows = [row for method, kept in once.items() for row in _rows(config, method, ONCE, kept)]
+    rows = [row for method, kept in shared.items() for row in _rows(config, method, ONCE, kept)]
     embeddings = embed_all(encoder, family)
     results: dict[str, dict[int, dict[str, Tensor]]] = {}
     for seed in seeds_of(config):  # seed by seed: a table can be made of those that are done
@@ -249,20 +253,20 @@ def _encoder(
 
 
 def _others(bench: Bench, judge: Judge, pieces: Pieces) -> list[Row]:
-    """Gives what classifies without a learner; a finished run of `omniglot` has it already."""
+    """Gives what classifies the same tasks without a learner."""
     config = bench.config
-    add = partial(score_row, NAME, config.seed, setting=ONCE, metric="accuracy")
-    if config.networks:
-        rows = read_rows(Path(config.networks) / "rows.jsonl")
-        return [
-            add(row.method, score=Estimate(row.value, row.ci95, row.n))
-            for row in rows
-            if row.setting == "no learner"
-        ]
-    judges = {"posterior": judge}
-    work = partial(without_learner, config, config.encoder, bench.family, bench.scene, judges)
-    found = pieces.do("no learner", work)
-    return [add(method, score=estimate_mean(100 * right)) for method, right in found.items()]
+    prototypes = {}
+    for name, (rounds, _) in PROTOTYPES.items():
+        if config.networks:
+            prototypes[name] = load_tensors(config.networks, f"{name}/", "omniglot")
+        else:
+            work = partial(train_opponent, config, config.encoder, bench.family, rounds)
+            prototypes[name] = pieces.do(name, work)
+    found = without_learner(config, judge, prototypes)
+    return [
+        score_row(NAME, config.seed, method, ONCE, "accuracy", estimate_mean(100 * right))
+        for method, right in found.items()
+    ]
 
 
 def _plain(bench: Bench) -> dict[str, Tensor]:

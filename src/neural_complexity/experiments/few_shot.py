@@ -13,6 +13,7 @@ from neural_complexity.learners.networks import image_cnn, image_mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.train import Criterion
+from neural_complexity.model.complexity import FOR_LABELS
 from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.images import Images
 from neural_complexity.tasks.omniglot import omniglot
@@ -90,8 +91,6 @@ OURS: dict[str, Any] = {
     "warmup": 0.03,
     "decay": True,
     "spread_weights": True,
-    "metric": True,
-    "rounds": 3,
     "made_up": 0.5,
     "lr": 0.002,
     "tasks": 64,
@@ -102,13 +101,13 @@ OURS: dict[str, Any] = {
 
 def posterior(**sizes: Any) -> LabelTraining:
     """Gives what we found to work for the posterior head, at any size."""
-    own = {"symmetric": True, "vote": True, "belief_weight": 1.0, "self_layers": 0}
-    return LabelTraining(**(OURS | own | {"batch": 10} | sizes))
+    own = {"belief_weight": 1.0, "self_layers": 0, "batch": 10}
+    return LabelTraining(**(OURS | FOR_LABELS["posterior"] | own | sizes))
 
 
 def direct(**sizes: Any) -> LabelTraining:
     """Gives what we found to work for the direct head, at any size."""
-    return LabelTraining(**(OURS | {"batch": 48, "run": 4} | sizes))
+    return LabelTraining(**(OURS | FOR_LABELS["direct"] | {"batch": 48, "run": 4} | sizes))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from neural_complexity.experiments.pieces import Pieces
+from neural_complexity.files import read_tensors
 from neural_complexity.model.complexity import NeuralComplexity
 
 __all__ = [
@@ -13,6 +16,7 @@ __all__ = [
     "how_made",
     "load_network",
     "load_networks",
+    "load_tensors",
 ]
 
 HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
@@ -55,6 +59,28 @@ def load_network(folder: str, head: str, experiment: str, device: str) -> Neural
     if not path.is_file():
         raise ValueError(f"networks must be a finished run of {experiment}, got no {path}")
     return NeuralComplexity.load(path).to(device)
+
+
+def load_tensors(folder: str, prefix: str, experiment: str) -> dict[str, Tensor]:
+    """Gives the tensors under a prefix that a finished run left.
+
+    Args:
+        folder: Of the run.
+        prefix: What their names start with; it is cut off.
+        experiment: Which one it must be a run of, for the error.
+
+    Raises:
+        ValueError: If the folder has no such tensors.
+    """
+    path = Path(folder) / "figures.safetensors"
+    found = read_tensors(path)[0] if path.is_file() else {}
+    kept = {name.removeprefix(prefix): t for name, t in found.items() if name.startswith(prefix)}
+    if not kept:
+        raise ValueError(
+            f"networks must be a finished run of {experiment} with {prefix}, got no such tensors "
+            f"in {path}"
+        )
+    return kept
 
 
 def how_made(networks: dict[str, NeuralComplexity], pieces: Pieces) -> dict[str, Any]:

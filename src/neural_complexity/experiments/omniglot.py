@@ -1,6 +1,6 @@
 """Section 4.3: NC on few-shot images, its fit to the gap and its use as a regularizer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,7 @@ __all__ = [
     "NAME",
     "PAPER_ACCURACY",
     "PRESETS",
+    "PROTOTYPES",
     "Config",
     "Judge",
     "Scene",
@@ -63,6 +64,7 @@ __all__ = [
     "paper",
     "run",
     "smoke",
+    "train_opponent",
     "without_learner",
 ]
 
@@ -70,6 +72,11 @@ NAME = "omniglot"
 PAPER_ACCURACY = 92.93
 KINDS = ("MLP", "CNN")  # learners; NC is trained on the first
 PART = 64  # tasks whose images are embedded at a time
+# Opponents of NC's beliefs: how many rounds of soft k-means they are trained with, and used with.
+PROTOTYPES = {
+    "prototypical network": (0, 3),
+    "prototypical network trained with soft k-means": (3, 3),
+}
 SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
 
 
@@ -82,12 +89,13 @@ class Config(FewShotConfig):
     direct: LabelTraining = field(default_factory=LabelTraining)
     """NC with the paper's head."""
     share_images: bool = False
-    """Whether the direct head takes over the posterior head's image encoder, trained no further."""
+    """Whether the direct head takes over the posterior head's image encoder and, where attention
+    goes by distance, its sense of which images are alike, both trained no further."""
 
 
 def paper() -> Config:
     """The paper's wiring and sizes, for a GPU."""
-    return Config(learner_width=500)
+    return Config(learner_width=500, lr=0.01, steps=2000)
 
 
 def cpu() -> Config:
@@ -138,6 +146,7 @@ class Judge:
 
     def __init__(self, nc: NeuralComplexity, scene: Scene, like: "Judge | None" = None) -> None:
         self.nc, self.scene = nc, scene
+        self._contexts: dict[tuple[int, int, bool], Context] = {}
         if like is not None:
             self.E_tr: Tensor = like.E_tr
             self.E_te: Tensor = like.E_te
@@ -151,9 +160,13 @@ class Judge:
 
     def context(self, rows: slice, *, inductive: bool = False) -> Context:
         """Gives what NC makes of some of the tasks before it sees h."""
-        E_te = self.E_unlabelled if inductive else self.E_te
-        with torch.no_grad():
-            return self.nc.context(self.E_tr[rows], self.scene.task.Y_tr[rows], E_te[rows])
+        key = (rows.start, rows.stop, inductive)
+        if key not in self._contexts:
+            E_te = self.E_unlabelled if inductive else self.E_te
+            with torch.no_grad():
+                made = self.nc.context(self.E_tr[rows], self.scene.task.Y_tr[rows], E_te[rows])
+            self._contexts[key] = made
+        return self._contexts[key]
 
     def penalty(self, rows: slice, *, inductive: bool = False) -> Regularizer:
         """Makes the paper's regularizer for some of the tasks."""
@@ -169,6 +182,26 @@ class Judge:
     def gaps(self, rows: slice, snapshot: Snapshot) -> Tensor:
         """Predicts the gaps of learners of some of the tasks, (B,)."""
         return self.nc.points(self.context(rows), snapshot.H_tr, snapshot.H_te).mean(dim=1)
+
+    @torch.no_grad()
+    def beliefs(self) -> Tensor:
+        """Gives what the posterior head believes about all test labels, as logits, (B, N, C)."""
+        known = self.context(slice(0, len(self.scene.task))).known
+        assert not isinstance(known, Sets), "the direct head has no beliefs"
+        return known.prediction
+
+    @torch.no_grad()
+    def lonely_beliefs(self) -> Tensor:
+        """Gives the same for each test image by itself, as if there were no others."""
+        N = self.E_te.shape[1]
+        parts = []
+        for rows in torch.arange(len(self.E_te)).split(PART):
+            E_tr = self.E_tr[rows].repeat_interleave(N, dim=0)  # (part N, M, features)
+            Y_tr = self.scene.task.Y_tr[rows].repeat_interleave(N, dim=0)
+            known = self.nc.context(E_tr, Y_tr, self.E_te[rows].flatten(0, 1).unsqueeze(1)).known
+            assert not isinstance(known, Sets), "the direct head has no beliefs"
+            parts.append(known.prediction.view(len(rows), N, -1))
+        return torch.cat(parts)
 
     @torch.no_grad()
     def belief(self, rows: slice) -> Belief | None:
@@ -207,7 +240,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     like = judges["posterior"] if config.share_images else None
     judges["direct"] = Judge(networks["direct"], scene, like)
     plans = _plans(judges, recipe, scene)
-    pieces = Pieces(len(plans) * len(KINDS) + 1, config, folder, tell)
+    pieces = Pieces(len(plans) * len(KINDS) + len(PROTOTYPES), config, folder, tell)
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
     for kind in KINDS:
@@ -223,14 +256,14 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         tensors |= {
             f"{kind}/{m}/{k}": t for m, result in results.items() for k, t in result.items()
         }
-    # With a shared image encoder there is one embedding, and the direct head has no beliefs.
-    asked = {"posterior": judges["posterior"]} if config.share_images else judges
-    others = pieces.do(
-        "no learner", partial(without_learner, config, config.posterior, family, scene, asked)
-    )
+    trained = {
+        name: pieces.do(name, partial(train_opponent, config, config.posterior, family, rounds))
+        for name, (rounds, _) in PROTOTYPES.items()
+    }
+    tensors |= {f"{name}/{k}": t for name, state in trained.items() for k, t in state.items()}
     rows += [
         _row(config, method, "no learner", "accuracy", estimate_mean(100 * right))
-        for method, right in others.items()
+        for method, right in without_learner(config, judges["posterior"], trained).items()
     ]
     facts = {"seconds": {name: round(s, 1) for name, s in pieces.seconds.items()}}
     return Outcome(rows, tensors, networks, history, facts)
@@ -298,53 +331,71 @@ def _by_step(seen: list[tuple[int, Tensor]]) -> Tensor:
 
 
 def without_learner(
-    config: FewShotConfig,
-    training: LabelTraining,
-    family: FewShot,
-    scene: Scene,
-    judges: dict[str, Judge],
+    config: FewShotConfig, judge: Judge, prototypes: dict[str, dict[str, Tensor]]
 ) -> dict[str, Tensor]:
     """Classifies the held-out test images without a learner.
 
     Args:
         config: The settings of the run.
-        training: The training whose episodes and image encoder the prototypical network gets.
-        family: Its tasks.
-        scene: The held-out tasks.
-        judges: NCs whose embeddings and beliefs classify, by head.
+        judge: An NC with the posterior head before the held-out tasks.
+        prototypes: The state of each of `PROTOTYPES`.
 
     Returns:
         Accuracies by method, (B,) each.
     """
-    task, everything = scene.task, slice(0, len(scene.task))
-    found = {}
-    for head, judge in judges.items():
-        logits = nearest_neighbour_logits(judge.E_tr, task.Y_tr, judge.E_te, classes=config.ways)
-        found[f"nearest neighbour in NC {head}'s embedding"] = logits
-        belief = judge.belief(everything)
-        if belief is not None:
-            found[f"NC {head}, its beliefs"] = belief.prediction
-    pixels = nearest_neighbour_logits(
-        task.X_tr.flatten(2), task.Y_tr, task.X_te.flatten(2), classes=config.ways
-    )
-    found["nearest neighbour in pixels"] = pixels
-    network = _make_prototypes(config, training, family)
-    for name, rounds in (("prototypical network", 0), ("prototypical network, soft k-means", 3)):
-        found[name] = _classify(network, task, config.ways, rounds)
+    task, ways = judge.scene.task, config.ways
+    places = judge.nc.head.network.place
+    found = {"NC posterior, its beliefs (transductive)": judge.beliefs()}
+    found["NC posterior, its beliefs one image at a time (inductive)"] = judge.lonely_beliefs()
+    spaces = {
+        "where NC compares images": [places(E).detach() for E in (judge.E_tr, judge.E_te)],
+        "NC's image embedding": [judge.E_tr, judge.E_te],
+        "pixels": [task.X_tr.flatten(2), task.X_te.flatten(2)],
+    }
+    for space, (E_tr, E_te) in spaces.items():
+        logits = nearest_neighbour_logits(E_tr, task.Y_tr, E_te, classes=ways)
+        found[f"nearest neighbour in {space} (inductive)"] = logits
+    for name, state in prototypes.items():
+        channels = state["blocks.0.filters"].shape[0]
+        encoder = _encoder(tuple(task.X_tr.shape[2:]), channels).to(config.device)
+        encoder.load_state_dict(state)
+        for rounds in dict.fromkeys(PROTOTYPES[name]):
+            found[_name_prototypes(name, rounds)] = _classify(
+                PrototypicalNetwork(encoder), task, ways, rounds
+            )
     return {name: 1 - zero_one(logits, task.Y_te).mean(dim=1) for name, logits in found.items()}
 
 
-def _make_prototypes(
-    config: FewShotConfig, training: LabelTraining, family: FewShot
-) -> PrototypicalNetwork:
-    """Trains a prototypical network with NC's image encoder on NC's episodes."""
+def _name_prototypes(name: str, rounds: int) -> str:
+    if not rounds:
+        return f"{name} (inductive)"
+    return f"{name} (transductive)" if "trained" in name else f"{name}, soft k-means (transductive)"
+
+
+def _encoder(shape: Sequence[int], channels: int) -> ImageEncoder:
+    return ImageEncoder((shape[0], shape[1], shape[2]), channels=channels, layers=4)
+
+
+def train_opponent(
+    config: FewShotConfig, training: LabelTraining, family: FewShot, rounds: int
+) -> dict[str, Tensor]:
+    """Trains a prototypical network with an encoder like NC's on NC's episodes.
+
+    Args:
+        config: The settings of the run.
+        training: NC's training.
+        family: Its tasks.
+        rounds: See `PrototypicalNetwork`.
+
+    Returns:
+        The state of its encoder.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream(config.seed, "prototypes").initial_seed())
-        shape = family.images.pixels.shape[1:]
-        encoder = ImageEncoder((shape[0], shape[1], shape[2]), channels=training.channels, layers=4)
+        encoder = _encoder(family.images.pixels.shape[1:], training.channels)
     encoder = encoder.to(config.device)
     encoder.calibrate(family.sample(128, stream(config.seed, "units")).X_tr.to(config.device))
-    return train_prototypes(
+    network = train_prototypes(
         encoder,
         family,
         seed=config.seed,
@@ -355,7 +406,9 @@ def _make_prototypes(
         lr=training.lr,
         warmup=training.warmup,
         classes=config.ways,
+        rounds=rounds,
     )
+    return network.encoder.state_dict()
 
 
 @torch.no_grad()

@@ -67,7 +67,7 @@ class Config(FewShotConfig):
 
 def paper() -> Config:
     """Many tasks on a fine grid, for a GPU; the paper shows one task."""
-    return Config(eval_tasks=512, size=51, learner_width=500)
+    return Config(eval_tasks=512, size=51, learner_width=500, lr=0.01, steps=5000)
 
 
 def cpu() -> Config:
@@ -96,7 +96,8 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     recipe = config.recipe(tuple(task.X_tr.shape[2:]))
     pieces = Pieces(1 + len(task), config, folder, tell)
     state = pieces.do("learners", lambda: _train(config, recipe, task))
-    h = BatchedLearner(recipe.make(), state).to(config.device)
+    with torch.random.fork_rng(devices=[]):
+        h = BatchedLearner(recipe.make(), state).to(config.device)
     found = []
     for b in range(len(task)):
         measure = gap_measure(networks, task[b : b + 1], loss=recipe.loss, classes=config.ways)

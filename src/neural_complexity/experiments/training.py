@@ -235,7 +235,7 @@ def train_nc(
             recipe,
             seed=seed,
             bank_folder=bank,
-            keep=save_every,
+            keep=0 if bank is None else save_every,  # a bank in memory cannot be taken back
             resume=resume,
             embeddings=embeddings,
             **training.learning(),

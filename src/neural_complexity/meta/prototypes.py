@@ -82,6 +82,7 @@ def train_prototypes(
     lr: float,
     warmup: float,
     classes: int,
+    rounds: int = 0,
     watch: Callable[[int, float], None] | None = None,
 ) -> PrototypicalNetwork:
     """Trains a prototypical network on the episodes that NC is trained on with the same arguments.
@@ -97,20 +98,23 @@ def train_prototypes(
         lr: The peak learning rate of Adam.
         warmup: The part of training in which the learning rate rises; then it falls to zero.
         classes: How many classes there are.
+        rounds: See `PrototypicalNetwork`; the network is trained to be used with as many.
         watch: Told after each iteration how many are done, and the last loss.
     """
     network = PrototypicalNetwork(encoder)
+    device = next(encoder.parameters()).device
     adam = torch.optim.Adam(network.parameters(), lr=lr, fused=True)
     for iteration in range(iterations):
-        drawn = family.draw(tasks, stream(seed, "collect tasks", iteration))
+        drawn = family.draw(tasks, stream(seed, "collect tasks", iteration)).to(device)
         generator = stream(seed, "prototypes", iteration)
         for update in range(updates):
             progress = (iteration + update / updates) / iterations
             for group in adam.param_groups:
                 group["lr"] = lr * lr_factor(progress, warmup=warmup, decay=True)
-            kept = drawn[torch.randint(tasks, (batch,), generator=generator)]
+            kept = drawn[torch.randint(tasks, (batch,), generator=generator).to(device)]
             X_tr, X_te = family.look_up(kept.X_tr), family.look_up(kept.X_te)
-            logits = network(Task(X_tr, kept.Y_tr, X_te, kept.Y_te), classes=classes)
+            task = Task(X_tr, kept.Y_tr, X_te, kept.Y_te)
+            logits = network(task, classes=classes, rounds=rounds)
             loss = cross_entropy(logits, kept.Y_te).mean()
             adam.zero_grad()
             loss.backward()

@@ -160,6 +160,22 @@ class SetNetwork(nn.Module):
         out = out.view(B, -1, *out.shape[1:]).expand(-1, N, *[-1] * (out.ndim - 1))
         return out + self._votes(Q, K, T_tr).view_as(out) if self.vote else out
 
+    def place(self, F: Tensor) -> Tensor:
+        """Gives where points stand in the space that attention by distance compares them in.
+
+        Args:
+            F: Features of points, (..., features).
+
+        Returns:
+            Their places, (..., E).
+        """
+        assert self.metric, "only attention by distance has such a space"
+        if self.metric_layers:
+            places: Tensor = self.metric_layers(F[..., : self.metric_features])
+        else:
+            places = self.encoder(F) @ self.on_test.weight[: self.test_parts[0]].T
+        return places
+
     def _values(self, e_tr: Tensor, V: Tensor, T_tr: Tensor) -> Tensor:
         """Lets targets act on embeddings, (B, M, [G,] E)."""
         acted: Tensor

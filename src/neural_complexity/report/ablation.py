@@ -22,9 +22,14 @@ LEAD = (
     "never seen (the paper: ten characters, one image of each), and descend their training loss "
     "plus the gap that NC predicts on the unlabelled test images (transductive). From the full NC, "
     "the paper's head with all it adds for images and labels, one component after the other is "
-    "removed: each row lacks what the rows above it lack, too. Every variant is meta-trained from "
-    "several seeds, upon one image encoder, which was trained once with our posterior head; all "
-    "train the same learners on the same tasks."
+    "removed: each row lacks what the rows above it lack, too (without the bilinear layer, V is "
+    "again a linear map of embedding and label, as for real targets, and sees the embedding). "
+    "Unlike the paper's, every variant takes over, and does not train, the image encoder and the "
+    "attention (by distance, with three rounds in which unlabelled images gather around labelled "
+    "ones) of an NC with our posterior head; it learns values and decoder, from learners and from "
+    "made-up hypotheses, point by point. Every variant is meta-trained from several seeds; all "
+    "train the same learners on the same tasks. This training is shorter than that of the "
+    "experiment omniglot, so the full NC here is not the direct NC there."
 )
 LOSSES = ("test loss", "R2, unregularized", "R2, regularized")
 
@@ -66,7 +71,8 @@ def _papers(rows: list[Row]) -> Table:
         ("NC", "paper", "ours", *seeds, *LOSSES),
         tuple(lines),
         f"Ours: mean over {len(seeds)} seeds of meta-training ± 95 % interval over seeds "
-        "(Student's), then each seed; tasks and initial learners are the same. Removed one after "
+        "(Student's), then each seed; tasks, initial learners and image encoder are the same, so "
+        "the interval does not speak for those. Removed one after "
         "the other. R2: coefficient of determination of predicted against true gap of learners "
         "after their last step, without NC (unregularized) and with it. Learners that diverged "
         "count as wrong everywhere, and have no loss and no gap; over all seeds and variants there "
@@ -82,7 +88,9 @@ def _ours(rows: list[Row]) -> Table:
         f"As above. {INDUCTIVE.removeprefix('full, ').capitalize()}: the same NC judges learners "
         "on other images of the task's characters (inductive). Scalar supervision: NC learns from "
         "one gap per learner, not from each test point's loss. No made-up hypotheses: NC learns "
-        "from learners only. Symmetric classes: classes are treated alike.",
+        "from learners only. Attention on (x, h(x)): queries and keys are made from image and "
+        "prediction, trained here, compared by their product, and nothing gathers; the image "
+        "encoder is the same.",
     )
 
 
@@ -106,8 +114,8 @@ def _others(rows: list[Row]) -> Table:
         tuple(lines),
         "Value ± 95 % interval over tasks. No NC, oracle (which descends the test loss itself) and "
         "posterior head (the NC whose image encoder all variants use): the same learners. The "
-        "others classify without a learner; the prototypical network has the same image encoder, "
-        "trained on the same tasks.",
+        "others classify without a learner; the prototypical networks have an image encoder of the "
+        "same kind, trained on the same tasks as the posterior head.",
     )
 
 

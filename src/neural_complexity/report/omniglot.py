@@ -31,7 +31,10 @@ LEAD = (
     "which it has never seen any. A learner regularized by NC descends its training loss plus the "
     "gap that NC predicts. Transductive: NC judges the learner on the unlabelled test images "
     "themselves, as in the paper; inductive: on other unlabelled images of the same characters. "
-    "The oracle descends the test loss itself."
+    "The oracle descends the test loss itself. The direct head, which is the paper's, takes over "
+    "image encoder and attention of the posterior head, which was trained first and also on the "
+    "labels; it was trained no further in these, and knows ten classes only. All test sets hold "
+    "equally many images of each character, which helps whoever looks at them together."
 )
 OWN = "NC {}, transductive"
 MODES = {"transductive": "-", "inductive": "--"}
@@ -87,9 +90,12 @@ def _no_learner(rows: list[Row]) -> Table:
         f"Accuracy in % without a learner, {found[0].n:,} held-out tasks",
         ("method", "accuracy"),
         tuple((row.method, show(row)) for row in found),
-        "Value ± 95 % interval over tasks. Beliefs: the label that NC with the posterior head "
-        "thinks likeliest. The prototypical network has NC's image encoder and was trained on the "
-        "same tasks; soft k-means moves its means to the test images that choose them.",
+        "Value ± 95 % interval over tasks. Transductive: all unlabelled test images of a task are "
+        "looked at together; inductive: each by itself. Beliefs: the label that NC with the "
+        "posterior head thinks likeliest. The prototypical networks have an image encoder of the "
+        "same kind, trained on the same tasks as many times; soft k-means moves their means to the "
+        "test images that choose them, three times, as NC does, either only here or also in "
+        "training.",
     )
 
 
@@ -106,8 +112,9 @@ def _fits(rows: list[Row], kind: str) -> Table:
         ("gap predictor; learners", *metrics),
         tuple(lines),
         "Value ± 95 % interval over tasks. Learners without NC (unregularized) and with this very "
-        "NC (regularized, transductive) after their last step; and both at all steps that are "
-        "powers of two, too, where steps of one task depend on each other and there is no "
+        "NC (regularized, transductive) after their last step; and both before the first step and "
+        "after 1, 2, 4, ... steps, too, which is easier (untrained learners have no gap); "
+        "there the steps of a task depend on each other, and there is no "
         "interval. R2 is the coefficient of determination.",
     )
 

@@ -35,7 +35,7 @@ LEVELS = 24
 # Losses grow without end towards the corners: colours and heights stop where so much of the plane
 # is below.
 SEEN = 0.75
-SEEN_GAP = 0.95  # of the gap, which may be cut off on both sides
+SEEN_GAP = 0.95  # of the gap, which is cut off there and, below, where as much is above
 
 Plane = np.ndarray[Any, np.dtype[Any]]
 
