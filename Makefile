@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/sinusoid
 
-.PHONY: install run suite test lint bench docs
+.PHONY: install run suite images test lint bench docs
 .DEFAULT_GOAL := run
 
 # Done anew only when the list of dependencies changes.
@@ -22,12 +22,16 @@ run: install
 	  $(BIN)/neural-complexity run sinusoid --preset cpu --out $(RUN); \
 	fi
 
-# Every experiment, one after the other; a finished one is only shown again.
-SUITE := sinusoid regularizers ood simple maml curves search harm
-suite: install
+# Every experiment of a kind, one after the other; a finished one is only shown again. Those on
+# images need Omniglot (downloaded, or in NEURAL_COMPLEXITY_DATA) and share one run's networks.
+suite: SUITE := sinusoid regularizers ood simple maml curves search harm
+images: SUITE := omniglot ablation surfaces
+images: NETWORKS := --networks runs/omniglot
+suite images: install
 	@for name in $(SUITE); do \
 	  if [ -f runs/$$name/config.json ]; then options="--resume runs/$$name"; \
-	  else options="--preset cpu --out runs/$$name"; fi; \
+	  else options="--preset cpu --out runs/$$name"; \
+	    if [ $$name != $(firstword $(SUITE)) ]; then options="$$options $(NETWORKS)"; fi; fi; \
 	  $(BIN)/neural-complexity run $$name $$options || exit 1; \
 	done
 

@@ -7,15 +7,31 @@ import torch
 ROOT = Path(__file__).parent.parent
 
 
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
 def test_the_example_of_the_readme_runs_and_nc_helps(capsys: pytest.CaptureFixture[str]) -> None:
     torch.set_default_dtype(torch.float32)  # as users run it
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    example, _ = examples()
     assert len([line for line in example.splitlines() if line.strip()]) <= 20
     exec(compile(example, "README.md", "exec"), {})
     output = capsys.readouterr().out
     predicted, true, plain, with_nc = (float(x) for x in re.findall(r"-?\d+\.\d+", output))
     assert abs(predicted - true) < 0.1 * abs(true)
     assert with_nc < 0.8 * plain
+
+
+def test_the_example_of_images_runs_on_drawings_of_any_size(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    torch.set_default_dtype(torch.float32)
+    paper = torch.full((2, 7, 50, 60), 255, dtype=torch.uint8)
+    names = {"drawings": paper[:, :4], "unlabelled": paper[:, 4:]}
+    labels = {"Y_tr": torch.tensor([[0, 1, 2, 2]] * 2)}
+    logits = {"H_tr": torch.randn(2, 4, 3), "H_te": torch.randn(2, 3, 3)}
+    exec(compile(examples()[1], "README.md", "exec"), {**names, **labels, **logits})
+    assert len(re.findall("tensor", capsys.readouterr().out)) == 2
 
 
 def test_relative_links_of_the_documents_lead_somewhere() -> None:

@@ -479,7 +479,9 @@ class NeuralComplexity(nn.Module):
 
         Args:
             name: Which one; `"sinusoid"` (posterior head) and `"sinusoid-direct"` (the paper's) are
-                made by the `sinusoid` experiment at preset `cpu`.
+                made by the `sinusoid` experiment at preset `cpu`, `"omniglot"` (posterior head,
+                any number of classes) and `"omniglot-direct"` (the paper's, ten classes) by the
+                `omniglot` experiment. Images for these are made by `tasks.omniglot.preprocess`.
 
         Raises:
             ValueError: If none of that name ships.
