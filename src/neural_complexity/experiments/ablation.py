@@ -127,7 +127,7 @@ def cpu() -> Config:
     """An hour on two cores: each variant from three seeds."""
     return Config(
         eval_tasks=256,
-        training=direct(iterations=60, tasks=16, updates=24),
+        training=direct(iterations=48, tasks=16, updates=24, validation_tasks=16),
         encoder=posterior(iterations=220, tasks=32),
     )
 

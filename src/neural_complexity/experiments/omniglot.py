@@ -73,10 +73,7 @@ PAPER_ACCURACY = 92.93
 KINDS = ("MLP", "CNN")  # learners; NC is trained on the first
 PART = 64  # tasks whose images are embedded at a time
 # Opponents of NC's beliefs: how many rounds of soft k-means they are trained with, and used with.
-PROTOTYPES = {
-    "prototypical network": (0, 3),
-    "prototypical network trained with soft k-means": (3, 3),
-}
+PROTOTYPES = {"prototypical network": (0, 3)}
 SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
 
 
@@ -367,9 +364,7 @@ def without_learner(
 
 
 def _name_prototypes(name: str, rounds: int) -> str:
-    if not rounds:
-        return f"{name} (inductive)"
-    return f"{name} (transductive)" if "trained" in name else f"{name}, soft k-means (transductive)"
+    return f"{name}, soft k-means (transductive)" if rounds else f"{name} (inductive)"
 
 
 def _encoder(shape: Sequence[int], channels: int) -> ImageEncoder:

@@ -92,10 +92,9 @@ def _no_learner(rows: list[Row]) -> Table:
         tuple((row.method, show(row)) for row in found),
         "Value ± 95 % interval over tasks. Transductive: all unlabelled test images of a task are "
         "looked at together; inductive: each by itself. Beliefs: the label that NC with the "
-        "posterior head thinks likeliest. The prototypical networks have an image encoder of the "
-        "same kind, trained on the same tasks as many times; soft k-means moves their means to the "
-        "test images that choose them, three times, as NC does, either only here or also in "
-        "training.",
+        "posterior head thinks likeliest. The prototypical network has an image encoder of the "
+        "same kind, trained on the same tasks as many times; soft k-means moves its means to the "
+        "test images that choose them, three times, as NC does, but only here and not in training.",
     )
 
 
