@@ -19,7 +19,6 @@ from neural_complexity.experiments.ablation import (
     smoke,
 )
 from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.networks import load_tensors
 from neural_complexity.experiments.omniglot import PROTOTYPES, train_opponent
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row, read_rows, write_rows
@@ -201,13 +200,19 @@ def test_with_the_networks_of_a_finished_run_the_rows_are_the_same(
     assert {row.ci95 for row in again.rows if row.setting == ALL} == {None}
 
 
-def test_a_run_without_opponents_is_refused(networks: str, tmp_path: Path) -> None:
-    sentence = "networks must be a finished run of omniglot with another/, got no such tensors in"
-    for folder in (networks, str(tmp_path)):
+def test_a_run_without_opponents_is_refused_before_work_begins(
+    few: Config, outcome: Outcome, tmp_path: Path
+) -> None:
+    outcome.networks["posterior"].save(tmp_path / "nc-posterior.safetensors")
+    sentence = "networks must be a finished run of omniglot with prototypical network/, got no such"
+
+    def never(stage: str, done: int, total: int, seconds: float, facts: dict[str, float]) -> None:
+        pytest.fail("worked in vain")
+
+    for states in ({}, {"another/blocks.0.filters": torch.zeros(1)}):
+        write_tensors(tmp_path / "figures.safetensors", states, {})
         with pytest.raises(ValueError, match=sentence):
-            load_tensors(folder, "another/", "omniglot")
-    for name in PROTOTYPES:
-        assert "blocks.0.filters" in load_tensors(networks, f"{name}/", "omniglot")
+            run(replace(few, networks=str(tmp_path)), tell=never)
 
 
 def test_a_folder_without_networks_is_refused(config: Config) -> None:
