@@ -19,8 +19,10 @@ from neural_complexity.experiments.ablation import (
     smoke,
 )
 from neural_complexity.experiments.folder import config_from_dict
+from neural_complexity.experiments.omniglot import PROTOTYPES, train_opponent
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row, read_rows, write_rows
+from neural_complexity.files import write_tensors
 from neural_complexity.report.ablation import figures, tables
 from neural_complexity.report.tables import find
 
@@ -32,7 +34,7 @@ def single_precision() -> None:
 
 @pytest.fixture(scope="module")
 def config(glyph_folder: str) -> Config:
-    return replace(smoke(), data=glyph_folder)
+    return replace(smoke(), data=glyph_folder, eval_tasks=8, steps=4)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +56,11 @@ def test_the_papers_components_are_removed_one_after_the_other() -> None:
         assert changes.items() >= before.items()
         assert len(changes) - len(before) == (name != "full")
         before = changes
-    for name in set(VARIANTS) - set(PAPER):
-        assert len(VARIANTS[name]) == 1
     full = PRESETS["cpu"]().training
+    for name in set(VARIANTS) - set(PAPER):
+        ((field, _), *more) = VARIANTS[name].items()
+        # Rounds are of attention by distance: without the one there cannot be the other.
+        assert (field, more) == ("metric", [("rounds", 0)]) or not more
     assert all(
         getattr(full, field) != value
         for changes in VARIANTS.values()
@@ -88,11 +92,14 @@ def test_all_that_a_report_needs_is_there(outcome: Outcome, config: Config) -> N
         "no NC",
         "oracle",
         "posterior head",
-        "NC posterior, its beliefs",
-        "nearest neighbour in NC posterior's embedding",
-        "nearest neighbour in pixels",
-        "prototypical network",
-        "prototypical network, soft k-means",
+        "NC posterior, its beliefs (transductive)",
+        "NC posterior, its beliefs one image at a time (inductive)",
+        "nearest neighbour in where NC compares images (inductive)",
+        "nearest neighbour in NC's image embedding (inductive)",
+        "nearest neighbour in pixels (inductive)",
+        "prototypical network (inductive)",
+        "prototypical network, soft k-means (transductive)",
+        "prototypical network trained with soft k-means (transductive)",
     }
 
 
@@ -140,36 +147,72 @@ def rows_in(outcome: Outcome, few: Config) -> list[Row]:
     return [row for row in outcome.rows if row.setting in settings and row.method not in odd]
 
 
-@pytest.mark.parametrize("moment", [("posterior", 1), ("- bias, seed 0", 1), ("evaluation", 5)])
 def test_interrupted_and_resumed_the_rows_are_those_of_one_go(
-    few: Config, outcome: Outcome, tmp_path: Path, moment: tuple[str, int]
+    few: Config, outcome: Outcome, tmp_path: Path
 ) -> None:
-    def interrupt(
-        stage: str, done: int, total: int, seconds: float, facts: dict[str, float]
-    ) -> None:
-        if (stage, done) == moment:
-            raise KeyboardInterrupt
+    for moment in (("posterior", 1), ("- bias, seed 0", 1), ("evaluation", 5)):
 
-    with pytest.raises(KeyboardInterrupt):
-        run(few, folder=tmp_path, tell=interrupt)
+        def interrupt(
+            stage: str,
+            done: int,
+            total: int,
+            seconds: float,
+            facts: dict[str, float],
+            moment: tuple[str, int] = moment,
+        ) -> None:
+            if (stage, done) == moment:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run(few, folder=tmp_path, tell=interrupt)
     resumed = run(few, folder=tmp_path)
     assert rows_in(resumed, few) == rows_in(outcome, few)
     # Of the trainings only the encoder's is left: the banks of all would fill a disk.
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["posterior"]
 
 
-def test_a_single_seed_has_no_interval(few: Config, outcome: Outcome, tmp_path: Path) -> None:
-    outcome.networks["posterior"].save(tmp_path / "nc-posterior.safetensors")
+@pytest.fixture(scope="module")
+def networks(config: Config, outcome: Outcome, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Gives what the ablation takes from a finished run of omniglot."""
+    torch.set_default_dtype(torch.float32)
+    folder = tmp_path_factory.mktemp("networks")
+    outcome.networks["posterior"].save(folder / "nc-posterior.safetensors")
+    family = config.train_family()
     states = {
         f"{name}/{key}": tensor
         for name, (rounds, _) in PROTOTYPES.items()
-        for key, tensor in train_opponent(few, few.encoder, few.train_family(), rounds).items()
+        for key, tensor in train_opponent(config, config.encoder, family, rounds).items()
     }
-    write_tensors(tmp_path / "figures.safetensors", states, {})
-    again = run(replace(few, networks=str(tmp_path)))
-    assert again.history == {}  # the encoder came from there, and is the same one
+    write_tensors(folder / "figures.safetensors", states, {})
+    return str(folder)
+
+
+def test_with_the_networks_of_a_finished_run_the_rows_are_the_same(
+    few: Config, outcome: Outcome, networks: str
+) -> None:
+    again = run(replace(few, networks=networks))
+    assert again.history == {}  # nothing but the variants was trained
+    assert set(again.facts["seconds"]) == {
+        *("no NC", "oracle", "posterior head", "full, seed 0", "- bias, seed 0")
+    }
     assert rows_in(again, few) == rows_in(outcome, few)
+    # A single seed has no interval.
     assert {row.ci95 for row in again.rows if row.setting == ALL} == {None}
+
+
+def test_a_run_without_opponents_is_refused_before_work_begins(
+    few: Config, outcome: Outcome, tmp_path: Path
+) -> None:
+    outcome.networks["posterior"].save(tmp_path / "nc-posterior.safetensors")
+    sentence = "networks must be a finished run of omniglot with prototypical network/, got no such"
+
+    def never(stage: str, done: int, total: int, seconds: float, facts: dict[str, float]) -> None:
+        pytest.fail("worked in vain")
+
+    for states in ({}, {"another/blocks.0.filters": torch.zeros(1)}):
+        write_tensors(tmp_path / "figures.safetensors", states, {})
+        with pytest.raises(ValueError, match=sentence):
+            run(replace(few, networks=str(tmp_path)), tell=never)
 
 
 def test_a_folder_without_networks_is_refused(config: Config) -> None:
@@ -177,8 +220,8 @@ def test_a_folder_without_networks_is_refused(config: Config) -> None:
         run(replace(config, networks="nowhere"))
 
 
-def test_learners_that_diverge_count_as_wrong_and_are_told(few: Config) -> None:
-    rows = run(replace(few, lr=1e30)).rows
+def test_learners_that_diverge_count_as_wrong_and_are_told(few: Config, networks: str) -> None:
+    rows = run(replace(few, lr=1e30, networks=networks)).rows
     for method in ("no NC", "posterior head"):
         assert row_of(rows, method, ONCE, "diverged tasks").value == few.eval_tasks
         assert row_of(rows, method, ONCE, "accuracy").value == 0

@@ -246,6 +246,42 @@ def test_an_encoder_that_is_not_trained_embeds_the_store_once(
             assert not torch.equal(value, before[name])
 
 
+def test_embedding_the_store_is_embedding_each_image(
+    few_shot: FewShot, image_recipe: Recipe
+) -> None:
+    nc = image_learner(few_shot, image_recipe).nc
+    table = embed_all(nc, few_shot)
+    assert not table.requires_grad
+    assert len(table) == few_shot.inputs
+    for number in range(0, few_shot.inputs, 7):
+        image = few_shot.look_up(torch.tensor([number]))
+        torch.testing.assert_close(table[number], nc.embed(image)[0])
+
+
+@pytest.mark.parametrize("head", ["posterior", "direct"])
+def test_with_embeddings_at_hand_nc_learns_the_same(
+    few_shot: FewShot, image_recipe: Recipe, head: str
+) -> None:
+    found = []
+    for at_hand in (False, True):
+        nc = image_learner(few_shot, image_recipe, head).nc
+        nc.take_image_encoder(image_learner(few_shot, image_recipe, "posterior").nc)
+        settings: dict[str, Any] = {"iterations": 3, "updates": 3, "batch": 8, "tasks": 4}
+        settings |= {"lr": 0.01, "ramp": 0.0, "capacity": 100, "made_up": 0.5, "run": 4}
+        if at_hand:
+            settings["embeddings"] = embed_all(nc, few_shot)
+        meta = MetaLearner(nc, few_shot, image_recipe, seed=0, **settings)
+        before = {name: value.clone() for name, value in nc.state_dict().items()}
+        while not meta.done:
+            meta.iterate()
+        found.append((meta.loss, nc.state_dict()))
+    (loss, weights), (same_loss, same) = found
+    assert loss == pytest.approx(same_loss)
+    torch.testing.assert_close(weights, same)
+    moved = {name for name, value in weights.items() if not torch.equal(value, before[name])}
+    assert {name.split(".")[0] for name in moved} == {"head"}
+
+
 @pytest.mark.parametrize("head", ["posterior", "direct"])
 def test_nc_learns_from_images(few_shot: FewShot, image_recipe: Recipe, head: str) -> None:
     meta = image_learner(

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from torch.nn.functional import softplus
 
 from conftest import labelled_snapshot, random_snapshot
 from neural_complexity.learners.recipe import Recipe
@@ -21,7 +22,7 @@ from neural_complexity.losses import (
 )
 from neural_complexity.meta.evaluate import follow, predict_gaps
 from neural_complexity.meta.scores import r_squared
-from neural_complexity.model.complexity import FOR_LABELS, NeuralComplexity
+from neural_complexity.model.complexity import FOR_LABELS, NeuralComplexity, _squareplus
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -543,6 +544,93 @@ def test_an_image_encoder_that_is_taken_over_gives_the_same_embeddings_and_stays
         for one, two in ((nc, different), (different, nc)):
             with pytest.raises(ValueError, match="the image encoders must have the same inputs"):
                 one.take_image_encoder(two)
+
+
+def test_with_the_image_encoder_the_sense_of_which_images_are_alike_is_taken_over() -> None:
+    nc = make_labelled("direct", IMAGE, encoder_layers=1)
+    other = make_labelled("posterior", IMAGE, encoder_layers=1)
+    X, H = torch.randn(2, 3, *IMAGE), torch.randn(2, 3, 6)
+    network, its = nc.head.network, other.head.network
+
+    def places() -> tuple[torch.Tensor, torch.Tensor]:
+        return network.place(torch.cat([nc.embed(X), H], dim=-1)), its.place(other.embed(X))
+
+    before = deepcopy(other.state_dict())
+    assert not torch.allclose(*places())
+    nc.take_image_encoder(other)
+    torch.testing.assert_close(*places())
+    assert other.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
+    # It is trained no further here, and goes on over there.
+    assert [p.requires_grad for p in network.metric_layers.parameters()] == [False] * 3
+    assert not places()[0].requires_grad
+    assert all(p.requires_grad for p in other.parameters())
+    frozen = {n for n, p in nc.named_parameters() if not p.requires_grad}
+    assert all("image_encoder" in n or "metric_layers" in n for n in frozen)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+    assert not torch.allclose(*places())
+
+
+@pytest.mark.parametrize(
+    ("own", "its"),
+    [
+        ({"width": 12}, {}),
+        ({"heads": 4}, {}),
+        ({"encoder_layers": 2}, {"encoder_layers": 2}),
+        ({}, {"encoder_layers": 2}),
+        ({}, {"metric": False, "rounds": 0, "vote": False}),
+        ({"metric": False, "rounds": 0}, {}),
+    ],
+)
+def test_a_sense_of_another_size_or_kind_is_not_taken_over(
+    own: dict[str, Any], its: dict[str, Any]
+) -> None:
+    nc = make_labelled("direct", IMAGE, **{"encoder_layers": 1, **own})
+    other = make_labelled("posterior", IMAGE, **{"encoder_layers": 1, **its})
+    before = deepcopy(nc.head.state_dict())
+    nc.take_image_encoder(other)
+    X = torch.randn(2, 3, *IMAGE)
+    torch.testing.assert_close(nc.embed(X), other.embed(X))
+    assert all(torch.equal(value, before[name]) for name, value in nc.head.state_dict().items())
+    assert all(p.requires_grad for p in nc.head.parameters())
+
+
+@pytest.mark.parametrize("head", ["direct", "direct, metric"])
+def test_what_h_says_does_not_decide_which_images_are_alike(head: str) -> None:
+    nc = make_labelled(head, IMAGE)
+    assert nc.image_encoder is not None
+    assert nc.head.network.metric_layers[0].in_features == nc.image_encoder.features
+    assert not make_labelled("posterior", IMAGE).head.network.metric_layers
+
+
+def test_squareplus_is_positive_rising_and_awake() -> None:
+    x = torch.linspace(-50, 50, 2001, requires_grad=True)
+    y = _squareplus(x)
+    assert (y > 0).all()
+    assert (y.diff() > 0).all()
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    assert ((slope > 0) & (slope < 1)).all()
+    assert (slope.diff() > 0).all()  # convex
+    # Its inverse is x = y - 1 / y; far out it is x itself, or nothing.
+    torch.testing.assert_close(y - 1 / y, x)
+    torch.testing.assert_close(_squareplus(-x), 1 / y)
+    # Where softplus has stopped, it goes on.
+    low = torch.tensor(-20.0, requires_grad=True)
+    slopes = [torch.autograd.grad(f(low), low)[0].item() for f in (_squareplus, softplus)]
+    assert slopes[0] > 2e-3
+    assert slopes[1] < 1e-8
+
+
+def test_the_direct_heads_loss_of_labels_is_squareplus_of_its_answer() -> None:
+    nc, s = make_labelled("direct"), labelled_snapshot()
+    context = nc.encode(s.X_tr, s.Y_tr, s.X_te)
+    points = nc.points(context, s.H_tr, s.H_te)
+    nc.observed_loss = False
+    answer = nc.points(context, s.H_tr, s.H_te)
+    losses = cross_entropy(s.H_tr, s.Y_tr).mean(dim=1, keepdim=True)
+    torch.testing.assert_close(points + losses, _squareplus(answer))
 
 
 def test_for_tasks_refuses_an_unknown_head_for_labels_too() -> None:

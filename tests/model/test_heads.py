@@ -231,3 +231,75 @@ def test_self_attention_lets_training_points_see_each_other() -> None:
 def test_rounds_and_votes_need_a_metric(option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="metric must be on for rounds and vote, got it off"):
         build(**option)
+
+
+def seeing(features: int = 6, **options: Any) -> SetNetwork:
+    """Attends to points by their first two features."""
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+    settings |= {"query_skip": True, "pool_first": False, "scale_by_width": False}
+    settings |= {"metric": True, "metric_features": 2, "rounds": 2, "bilinear": True}
+    return SetNetwork(features, 3, 1, **{**settings, **options})
+
+
+def watch_attention(net: SetNetwork, *sets: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Gives what a network answers, and the queries and keys that it attends with."""
+    seen = []
+    attend = net._attend
+
+    def see(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
+        seen.append((Q, K))
+        return attend(Q, K, V)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(net, "_attend", see)
+        return net(*sets), seen
+
+
+def with_h(F: Tensor, H: Tensor) -> Tensor:
+    return torch.cat([F, H], dim=-1)
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_with_features_of_its_own_attention_does_not_see_the_others(rounds: int) -> None:
+    net = seeing(rounds=rounds)
+    T_tr = torch.randn(2, 5, 3)
+    H_tr, H_te = torch.randn(2, 2, 5, 4), torch.randn(2, 2, 6, 4)  # what two h say
+    found = []
+    for h in (0, 1):
+        F_tr, F_te = with_h(F_TR, H_tr[h]), with_h(F_TE, H_te[h])
+        found.append(watch_attention(net, F_tr, T_tr, F_te))
+        assert torch.equal(net.place(F_te), net.place(with_h(F_TE, H_te[0])))
+    (answers, [(Q, K)]), (others, [(same_Q, same_K)]) = found
+    assert torch.equal(Q, same_Q)
+    assert torch.equal(K, same_K)
+    assert not torch.allclose(answers, others)  # h changes the values and the decoder's view
+    # Made from all features, it does.
+    whole = seeing(rounds=rounds, metric_features=0)
+    (_, [(Q, K)]), (_, [(other_Q, other_K)]) = (
+        watch_attention(whole, with_h(F_TR, H_tr[h]), T_tr, with_h(F_TE, H_te[h])) for h in (0, 1)
+    )
+    assert not torch.allclose(Q, other_Q)
+    assert not torch.allclose(K, other_K)
+
+
+@pytest.mark.parametrize("metric_features", [0, 2])
+@pytest.mark.parametrize("query_skip", [False, True])
+def test_a_points_place_is_its_query_and_before_any_round_its_key(
+    metric_features: int, query_skip: bool
+) -> None:
+    F_tr, F_te = torch.randn(2, 5, 6), torch.randn(2, 7, 6)
+    for rounds in (0, 2):
+        net = seeing(metric_features=metric_features, query_skip=query_skip, rounds=rounds)
+        _, [(Q, K)] = watch_attention(net, F_tr, torch.randn(2, 5, 3), F_te)
+        torch.testing.assert_close(net.place(F_te), Q)
+        start = net.place(F_tr)
+        torch.testing.assert_close(gather(Q, start, heads=2, rounds=rounds), K)
+        assert torch.allclose(start, K) == (rounds == 0)
+
+
+def test_without_attention_by_distance_there_are_no_layers_for_it() -> None:
+    assert not seeing(metric=False, rounds=0).metric_layers
+    assert not seeing(metric_features=0).metric_layers
+    with pytest.raises(AssertionError, match="only attention by distance has such a space"):
+        seeing(metric=False, rounds=0).place(torch.randn(2, 6))

@@ -194,8 +194,9 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     family = config.train_family()
     bench = Bench(config, family, config.recipe(family.images.pixels.shape[1:]), make_scene(config))
     encoder, history = _encoder(bench, folder, tell)
+    prototypes = _finished_prototypes(config)
     judge = Judge(encoder, bench.scene)
-    once = 3 + (0 if config.networks else len(PROTOTYPES))
+    once = 3 + len(PROTOTYPES) - len(prototypes)
     pieces = Pieces(once + len(VARIANTS) * config.seeds, config, folder, tell)
     plain = pieces.do("no NC", partial(_plain, bench))
     shared = {
@@ -220,7 +221,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
                 results.setdefault(INDUCTIVE, {})[seed] = _part(kept, "inductive/")
     for method, by_seed in results.items():
         rows += _seed_rows(config, method, by_seed)
-    rows += _others(bench, judge, pieces)
+    rows += _others(bench, judge, prototypes, pieces)
     tensors = {
         f"{method}/seed {seed}/{key}": kept[key]
         for method, by_seed in results.items()
@@ -252,14 +253,20 @@ def _encoder(
     return nc, {"posterior": moments}
 
 
-def _others(bench: Bench, judge: Judge, pieces: Pieces) -> list[Row]:
+def _finished_prototypes(config: Config) -> dict[str, dict[str, Tensor]]:
+    """Gives the prototypical networks of a finished run, which must be there before hours pass."""
+    names = PROTOTYPES if config.networks else ()
+    return {name: load_tensors(config.networks, f"{name}/", "omniglot") for name in names}
+
+
+def _others(
+    bench: Bench, judge: Judge, finished: dict[str, dict[str, Tensor]], pieces: Pieces
+) -> list[Row]:
     """Gives what classifies the same tasks without a learner."""
     config = bench.config
-    prototypes = {}
+    prototypes = dict(finished)
     for name, (rounds, _) in PROTOTYPES.items():
-        if config.networks:
-            prototypes[name] = load_tensors(config.networks, f"{name}/", "omniglot")
-        else:
+        if name not in finished:
             work = partial(train_opponent, config, config.encoder, bench.family, rounds)
             prototypes[name] = pieces.do(name, work)
     found = without_learner(config, judge, prototypes)
