@@ -126,8 +126,8 @@ def paper() -> Config:
 def cpu() -> Config:
     """An hour on two cores: each variant from three seeds."""
     return Config(
-        eval_tasks=256,
-        training=direct(iterations=48, tasks=16, updates=24, validation_tasks=16),
+        eval_tasks=128,
+        training=direct(iterations=48, tasks=8, updates=24, batch=40, validation_tasks=16),
         encoder=posterior(iterations=220, tasks=32),
     )
 

@@ -98,6 +98,7 @@ def paper() -> Config:
 def cpu() -> Config:
     """Half an hour of meta-training on two cores."""
     return Config(
+        eval_tasks=256,
         posterior=posterior(iterations=220, tasks=32),
         direct=direct(iterations=150, tasks=32, updates=24),
         share_images=True,
