@@ -50,7 +50,7 @@ class Config(FewShotConfig):
     """Updates of the learners, enough to converge."""
     size: int = 31
     """Points along each of the two directions; odd, so that the learner is one of them."""
-    radius: float = 1.0
+    radius: float = 2.0
     """How far the plane reaches, in lengths of the learner's filters."""
     chunk: int = 64
     """Points of the plane at a time: bounds memory."""

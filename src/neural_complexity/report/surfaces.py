@@ -127,9 +127,9 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
             Figure(
                 save(draw_contours(alpha, beta, tasks, HEADS), folder, "contours"),
                 "Visualization of loss surfaces",
-                "One task per row. Losses share one scale, which ends where "
-                f"{SEEN:.0%} of the plane is below; gap and NC share another, cut off on both "
-                "sides. Cross: the learner. Circle: the lowest point of the panel.",
+                "One task per row. The train loss has a scale of its own; test and regularized loss "
+                f"share one, which ends where {SEEN:.0%} of the plane is below; gap and NC share "
+                "another, cut off on both sides. Cross: the learner. Circle: the lowest point of the panel.",
             )
         ]
         for head in HEADS:
@@ -155,15 +155,27 @@ def _panels(heads: tuple[str, ...]) -> list[tuple[str, str]]:
     ]
 
 
-def _scales(planes: dict[str, Plane]) -> tuple[Scale, Scale]:
-    """Gives the scale that all losses share, and that which gap and NC share.
+def _scales(planes: dict[str, Plane]) -> tuple[Scale, Scale, Scale]:
+    """Gives the scale of the train loss, that of gap and NC, and that of test and regularized loss.
 
-    Both are those of the true quantities: an NC that is far off shows as such.
+    Those that are shared are those of the true quantities: an NC that is far off shows as such. A
+    learner of few images fits them so well that its train loss would show nothing on any other
+    scale than its own.
     """
-    losses = [planes["train loss"], planes["test loss"]]
-    low, high = min(p.min() for p in losses), max(np.quantile(p, SEEN) for p in losses)
+    train, test = planes["train loss"], planes["test loss"]
     gap = np.quantile(planes["gap"], [1 - SEEN_GAP, SEEN_GAP])
-    return Scale(Normalize(low, high), "viridis"), Scale(Normalize(*gap), "plasma")
+    return (
+        Scale(
+            Normalize(train.min(), max(np.quantile(train, SEEN_GAP), train.min() + 1e-9)), "viridis"
+        ),
+        Scale(Normalize(*gap), "plasma"),
+        Scale(Normalize(test.min(), np.quantile(test, SEEN)), "viridis"),
+    )
+
+
+def _scale_of(name: str, scales: tuple[Scale, Scale, Scale]) -> Scale:
+    train, gap, test = scales
+    return train if name == "train loss" else test if "loss" in name else gap
 
 
 def draw_contours(
@@ -183,11 +195,11 @@ def draw_contours(
     for i, planes in enumerate(tasks):
         scales = _scales(planes)
         for ax, (name, title) in zip(axes[i], panels, strict=True):
-            _contour(ax, alpha, beta, planes[name], scales["loss" not in name])
+            _contour(ax, alpha, beta, planes[name], _scale_of(name, scales))
             if i == 0:
                 ax.set_title(title)
         losses, gaps = axes[i, -len(heads) - 1 :], axes[i, 1 : len(heads) + 2]
-        for scale, group in zip(scales, (losses, gaps), strict=True):
+        for scale, group in zip(scales, (axes[i, :1], gaps, losses), strict=True):
             shown = ScalarMappable(scale.norm, scale.colours)
             bar = canvas.colorbar(shown, ax=group, extend="both", aspect=12, shrink=0.68, pad=0.02)
             bar.locator = MaxNLocator(4)
@@ -233,7 +245,7 @@ def draw_surfaces(alpha: Plane, beta: Plane, planes: dict[str, Plane], head: str
     titles, scales = dict(_panels((head,))), _scales(planes)
     for name, place in places.items():
         ax = canvas.add_subplot(place, projection="3d")
-        _surface(ax, alpha, beta, planes[name], scales["loss" not in name])
+        _surface(ax, alpha, beta, planes[name], _scale_of(name, scales))
         ax.set_title(titles[name].replace("\n", " "), y=1.04)
     return canvas
 
