@@ -77,7 +77,7 @@ def cpu() -> Config:
 
 def smoke() -> Config:
     """Seconds; what CI runs."""
-    return Config(queries=2, eval_tasks=4, learner_width=16, steps=20, size=7)
+    return Config(queries=2, eval_tasks=4, learner_width=16, steps=20, size=7, radius=1.0)
 
 
 PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
@@ -152,8 +152,9 @@ def _rows(config: Config, planes: dict[str, Tensor], heads: list[str]) -> list[R
         scores[method, AT_EDGE] = _at_edge(lowest, config.size)
         scores[method, WITH_TEST] = correlation(objective, test)
         scores[method, WITH_GAP] = correlation(points[f"NC, {head}"], points["gap"])
-        share = estimate(share_of_oracle, none, ours, best)
-        shares.append(row(method, ALL, "share of oracle", share))
+        if (best < none).any():  # where the plane has no better point there is nothing to share
+            share = estimate(share_of_oracle, none, ours, best)
+            shares.append(row(method, ALL, "share of oracle", share))
     rows = []
     for (method, metric), values in scores.items():
         rows.append(row(method, ALL, metric, estimate_mean(values)))

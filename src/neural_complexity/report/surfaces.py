@@ -127,9 +127,10 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
             Figure(
                 save(draw_contours(alpha, beta, tasks, HEADS), folder, "contours"),
                 "Visualization of loss surfaces",
-                "One task per row. The train loss has a scale of its own; test and regularized loss "
-                f"share one, which ends where {SEEN:.0%} of the plane is below; gap and NC share "
-                "another, cut off on both sides. Cross: the learner. Circle: the lowest point of the panel.",
+                "One task per row. The train loss has a scale of its own; test and regularized "
+                f"loss share one, which ends where {SEEN:.0%} of the plane is below; gap and NC "
+                "share another, cut off on both sides. Cross: the learner. Circle: the lowest "
+                "point of the panel.",
             )
         ]
         for head in HEADS:
