@@ -267,7 +267,9 @@ def _others(
     prototypes = dict(finished)
     for name, (rounds, _) in PROTOTYPES.items():
         if name not in finished:
-            work = partial(train_opponent, config, config.encoder, bench.family, rounds)
+            work = partial(
+                train_opponent, config, config.encoder, bench.family, rounds, pieces.tell
+            )
             prototypes[name] = pieces.do(name, work)
     found = without_learner(config, judge, prototypes)
     return [

@@ -1,5 +1,6 @@
 """Section 4.3: NC on few-shot images, its fit to the gap and its use as a regularizer."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -255,7 +256,9 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
             f"{kind}/{m}/{k}": t for m, result in results.items() for k, t in result.items()
         }
     trained = {
-        name: pieces.do(name, partial(train_opponent, config, config.posterior, family, rounds))
+        name: pieces.do(
+            name, partial(train_opponent, config, config.posterior, family, rounds, tell)
+        )
         for name, (rounds, _) in PROTOTYPES.items()
     }
     tensors |= {f"{name}/{k}": t for name, state in trained.items() for k, t in state.items()}
@@ -373,7 +376,11 @@ def _encoder(shape: Sequence[int], channels: int) -> ImageEncoder:
 
 
 def train_opponent(
-    config: FewShotConfig, training: LabelTraining, family: FewShot, rounds: int
+    config: FewShotConfig,
+    training: LabelTraining,
+    family: FewShot,
+    rounds: int,
+    tell: Tell | None = None,
 ) -> dict[str, Tensor]:
     """Trains a prototypical network with an encoder like NC's on NC's episodes.
 
@@ -382,10 +389,18 @@ def train_opponent(
         training: NC's training.
         family: Its tasks.
         rounds: See `PrototypicalNetwork`.
+        tell: Told about the progress.
 
     Returns:
         The state of its encoder.
     """
+    start = time.perf_counter()
+
+    def watch(done: int, loss: float) -> None:
+        if tell is not None:
+            seconds = time.perf_counter() - start
+            tell("prototypes", done, training.iterations, seconds, {"loss": loss})
+
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream(config.seed, "prototypes").initial_seed())
         encoder = _encoder(family.images.pixels.shape[1:], training.channels)
@@ -403,6 +418,7 @@ def train_opponent(
         warmup=training.warmup,
         classes=config.ways,
         rounds=rounds,
+        watch=watch,
     )
     return network.encoder.state_dict()
 
