@@ -99,7 +99,6 @@ def test_all_that_a_report_needs_is_there(outcome: Outcome, config: Config) -> N
         "nearest neighbour in pixels (inductive)",
         "prototypical network (inductive)",
         "prototypical network, soft k-means (transductive)",
-        "prototypical network trained with soft k-means (transductive)",
     }
 
 

@@ -95,7 +95,6 @@ def test_all_that_a_report_needs_is_there(outcome: Outcome, config: Config) -> N
         "nearest neighbour in pixels (inductive)",
         "prototypical network (inductive)",
         "prototypical network, soft k-means (transductive)",
-        "prototypical network trained with soft k-means (transductive)",
     }
     assert set(outcome.networks) == {"posterior", "direct"}
 
@@ -140,8 +139,6 @@ def test_opponents_can_be_made_again_from_what_a_run_leaves(
     )
     rows = {row.method: row.value for row in outcome.rows if row.setting == "no learner"}
     assert {name: 100 * right.mean().item() for name, right in found.items()} == pytest.approx(rows)
-    first, second = states.values()
-    assert not torch.equal(first["blocks.0.filters"], second["blocks.0.filters"])
     name, (rounds, _) = next(iter(PROTOTYPES.items()))
     again = train_opponent(config, config.posterior, config.train_family(), rounds)
     assert all(torch.equal(again[key], tensor) for key, tensor in states[name].items())
