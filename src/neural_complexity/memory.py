@@ -207,6 +207,8 @@ class MemoryBank:
         """
         if self.count == 0:
             raise ValueError("the bank must hold rows before it can be sampled, got none")
+        if batch < 1 or run < 1:
+            raise ValueError(f"batch and run must be at least 1, got {batch} and {run}")
         first = torch.randint(len(self), (-(-batch // run),), generator=generator)
         age = (first[:, None] + torch.arange(run)).flatten()[:batch] % len(self)
         index = (self.count - 1 - age) % (self.capacity + self.slack)

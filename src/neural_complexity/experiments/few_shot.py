@@ -40,7 +40,7 @@ class LabelTraining(Training):
     query_skip: bool = True
     """Whether the decoder also sees the test point's own embedding."""
     validation_tasks: int = 64
-    """Other tasks, on whose learners NC is scored on its way."""
+    """Other tasks of the same characters, on whose learners NC is scored on its way."""
     channels: int = 64
     """Filters of each layer of the image encoder."""
     self_layers: int = 1

@@ -222,6 +222,8 @@ def train_nc(
                 f"{nc.architecture}, got {start.architecture}"
             )
         nc.load_state_dict(start.state_dict())
+    if embeddings is not None and images_from is None:
+        raise ValueError("embeddings need the NC that made them as images_from, got none")
     if images_from is not None:
         nc.take_image_encoder(images_from)
         if embeddings is None and isinstance(family, IndexedFamily):
