@@ -764,6 +764,6 @@ def test_the_pretrained_sinusoid_nc_predicts_the_gap_of_learners_it_has_not_seen
     end = follow(recipe, task, seed=7)
     assert r_squared(predict_gaps(nc, end.end), end.gap) > 0.98
     with pytest.raises(
-        ValueError, match="name must be one of sinusoid, sinusoid-direct, got cosine"
+        ValueError, match="name must be one of omniglot, omniglot-direct, sinusoid"
     ):
         NeuralComplexity.pretrained("cosine")

@@ -90,6 +90,7 @@ def image_nc(request: pytest.FixtureRequest, few_shot: FewShot) -> NeuralComplex
         few_shot.sample(16, stream(0, "units")),
         head=request.param,
         loss="cross_entropy",
+        symmetric=True,
         width=8,
         channels=4,
         image_layers=2,
