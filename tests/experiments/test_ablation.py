@@ -19,7 +19,7 @@ from neural_complexity.experiments.ablation import (
     smoke,
 )
 from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.omniglot import PROTOTYPES, train_opponent
+from neural_complexity.experiments.opponents import PROTOTYPES, train_opponent
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row, read_rows, write_rows
 from neural_complexity.files import write_tensors

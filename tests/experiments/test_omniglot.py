@@ -9,19 +9,16 @@ import torch
 
 from neural_complexity.cli import main
 from neural_complexity.experiments.folder import config_from_dict
+from neural_complexity.experiments.judging import Judge, make_scene
 from neural_complexity.experiments.omniglot import (
     KINDS,
     PAPER_ACCURACY,
     PRESETS,
-    PROTOTYPES,
     Config,
-    Judge,
-    make_scene,
     run,
     smoke,
-    train_opponent,
-    without_learner,
 )
+from neural_complexity.experiments.opponents import PROTOTYPES, train_opponent, without_learner
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import read_rows, write_rows
 from neural_complexity.files import read_tensors, write_tensors

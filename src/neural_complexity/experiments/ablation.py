@@ -19,16 +19,10 @@ from neural_complexity.experiments.few_shot import (
     direct,
     posterior,
 )
+from neural_complexity.experiments.judging import Judge, Scene, make_scene
 from neural_complexity.experiments.networks import how_made, load_network, load_tensors
-from neural_complexity.experiments.omniglot import (
-    PAPER_ACCURACY,
-    PROTOTYPES,
-    Judge,
-    Scene,
-    make_scene,
-    train_opponent,
-    without_learner,
-)
+from neural_complexity.experiments.omniglot import PAPER_ACCURACY
+from neural_complexity.experiments.opponents import PROTOTYPES, train_opponent, without_learner
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell

@@ -1,7 +1,6 @@
 """Section 4.3: NC on few-shot images, its fit to the gap and its use as a regularizer."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,28 +8,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from neural_complexity.experiments.comparison import oracle
+from neural_complexity.experiments.comparison import Penalty, oracle
 from neural_complexity.experiments.few_shot import (
     FewShotConfig,
     LabelTraining,
     direct,
     posterior,
 )
+from neural_complexity.experiments.judging import Judge, Scene, make_scene
 from neural_complexity.experiments.networks import HEADS
+from neural_complexity.experiments.opponents import PROTOTYPES, train_opponent, without_learner
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import train_validated
-from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import Belief, zero_one
+from neural_complexity.losses import zero_one
 from neural_complexity.meta.evaluate import follow, usable_tasks
-from neural_complexity.meta.prototypes import (
-    PrototypicalNetwork,
-    nearest_neighbour_logits,
-    train_prototypes,
-)
 from neural_complexity.meta.scores import (
     Estimate,
     correlation,
@@ -42,39 +37,24 @@ from neural_complexity.meta.scores import (
     share_of_oracle,
 )
 from neural_complexity.meta.session import Moment
-from neural_complexity.model.complexity import Context, NeuralComplexity
-from neural_complexity.model.encoders import ImageEncoder
-from neural_complexity.model.heads import Sets
-from neural_complexity.regularizers.nc import nc_penalty
-from neural_complexity.seeding import stream
+from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.snapshot import Snapshot, gap
-from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
 
 __all__ = [
     "KINDS",
     "NAME",
     "PAPER_ACCURACY",
     "PRESETS",
-    "PROTOTYPES",
     "Config",
-    "Judge",
-    "Scene",
     "cpu",
-    "make_scene",
     "paper",
     "run",
     "smoke",
-    "train_opponent",
-    "without_learner",
 ]
 
 NAME = "omniglot"
 PAPER_ACCURACY = 92.93
 KINDS = ("MLP", "CNN")  # learners; NC is trained on the first
-PART = 64  # tasks whose images are embedded at a time
-# Opponents of NC's beliefs: how many rounds of soft k-means they are trained with, and used with.
-PROTOTYPES = {"prototypical network": (0, 3)}
 SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
 
 
@@ -123,90 +103,6 @@ def smoke() -> Config:
 
 
 PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
-
-
-@dataclass(frozen=True)
-class Scene:
-    """Held-out tasks, and further unlabelled images of their classes."""
-
-    task: Task
-    X_unlabelled: Tensor  # (B, N, channels, height, width)
-
-
-class Judge:
-    """A trained NC before held-out tasks, each of whose images it has embedded once.
-
-    Args:
-        nc: The network.
-        scene: The tasks.
-        like: Another judge of the same scene whose NC has the same image encoder: it has embedded
-            the images already.
-    """
-
-    def __init__(self, nc: NeuralComplexity, scene: Scene, like: "Judge | None" = None) -> None:
-        self.nc, self.scene = nc, scene
-        self._contexts: dict[tuple[int, int, bool], Context] = {}
-        if like is not None:
-            self.E_tr: Tensor = like.E_tr
-            self.E_te: Tensor = like.E_te
-            self.E_unlabelled: Tensor = like.E_unlabelled
-            return
-        sets = (scene.task.X_tr, scene.task.X_te, scene.X_unlabelled)
-        with torch.no_grad():
-            self.E_tr, self.E_te, self.E_unlabelled = (
-                torch.cat([nc.embed(part) for part in X.split(PART)]) for X in sets
-            )
-
-    def context(self, rows: slice, *, inductive: bool = False) -> Context:
-        """Gives what NC makes of some of the tasks before it sees h."""
-        key = (rows.start, rows.stop, inductive)
-        if key not in self._contexts:
-            E_te = self.E_unlabelled if inductive else self.E_te
-            with torch.no_grad():
-                made = self.nc.context(self.E_tr[rows], self.scene.task.Y_tr[rows], E_te[rows])
-            self._contexts[key] = made
-        return self._contexts[key]
-
-    def penalty(self, rows: slice, *, inductive: bool = False) -> Regularizer:
-        """Makes the paper's regularizer for some of the tasks."""
-        return nc_penalty(
-            self.nc,
-            self.scene.task[rows],
-            safeguard=False,
-            X_unlabelled=self.scene.X_unlabelled[rows] if inductive else None,
-            context=self.context(rows, inductive=inductive),
-        )
-
-    @torch.no_grad()
-    def gaps(self, rows: slice, snapshot: Snapshot) -> Tensor:
-        """Predicts the gaps of learners of some of the tasks, (B,)."""
-        return self.nc.points(self.context(rows), snapshot.H_tr, snapshot.H_te).mean(dim=1)
-
-    @torch.no_grad()
-    def beliefs(self) -> Tensor:
-        """Gives what the posterior head believes about all test labels, as logits, (B, N, C)."""
-        known = self.context(slice(0, len(self.scene.task))).known
-        assert not isinstance(known, Sets), "the direct head has no beliefs"
-        return known.prediction
-
-    @torch.no_grad()
-    def lonely_beliefs(self) -> Tensor:
-        """Gives the same for each test image by itself, as if there were no others."""
-        N = self.E_te.shape[1]
-        parts = []
-        for rows in torch.arange(len(self.E_te)).split(PART):
-            E_tr = self.E_tr[rows].repeat_interleave(N, dim=0)  # (part N, M, features)
-            Y_tr = self.scene.task.Y_tr[rows].repeat_interleave(N, dim=0)
-            known = self.nc.context(E_tr, Y_tr, self.E_te[rows].flatten(0, 1).unsqueeze(1)).known
-            assert not isinstance(known, Sets), "the direct head has no beliefs"
-            parts.append(known.prediction.view(len(rows), N, -1))
-        return torch.cat(parts)
-
-    @torch.no_grad()
-    def belief(self, rows: slice) -> Belief | None:
-        """Gives what NC believes about the test labels; the direct head has no beliefs."""
-        known = self.context(rows).known
-        return None if isinstance(known, Sets) else known
 
 
 def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
@@ -270,21 +166,9 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     return Outcome(rows, tensors, networks, history, facts)
 
 
-def make_scene(config: FewShotConfig) -> Scene:
-    """Draws the held-out tasks; half of their test images are unlabelled inputs instead."""
-    family = config.eval_family()
-    task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    task = task.to(config.device)
-    N = config.ways * config.queries
-    return Scene(Task(task.X_tr, task.Y_tr, task.X_te[:, :N], task.Y_te[:, :N]), task.X_te[:, N:])
-
-
-Penalty = Callable[[slice], Regularizer] | None
-
-
-def _plans(judges: dict[str, Judge], recipe: Recipe, scene: Scene) -> dict[str, Penalty]:
+def _plans(judges: dict[str, Judge], recipe: Recipe, scene: Scene) -> dict[str, Penalty | None]:
     """Gives the regularizer of each method."""
-    plans: dict[str, Penalty] = {"none": None}
+    plans: dict[str, Penalty | None] = {"none": None}
     for head, judge in judges.items():
         plans[f"NC {head}, transductive"] = judge.penalty
         plans[f"NC {head}, inductive"] = partial(judge.penalty, inductive=True)
@@ -296,7 +180,7 @@ def _learn(
     recipe: Recipe,
     scene: Scene,
     judges: dict[str, Judge],
-    penalty: Penalty,
+    penalty: Penalty | None,
     config: Config,
 ) -> dict[str, Tensor]:
     """Trains one learner per task; gives its losses, and what each NC says about it on the way."""
@@ -329,104 +213,6 @@ def _by_step(seen: list[tuple[int, Tensor]]) -> Tensor:
     """Joins what was seen of several slices of the tasks, (steps, B)."""
     steps = sorted({step for step, _ in seen})
     return torch.stack([torch.cat([v for at, v in seen if at == step]) for step in steps])
-
-
-def without_learner(
-    config: FewShotConfig, judge: Judge, prototypes: dict[str, dict[str, Tensor]]
-) -> dict[str, Tensor]:
-    """Classifies the held-out test images without a learner.
-
-    Args:
-        config: The settings of the run.
-        judge: An NC with the posterior head before the held-out tasks.
-        prototypes: The state of each of `PROTOTYPES`.
-
-    Returns:
-        Accuracies by method, (B,) each.
-    """
-    task, ways = judge.scene.task, config.ways
-    places = judge.nc.head.network.place
-    found = {"NC posterior, its beliefs (transductive)": judge.beliefs()}
-    found["NC posterior, its beliefs one image at a time (inductive)"] = judge.lonely_beliefs()
-    spaces = {
-        "where NC compares images": [places(E).detach() for E in (judge.E_tr, judge.E_te)],
-        "NC's image embedding": [judge.E_tr, judge.E_te],
-        "pixels": [task.X_tr.flatten(2), task.X_te.flatten(2)],
-    }
-    for space, (E_tr, E_te) in spaces.items():
-        logits = nearest_neighbour_logits(E_tr, task.Y_tr, E_te, classes=ways)
-        found[f"nearest neighbour in {space} (inductive)"] = logits
-    for name, state in prototypes.items():
-        channels = state["blocks.0.filters"].shape[0]
-        encoder = _encoder(tuple(task.X_tr.shape[2:]), channels).to(config.device)
-        encoder.load_state_dict(state)
-        for rounds in dict.fromkeys(PROTOTYPES[name]):
-            found[_name_prototypes(name, rounds)] = _classify(
-                PrototypicalNetwork(encoder), task, ways, rounds
-            )
-    return {name: 1 - zero_one(logits, task.Y_te).mean(dim=1) for name, logits in found.items()}
-
-
-def _name_prototypes(name: str, rounds: int) -> str:
-    return f"{name}, soft k-means (transductive)" if rounds else f"{name} (inductive)"
-
-
-def _encoder(shape: Sequence[int], channels: int) -> ImageEncoder:
-    return ImageEncoder((shape[0], shape[1], shape[2]), channels=channels, layers=4)
-
-
-def train_opponent(
-    config: FewShotConfig,
-    training: LabelTraining,
-    family: FewShot,
-    rounds: int,
-    tell: Tell | None = None,
-) -> dict[str, Tensor]:
-    """Trains a prototypical network with an encoder like NC's on NC's episodes.
-
-    Args:
-        config: The settings of the run.
-        training: NC's training.
-        family: Its tasks.
-        rounds: See `PrototypicalNetwork`.
-        tell: Told about the progress.
-
-    Returns:
-        The state of its encoder.
-    """
-    start = time.perf_counter()
-
-    def watch(done: int, loss: float) -> None:
-        if tell is not None:
-            seconds = time.perf_counter() - start
-            tell("prototypes", done, training.iterations, seconds, {"loss": loss})
-
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stream(config.seed, "prototypes").initial_seed())
-        encoder = _encoder(family.images.pixels.shape[1:], training.channels)
-    encoder = encoder.to(config.device)
-    encoder.calibrate(family.sample(128, stream(config.seed, "units")).X_tr.to(config.device))
-    network = train_prototypes(
-        encoder,
-        family,
-        seed=config.seed,
-        iterations=training.iterations,
-        updates=training.updates,
-        tasks=training.tasks,
-        batch=training.batch,
-        lr=training.lr,
-        warmup=training.warmup,
-        classes=config.ways,
-        rounds=rounds,
-        watch=watch,
-    )
-    return network.encoder.state_dict()
-
-
-@torch.no_grad()
-def _classify(network: PrototypicalNetwork, task: Task, ways: int, rounds: int) -> Tensor:
-    parts = [task[i : i + PART] for i in range(0, len(task), PART)]
-    return torch.cat([network(part, classes=ways, rounds=rounds) for part in parts])
 
 
 def _finite(result: dict[str, Tensor]) -> Tensor:

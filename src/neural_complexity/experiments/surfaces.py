@@ -10,8 +10,8 @@ from torch import Tensor
 
 from neural_complexity.experiments.basics import check_least
 from neural_complexity.experiments.few_shot import FewShotConfig
+from neural_complexity.experiments.judging import make_scene
 from neural_complexity.experiments.networks import SHIPPED_OMNIGLOT, how_made, load_networks
-from neural_complexity.experiments.omniglot import make_scene
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell

@@ -176,6 +176,24 @@ class SetNetwork(nn.Module):
             places = self.encoder(F) @ self.on_test.weight[: self.test_parts[0]].T
         return places
 
+    def take_metric(self, other: "SetNetwork") -> None:
+        """Takes over where another network places points, if both have such layers of one size.
+
+        Args:
+            other: The network, whose places come from its common encoding; stays as it is.
+        """
+        if not self.metric_layers or not other.metric or other.metric_layers:
+            return
+        learned = dict(other.encoder.state_dict())
+        learned["2.weight"] = other.on_test.weight[: other.test_parts[0]]
+        own, its = (
+            {name: t.shape for name, t in state.items()}
+            for state in (self.metric_layers.state_dict(), learned)
+        )
+        if self.heads == other.heads and own == its:
+            self.metric_layers.load_state_dict(learned)
+            self.metric_layers.requires_grad_(False)
+
     def _values(self, e_tr: Tensor, V: Tensor, T_tr: Tensor) -> Tensor:
         """Lets targets act on embeddings, (B, M, [G,] E)."""
         acted: Tensor
