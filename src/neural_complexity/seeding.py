@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
-__all__ = ["stream"]
+__all__ = ["seeded", "stream"]
 
 
 def stream(seed: int, *names: str | int) -> torch.Generator:
@@ -30,3 +32,16 @@ def stream(seed: int, *names: str | int) -> torch.Generator:
     generator = torch.Generator()
     generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return generator
+
+
+@contextmanager
+def seeded(seed: int, *names: str | int) -> Iterator[None]:
+    """Lets what draws from PyTorch's own CPU generator, as modules do, draw from a named stream.
+
+    Args:
+        seed: As in `stream`.
+        names: As in `stream`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stream(seed, *names).initial_seed())
+        yield

@@ -16,7 +16,7 @@ from neural_complexity.meta.prototypes import (
     train_prototypes,
 )
 from neural_complexity.model.encoders import ImageEncoder
-from neural_complexity.seeding import stream
+from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
 
@@ -96,8 +96,7 @@ def train_opponent(
             seconds = time.perf_counter() - start
             tell("prototypes", done, training.iterations, seconds, {"loss": loss})
 
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stream(config.seed, "prototypes").initial_seed())
+    with seeded(config.seed, "prototypes"):
         encoder = _encoder(family.images.pixels.shape[1:], training.channels)
     encoder = encoder.to(config.device)
     encoder.calibrate(family.sample(128, stream(config.seed, "units")).X_tr.to(config.device))

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from neural_complexity.experiments.progress import Tell
@@ -18,7 +17,7 @@ from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment, Resume, Stop, Watch, meta_train
 from neural_complexity.meta.train import MetaLearner, Supervision, embed_all
 from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.seeding import stream
+from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import IndexedFamily, TaskFamily
 
 __all__ = [
@@ -210,8 +209,7 @@ def train_nc(
     # Images have many pixels each: fewer tasks tell their units just as well.
     by_number = isinstance(family, IndexedFamily)
     example = family.sample(128 if by_number else 4096, stream(seed, "units"))
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(stream(seed, "weights", head).initial_seed())
+    with seeded(seed, "weights", head):
         nc = NeuralComplexity.for_tasks(
             example, loss=recipe.loss.name, **training.architecture(head)
         ).to(device)

@@ -17,7 +17,7 @@ from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.checkpoint import pack, unpack
 from neural_complexity.meta.session import Moment, Resume, Watch, keep, recall
 from neural_complexity.meta.train import lr_factor
-from neural_complexity.seeding import stream
+from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task, TaskFamily
 
 __all__ = ["Maml", "maml_loss", "start_from", "train_maml"]
@@ -81,8 +81,7 @@ class Maml:
         self.family, self.recipe, self.seed = family, recipe, seed
         self.iterations, self.tasks, self.steps = iterations, tasks, steps
         self.lr, self.warmup, self.decay, self.device = lr, warmup, decay, device
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(stream(seed, "MAML weights").initial_seed())
+        with seeded(seed, "MAML weights"):
             self.module = recipe.make().to(device)
         self.trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         self.adam = torch.optim.Adam(self.trained.values(), lr=lr)

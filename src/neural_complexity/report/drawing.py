@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
+from PIL import Image
 
 from neural_complexity.files import write_bytes
 
@@ -47,5 +48,14 @@ def save(canvas: Canvas, folder: Path, name: str) -> Path:
         for kind, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
             picture = BytesIO()
             canvas.savefig(picture, format=kind, metadata=metadata)
-            write_bytes(folder / f"{name}.{kind}", picture.getvalue())
+            content = picture.getvalue() if kind == "pdf" else _small(picture)
+            write_bytes(folder / f"{name}.{kind}", content)
     return folder / f"{name}.png"
+
+
+def _small(picture: BytesIO) -> bytes:
+    """Gives a PNG with 256 colours: pages hold pictures, and surfaces would make them megabytes."""
+    small = BytesIO()
+    with Image.open(picture) as full:
+        full.convert("RGB").quantize(256).save(small, format="png", optimize=True)
+    return small.getvalue()
