@@ -48,18 +48,24 @@ class Snapshot:
         return Snapshot(self.X_tr, self.Y_tr, self.H_tr.detach(), self.X_te, self.H_te.detach())
 
 
-def take_snapshot(h: Callable[[Tensor], Tensor], task: Task) -> Snapshot:
+def take_snapshot(h: Callable[[Tensor], Tensor], task: Task, *, joined: bool = False) -> Snapshot:
     """Records B learners on their B tasks, as they are now.
 
     Args:
         h: The learners; maps inputs (B, points, D) to predictions (B, points, C).
         task: The tasks. The test targets are not looked at.
+        joined: Whether to ask about both sets in one call, which is faster where h is no more than
+            a function of each point: a learner may use batch statistics.
 
     Returns:
         The snapshot, still attached to the learners' parameters.
     """
-    # Two calls, not one on the joined sets: a learner may use batch statistics.
-    return Snapshot(task.X_tr, task.Y_tr, h(task.X_tr), task.X_te, h(task.X_te))
+    if joined:
+        M, N = task.X_tr.shape[1], task.X_te.shape[1]
+        H_tr, H_te = h(torch.cat([task.X_tr, task.X_te], dim=1)).split([M, N], dim=1)
+    else:
+        H_tr, H_te = h(task.X_tr), h(task.X_te)
+    return Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
 
 
 def point_gaps(loss: Loss, snapshot: Snapshot, Y_te: Tensor) -> Tensor:

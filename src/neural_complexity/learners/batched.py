@@ -138,7 +138,11 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def stack(
-    make: Callable[[], nn.Module], batch: int, generator: torch.Generator
+    make: Callable[[], nn.Module],
+    batch: int,
+    generator: torch.Generator,
+    *,
+    look_up: Callable[[Tensor], Tensor] | None = None,
 ) -> "BatchedLearner":
     """Makes B independent learners with parameters drawn as the module itself would draw them.
 
@@ -151,6 +155,7 @@ def stack(
         make: Builds one freshly initialised module; called on the CPU.
         batch: The number of learners, B.
         generator: The source of randomness; parameters live on its device.
+        look_up: See `BatchedLearner`.
 
     Returns:
         The learners as one object.
@@ -173,8 +178,8 @@ def stack(
         elif first.pure and torch.equal(value, twin[name]):  # drawn from nothing: equal in all
             stacked[name] = value.to(generator.device).expand(batch, *value.shape).clone()
         else:
-            return BatchedLearner(template, _one_by_one(make, batch, generator))
-    return BatchedLearner(template, stacked)
+            return BatchedLearner(template, _one_by_one(make, batch, generator), look_up)
+    return BatchedLearner(template, stacked, look_up)
 
 
 def _as_gradient(stacked: Tensor) -> Tensor:
@@ -194,10 +199,17 @@ class BatchedLearner(nn.Module):
     Args:
         template: A module whose forward pass every learner runs.
         state: Its parameters and buffers by name, each with a leading axis of length B.
+        look_up: Gives the inputs of numbers, if the learners are asked about these.
     """
 
-    def __init__(self, template: nn.Module, state: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        template: nn.Module,
+        state: dict[str, Tensor],
+        look_up: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
+        self.look_up = look_up
         trained = {name for name, p in template.named_parameters() if p.requires_grad}
         # Kept in tuples and dictionaries of our own: parameter names hold dots, which modules
         # refuse.
@@ -254,12 +266,20 @@ class BatchedLearner(nn.Module):
         """Predicts with each learner on its own inputs.
 
         Args:
-            X: Inputs, (B, points, D).
+            X: Inputs, (B, points, D), or their numbers, (B, points).
 
         Returns:
             Predictions, (B, points, C).
         """
-        return _predict(self.__dict__["template"], self.state(), X)
+        return self.predict(self.see(X))
+
+    def see(self, X: Tensor) -> Tensor:
+        """Gives the inputs that are meant, (B, points, D)."""
+        return X if self.look_up is None else self.look_up(X)
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Predicts from inputs, (B, points, D), never from numbers."""
+        return _predict(self.__dict__["template"], self.state(), inputs)
 
 
 @dataclass(frozen=True)
@@ -295,5 +315,7 @@ def _predict(template: nn.Module, state: dict[str, Tensor], X: Tensor) -> Tensor
         out: Tensor = functional_call(template, state, (x,))
         return out
 
+    if len(X) == 1:  # faster by itself, and then it may be any module
+        return one({name: t[0] for name, t in state.items()}, X[0]).unsqueeze(0)
     predictions: Tensor = vmap(one, randomness="different")(state, X)
     return predictions

@@ -1,6 +1,6 @@
 """Task learning, Algorithm 1: the only inner loop."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -13,7 +13,18 @@ from neural_complexity.losses import Loss
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
 
-__all__ = ["Learner", "Observer", "Regularizer", "evaluate", "fit", "sgd", "unroll"]
+__all__ = [
+    "Batches",
+    "Learner",
+    "Objective",
+    "Observer",
+    "Regularizer",
+    "Visitor",
+    "evaluate",
+    "fit",
+    "sgd",
+    "unroll",
+]
 
 
 class Learner(Protocol):
@@ -28,58 +39,152 @@ class Learner(Protocol):
         ...
 
 
+class Batches(Protocol):
+    """Minibatches of B tasks too large to be seen at once; a pure function of the step."""
+
+    def __len__(self) -> int:
+        """Gives the number of tasks, B."""
+        ...
+
+    def __call__(self, step: int) -> Task:
+        """Gives the points that all learners see at a step."""
+        ...
+
+
 # The paper's; all parameters in one call.
 sgd = partial(SGD, foreach=True)
 
 Regularizer = Callable[[Learner, Snapshot], Tensor]  # one penalty per task, (B,)
+Objective = Callable[[BatchedLearner, Task], Tensor]  # what a step descends, per task, (B,)
 Observer = Callable[[int, Snapshot], None]  # updates done so far, the learners as they are then
+Gradients = Sequence[Tensor | None]  # none for what a step does not use
+Visitor = Callable[[int, BatchedLearner], None]  # likewise, with the learners themselves
 
 
 def fit(
     h: BatchedLearner,
-    task: Task,
+    task: Task | Batches,
     *,
     loss: Loss,
     steps: int,
     lr: float,
     optimizer: Callable[..., Optimizer] = sgd,
+    objective: Objective | None = None,
+    sharpness: float = 0.0,
     regularizer: Regularizer | None = None,
+    schedule: Callable[[float], float] | None = None,
     observe: Observer | None = None,
+    visit: Visitor | None = None,
+    visits: Container[int] = (),
 ) -> None:
     """Trains B learners on their B tasks by gradient descent, in place (Algorithm 1).
 
-    Each step descends loss_tr + regularizer(h, snapshot), Eq. (4), on the whole training set.
+    Each step descends loss_tr + regularizer(h, snapshot), Eq. (4), on the whole training set or on
+    a minibatch.
 
     Args:
         h: The learners.
-        task: Their tasks; the test targets are not looked at.
+        task: Their tasks, or minibatches of them; the test targets are not looked at.
         loss: The loss per point.
         steps: The number of updates.
         lr: The learning rate.
         optimizer: Makes the optimizer from the parameters and `lr`; must work element by element.
+        objective: Takes the place of the mean loss of the training points (mixup, say).
+        sharpness: The radius of sharpness-aware minimization: the gradient is taken where the
+            objective is largest within it, to first order, at the cost of a second one.
         regularizer: Adds one penalty per task; its own weight is its own business. It sees the
             learners as they train, with their noise.
+        schedule: Gives what the penalty is multiplied by from the part of training that is done, 0
+            to 1; always 1 if `None`.
         observe: Sees the learners before each update and once more after the last, `steps + 1`
             times, as `evaluate` does: without noise or gradient.
+        visit: Sees the learners themselves at some of these times, in evaluation mode and without
+            gradient.
+        visits: After how many updates.
     """
     parameters = list(h.parameters())
     descent = optimizer(parameters, lr=lr)
     for step in range(steps):
-        wanted = regularizer is not None or (observe is not None and not h.has_modes)
-        objective, snapshot = _objective(h, task, loss, regularizer, wanted)
+        now = task if isinstance(task, Task) else task(step)
+        if visit is not None and step in visits:
+            _call(visit, step, h)
+        factor = 1.0 if schedule is None else schedule(step / steps)
+        active = regularizer if factor else None
+        value = partial(_value, h, now, loss, objective, active, factor, not isinstance(task, Task))
+        # Learners without modes train as they are evaluated: one forward pass serves both.
+        shared = observe is not None and not h.has_modes
+        total, snapshot = value(shared)
         if observe is not None:
-            # Learners without modes train as they are evaluated: one forward pass serves both.
-            observe(
-                step, evaluate(h, task) if h.has_modes or snapshot is None else snapshot.detach()
-            )
+            observe(step, snapshot.detach() if shared and snapshot else evaluate(h, now))
         # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
         # Handed over as they are: `backward` would copy them first, into the parameters' layout.
-        gradients = torch.autograd.grad(objective.sum(), parameters, allow_unused=True)
+        gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
+        if sharpness:
+            gradients = _sharp(parameters, gradients, sharpness, value)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         descent.step()
     if observe is not None:
-        observe(steps, evaluate(h, task))
+        observe(steps, evaluate(h, task if isinstance(task, Task) else task(steps)))
+    if visit is not None and steps in visits:
+        _call(visit, steps, h)
+
+
+def _mean_loss(loss: Loss, h: Learner, task: Task) -> Tensor:
+    return loss(h(task.X_tr), task.Y_tr).mean(dim=1)
+
+
+def _value(
+    h: BatchedLearner,
+    task: Task,
+    loss: Loss,
+    objective: Objective | None,
+    regularizer: Regularizer | None,
+    factor: float,
+    joined: bool,
+    wanted: bool,
+) -> tuple[Tensor, Snapshot | None]:
+    """Computes what a step descends, (B,), and the snapshot it came from, where it is wanted."""
+    goal = partial(_mean_loss, loss) if objective is None else objective
+    if not wanted and regularizer is None:
+        return goal(h, task), None
+    snapshot = take_snapshot(h, task, joined=joined and not h.has_modes)
+    value = goal(h, task) if objective else loss(snapshot.H_tr, task.Y_tr).mean(dim=1)
+    if regularizer is not None:
+        penalty = regularizer(h, snapshot)
+        value = value + (penalty if factor == 1 else factor * penalty)
+    return value, snapshot
+
+
+def _sharp(
+    parameters: Sequence[Tensor],
+    gradients: Gradients,
+    radius: float,
+    value: Callable[[bool], tuple[Tensor, Snapshot | None]],
+) -> Gradients:
+    """Gives the gradients a step of length `radius` uphill, for each learner by itself."""
+    squares = [g.square().flatten(1).sum(dim=1) for g in gradients if g is not None]
+    length = torch.stack(squares).sum(dim=0).sqrt()  # (B,)
+    factor = radius / length.clamp(min=torch.finfo(length.dtype).tiny)
+    moves = [None if g is None else g * factor.view(-1, *[1] * (g.ndim - 1)) for g in gradients]
+    with torch.no_grad():
+        before = [p.clone() for p in parameters]
+        for parameter, move in zip(parameters, moves, strict=True):
+            if move is not None:
+                parameter.add_(move)
+    gradients = torch.autograd.grad(value(False)[0].sum(), parameters, allow_unused=True)
+    with torch.no_grad():
+        for parameter, own in zip(parameters, before, strict=True):
+            parameter.copy_(own)  # subtracting the move again would round
+    return gradients
+
+
+@torch.no_grad()
+def _call(visit: Visitor, step: int, h: BatchedLearner) -> None:
+    mode = h.training
+    h.eval()
+    visit(step, h)
+    h.train(mode)
 
 
 def unroll(
@@ -108,24 +213,15 @@ def unroll(
         The learners as they end.
     """
     for _ in range(steps):
-        objective, _ = _objective(h, task, loss, regularizer, regularizer is not None)
+        if regularizer is None:
+            objective = _mean_loss(loss, h, task)
+        else:
+            snapshot = take_snapshot(h, task)
+            objective = loss(snapshot.H_tr, task.Y_tr).mean(dim=1) + regularizer(h, snapshot)
         parameters = list(h.parameters())
         gradients = torch.autograd.grad(objective.sum(), parameters, create_graph=True)
         h = h.moved([p - lr * g for p, g in zip(parameters, gradients, strict=True)])
     return h
-
-
-def _objective(
-    h: Learner, task: Task, loss: Loss, regularizer: Regularizer | None, wanted: bool
-) -> tuple[Tensor, Snapshot | None]:
-    """Computes what a step descends, (B,), and the snapshot it came from, where it is wanted."""
-    if not wanted:
-        return loss(h(task.X_tr), task.Y_tr).mean(dim=1), None
-    snapshot = take_snapshot(h, task)
-    objective = loss(snapshot.H_tr, task.Y_tr).mean(dim=1)
-    if regularizer is not None:
-        objective = objective + regularizer(h, snapshot)
-    return objective, snapshot
 
 
 @torch.no_grad()
