@@ -5,11 +5,12 @@ from torch import Tensor
 
 from neural_complexity.learners.fit import Learner, Regularizer
 from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.model.large import Known
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
-__all__ = ["nc_penalty"]
+__all__ = ["nc_penalty", "nc_penalty_by_number"]
 
 
 def nc_penalty(
@@ -68,9 +69,39 @@ def nc_penalty(
 
     def penalty(h: Learner, snapshot: Snapshot) -> Tensor:
         H = snapshot.H_te if X_unlabelled is None else h(X_unlabelled)
-        predicted_gap = nc.points(known, snapshot.H_tr, H).mean(dim=1)  # (B,)
-        if floor is not None:
-            predicted_gap = predicted_gap.clamp(min=floor)
-        return weight * predicted_gap
+        return weight * _predicted_gap(nc, known, snapshot.H_tr, H, floor)
 
     return penalty
+
+
+def nc_penalty_by_number(
+    nc: NeuralComplexity,
+    known: Known,
+    *,
+    weight: float | Tensor = 1.0,
+    floor: float | None = -0.1,
+) -> Regularizer:
+    """Makes the penalty weight * NC(h) for learners that see minibatches of numbered inputs.
+
+    Args:
+        nc: The gap predictor; stays as it is.
+        known: What it makes of points, from `model.large`: beliefs, or embeddings. Which inputs
+            these are decides whether regularizing is transductive or inductive.
+        weight: As in `nc_penalty`.
+        floor: As in `nc_penalty`; the paper's by default.
+
+    Returns:
+        A regularizer for `fit`.
+    """
+
+    def penalty(_: Learner, snapshot: Snapshot) -> Tensor:
+        return weight * _predicted_gap(nc, known(snapshot), snapshot.H_tr, snapshot.H_te, floor)
+
+    return penalty
+
+
+def _predicted_gap(
+    nc: NeuralComplexity, context: Context, H_tr: Tensor, H_te: Tensor, floor: float | None
+) -> Tensor:
+    predicted = nc.points(context, H_tr, H_te).mean(dim=1)  # (B,)
+    return predicted if floor is None else predicted.clamp(min=floor)

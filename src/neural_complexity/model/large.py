@@ -1,0 +1,145 @@
+"""NC on tasks too large to be seen at once, whose inputs are told by number."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neural_complexity.losses import Categorical
+from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.task import Task
+
+__all__ = ["Beliefs", "Embeddings", "Known", "believe", "predict_in_parts", "show"]
+
+PART = 2048  # inputs at a time: bounds memory
+
+Known = Callable[[Task | Snapshot], Context]  # what NC makes of points given by number
+
+
+class Embeddings:
+    """What a version of NC makes of inputs, each embedded once however often it is asked about.
+
+    Args:
+        nc: The gap predictor as it is now.
+        look_up: Gives the inputs of numbers.
+        numbers: Which inputs to embed, of any shape.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self, nc: NeuralComplexity, look_up: Callable[[Tensor], Tensor], numbers: Tensor
+    ) -> None:
+        self.nc = nc
+        self.numbers = numbers.unique()  # in order
+        self.table = torch.cat([nc.embed(look_up(part)) for part in self.numbers.split(PART)])
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        """Gives embeddings of numbers (...), as (..., features)."""
+        return self.table[_places(self.numbers, numbers)]
+
+    @torch.no_grad()
+    def context(self, points: Task | Snapshot) -> Context:
+        """Does `nc.encode` on points given by number: the few that NC sees at a time."""
+        classes = points.H_te.shape[-1] if isinstance(points, Snapshot) else None
+        E_tr, E_te = self(points.X_tr), self(points.X_te)
+        return self.nc.context(E_tr, points.Y_tr, E_te, classes=classes)
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What the posterior head believes about inputs of B tasks, whatever h is.
+
+    A step of a learner then costs no more of NC than looking up what it believes.
+    """
+
+    numbers: Tensor  # (B, n), in order
+    logits: Tensor  # (B, n, C)
+
+    def __call__(self, points: Task | Snapshot) -> Context:
+        """Gives the context of points given by number."""
+        place = torch.searchsorted(self.numbers, points.X_te).unsqueeze(-1)  # (B, N, 1)
+        chosen = self.logits.gather(1, place.expand(-1, -1, self.logits.shape[-1]))
+        return Context(points.Y_tr, Categorical(chosen))
+
+
+def show(task: Task, shown: int, generator: torch.Generator) -> Task:
+    """Takes some training points of each task at random, all of them if there are fewer.
+
+    Args:
+        task: The tasks as numbers, (B, m) and (B, n).
+        shown: How many.
+        generator: The source of randomness, on the CPU.
+    """
+    keys = torch.rand(task.X_tr.shape, generator=generator)
+    few = keys.topk(min(shown, keys.shape[1]), dim=1).indices.to(task.X_tr.device)
+    return Task(task.X_tr.gather(1, few), task.Y_tr.gather(1, few), task.X_te, task.Y_te)
+
+
+@torch.no_grad()
+def believe(embeddings: Embeddings, task: Task) -> Beliefs:
+    """Lets the posterior head look at tasks once.
+
+    Args:
+        embeddings: Of the tasks' inputs.
+        task: The tasks as numbers, with as many training points as NC should see at once; the test
+            labels are not looked at.
+
+    Raises:
+        ValueError: If NC has no beliefs about labels.
+    """
+    nc = embeddings.nc
+    E_tr = embeddings(task.X_tr)
+    numbers = task.X_te.sort(dim=1).values
+    parts = []
+    for part in numbers.split(PART, dim=1):
+        known = nc.context(E_tr, task.Y_tr, embeddings(part)).known
+        if not isinstance(known, Categorical):
+            raise ValueError("NC must have a posterior head and labels to believe in, got another")
+        parts.append(known.logits)
+    return Beliefs(numbers, torch.cat(parts, dim=1))
+
+
+@torch.no_grad()
+def predict_in_parts(
+    nc: NeuralComplexity, known: Known, snapshot: Snapshot, *, M: int, N: int
+) -> Tensor:
+    """Predicts the gap of learners on large tasks as the mean over parts that NC can see.
+
+    Args:
+        nc: The gap predictor.
+        known: What it makes of points.
+        snapshot: B learners on all points, by number.
+        M: Training points of a part.
+        N: Test points of a part.
+
+    Returns:
+        Predicted gaps, (B,).
+    """
+    test = torch.arange(snapshot.X_te.shape[1], device=snapshot.X_te.device).split(N)
+    train = torch.arange(snapshot.X_tr.shape[1], device=snapshot.X_tr.device).split(M)
+    total = snapshot.H_te.new_zeros(len(snapshot))
+    for i, te in enumerate(test):
+        tr = train[i % len(train)]
+        part = Snapshot(
+            snapshot.X_tr[:, tr],
+            snapshot.Y_tr[:, tr],
+            snapshot.H_tr[:, tr],
+            snapshot.X_te[:, te],
+            snapshot.H_te[:, te],
+        )
+        # Only the test points are cut: the training loss is that of all training points.
+        losses_te = nc.points(known(part), part.H_tr, part.H_te) + nc.loss(
+            part.H_tr, part.Y_tr
+        ).mean(dim=1, keepdim=True)
+        total += losses_te.sum(dim=1)
+    loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1)
+    return total / snapshot.X_te.shape[1] - loss_tr
+
+
+def _places(ordered: Tensor, numbers: Tensor) -> Tensor:
+    """Finds numbers in an ordered row of them."""
+    if len(ordered) == int(ordered[-1]) + 1:  # 0, 1, 2, ...
+        return numbers
+    return torch.searchsorted(ordered, numbers)

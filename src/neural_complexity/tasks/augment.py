@@ -1,0 +1,38 @@
+"""Moving images a little, so that a network sees each of them in many ways."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+__all__ = ["moved"]
+
+
+def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = False) -> Tensor:
+    """Shifts each image by up to some pixels, and turns half of them around.
+
+    What comes in at a border is a copy of the pixels there.
+
+    Args:
+        X: Images, (P, channels, height, width).
+        generator: The source of randomness, on the CPU.
+        pixels: The farthest shift along each axis.
+        flip: Whether left and right may change places.
+
+    Returns:
+        Images of the same shape.
+    """
+    P, _, height, width = X.shape
+
+    def places(size: int) -> Tensor:  # (P, size)
+        start = torch.randint(2 * pixels + 1, (P, 1), generator=generator)
+        return start + torch.arange(size)
+
+    rows, columns = places(height), places(width)
+    if flip:
+        turned = torch.rand(P, 1, generator=generator) < 0.5
+        columns = torch.where(turned, columns.flip(1), columns)
+    if pixels:
+        X = pad(X, [pixels] * 4, mode="replicate")
+    each = torch.arange(P, device=X.device)[:, None, None]
+    rows, columns = rows[:, :, None].to(X.device), columns[:, None, :].to(X.device)
+    return X[each, :, rows, columns].movedim(-1, 1)  # channels last in memory, as filters like it
