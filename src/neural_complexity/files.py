@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ __all__ = [
     "read_json",
     "read_tensors",
     "write_bytes",
+    "write_chunks",
     "write_json",
     "write_tensors",
     "write_text",
@@ -28,13 +30,27 @@ def write_bytes(path: Path, content: bytes) -> None:
         content: All of it.
 
     Raises:
+        OSError: As by `write_chunks`.
+    """
+    write_chunks(path, [content])
+
+
+def write_chunks(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+    """Writes a file as `write_bytes` does, from parts that need not be in memory together.
+
+    Args:
+        path: The file; its folder must exist.
+        chunks: Its content, in order. If making one fails, nothing is written.
+
+    Raises:
         OSError: If it cannot be written (a full disk, say); the old file is then untouched and no
             half-written one is left.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            for chunk in chunks:
+                file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)  # mkstemp's default would hide results from colleagues

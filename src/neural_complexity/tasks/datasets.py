@@ -1,8 +1,11 @@
 """Files of public datasets: where they live, and how they get there."""
 
+import gzip
+import hashlib
 import os
 import tempfile
 import textwrap
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +15,7 @@ __all__ = ["VARIABLE", "cache_folder", "data_folder", "find_file"]
 
 VARIABLE = "NEURAL_COMPLEXITY_DATA"
 TIMEOUT = (5, 10)  # seconds to reach a server, and to wait for the next bytes of its answer
+MAX_CONTENT = 1_000_000_000  # bytes of a gzip file that are looked at
 
 
 def cache_folder() -> Path:
@@ -47,7 +51,8 @@ def find_file(
         folder: The data folder.
         name: The file's name.
         dataset: The name of the dataset's own folder in it, where downloads go.
-        checksum: What a download must have, as `algorithm:hexadecimal digits`.
+        checksum: What a download must have, as `algorithm:hexadecimal digits`; or, with `gzip+` in
+            front, what the content of a gzip file must have, however it was packed.
         urls: Where it can be had, best first.
         download: Whether to try.
 
@@ -82,8 +87,26 @@ def _download(url: str, path: Path, checksum: str) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as own:
         part = Path(own) / path.name
         pooch.HTTPDownloader(timeout=TIMEOUT)(url, str(part), None)
-        algorithm, _, expected = checksum.partition(":")
-        got = pooch.file_hash(str(part), alg=algorithm)
+        kind, _, expected = checksum.partition(":")
+        algorithm = kind.removeprefix("gzip+")
+        if algorithm == kind:
+            got = pooch.file_hash(str(part), alg=algorithm)
+        else:
+            got = _content_hash(part, algorithm)
         if got != expected:
-            raise ValueError(f"{url} must have the {algorithm} checksum {expected}, got {got}")
+            raise ValueError(f"{url} must have the {kind} checksum {expected}, got {got}")
         os.replace(part, path)
+
+
+def _content_hash(path: Path, algorithm: str) -> str:
+    """Gives the checksum of what a gzip file holds, or says that there is none."""
+    digest = hashlib.new(algorithm)
+    left = MAX_CONTENT
+    try:
+        with gzip.open(path) as file:
+            while (piece := file.read(1 << 20)) and left > 0:
+                digest.update(piece)
+                left -= len(piece)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        return f"a damaged gzip file ({error})"
+    return digest.hexdigest() if left > 0 else f"more than {MAX_CONTENT} bytes"

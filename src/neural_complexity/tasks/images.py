@@ -7,7 +7,19 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-__all__ = ["Images"]
+__all__ = ["Images", "chunks"]
+
+CHUNK = 1 << 21  # values
+
+
+def chunks(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Cuts a tensor along its first axis into views of about two million values.
+
+    What goes through all images goes through these, so that a mapped store may be larger than the
+    memory.
+    """
+    parts: tuple[Tensor, ...] = tensor.split(max(1, CHUNK // tensor[0].numel()))
+    return parts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,7 +70,8 @@ class Images:
         size = "x".join(map(str, self.pixels.shape[1:]))
         digest = hashlib.sha256()
         for tensor in (self.pixels, self.labels):
-            digest.update(tensor.cpu().contiguous().numpy().data)
+            for chunk in chunks(tensor):
+                digest.update(chunk.cpu().contiguous().numpy().data)
         content = digest.hexdigest()[:12]
         return f"Images({len(self)} of {self.classes} classes, {size}, {content})"
 

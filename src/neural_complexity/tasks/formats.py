@@ -1,0 +1,311 @@
+"""Readers of the files that labelled images are published in: IDX, CIFAR-10's records, SVHN's.
+
+A reader trusts no header: sizes are compared with the bytes that are really there before memory is
+taken for them, and whatever is wrong with a file becomes one ValueError that names it.
+"""
+
+import gzip
+import io
+import math
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.io import loadmat, whosmat
+from torch import Tensor
+
+__all__ = ["CLASSES", "read_cifar10", "read_cifar10_archive", "read_idx", "read_svhn"]
+
+CLASSES = 10  # of every dataset that comes in these formats
+
+# What a packed file may hold: four times the largest real one, and no file packs more tightly.
+MAX_UNPACKED = 1_000_000_000
+MAX_RATIO = 1032
+PIECE = 1 << 20  # bytes
+
+CIFAR10_SHAPE = (3, 32, 32)
+CIFAR10_RECORD = 1 + math.prod(CIFAR10_SHAPE)
+CIFAR10_TRAIN = [f"data_batch_{i}.bin" for i in range(1, 6)]
+CIFAR10_TEST = "test_batch.bin"
+TAR_BLOCK = 512
+
+MAT_HEADER = 128
+MAT_MATRIX, MAT_COMPRESSED = 14, 15
+MAT_NUMBERS = {"double", "single", "int8", "uint8", "int16", "uint16", "int32", "uint32"}
+
+
+def read_idx(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
+    """Reads images and their labels from two IDX files, as they are or packed by gzip.
+
+    Args:
+        images: A file of bytes with three axes, such as `train-images-idx3-ubyte.gz`.
+        labels: A file of bytes with one axis.
+
+    Returns:
+        Pixels, (P, 1, height, width), and labels, (P,).
+
+    Raises:
+        OSError: If a file cannot be opened.
+        ValueError: If a file is damaged or of another kind, or the two do not belong together.
+    """
+    pixels = _read_idx(images, 3)
+    numbers = _read_idx(labels, 1)
+    if len(pixels) != len(numbers):
+        raise ValueError(
+            f"{labels} must hold a label for each of the {len(pixels)} images, got {len(numbers)}"
+        )
+    return torch.from_numpy(pixels[:, None]), _labels(labels, numbers)
+
+
+def read_cifar10(path: Path) -> tuple[Tensor, Tensor]:
+    """Reads a file of CIFAR-10's binary version, such as `data_batch_1.bin`.
+
+    Returns:
+        Pixels, (P, 3, 32, 32), and labels, (P,).
+
+    Raises:
+        OSError: If the file cannot be opened.
+        ValueError: If it does not consist of records of a label and 3,072 pixels.
+    """
+    with path.open("rb") as file:
+        return _records(path, _read(file, path.stat().st_size + 1))
+
+
+def read_cifar10_archive(path: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Reads `cifar-10-binary.tar.gz`, in memory: nothing is ever extracted to the disk.
+
+    Returns:
+        Pixels and labels of the training images, and those of the test images.
+
+    Raises:
+        OSError: If the file cannot be opened.
+        ValueError: If it is damaged or does not hold each of the six files once.
+    """
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    wanted = [*CIFAR10_TRAIN, CIFAR10_TEST]
+    with _unpacked(path) as file:
+        for name, content in _tar_files(path, file, wanted):
+            if name in found:
+                raise ValueError(f"{path} must hold every file once, got {name} again")
+            found[name] = _records(path, content)
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise ValueError(f"{path} must hold {', '.join(wanted)}, got none of {', '.join(missing)}")
+    pixels, labels = zip(*(found[name] for name in CIFAR10_TRAIN), strict=True)
+    return (torch.cat(pixels), torch.cat(labels)), found[CIFAR10_TEST]
+
+
+def read_svhn(path: Path) -> tuple[Tensor, Tensor]:
+    """Reads SVHN's cropped digits from a MATLAB 5 file, such as `train_32x32.mat`.
+
+    Returns:
+        Pixels, (P, 3, 32, 32), and labels, (P,); the file's label 10 is the digit 0.
+
+    Raises:
+        OSError: If the file cannot be opened.
+        ValueError: If it is damaged, or X and y are not images and their labels.
+    """
+    content = _unpacked_mat(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what the reader doubts is checked below
+            _check_variables(whosmat(content))
+            content.seek(0)
+            variables = loadmat(content, variable_names=["X", "y"])
+        del content
+        X, y = variables["X"], variables["y"].reshape(-1)
+        if X.dtype != np.uint8 or X.shape != (32, 32, 3, len(y)):
+            raise ValueError(f"X of {X.dtype}, {X.shape}")
+    except Exception as error:  # a damaged file makes the reader raise almost anything
+        raise ValueError(
+            f"{path} must be a MATLAB 5 file with uint8 images X (32, 32, 3, P) and labels y "
+            f"(P, 1), got another or a damaged one ({error})"
+        ) from None
+    if not ((y >= 1) & (y <= CLASSES) & (y == np.floor(y))).all():
+        raise ValueError(f"{path} must have labels 1 to 10, got {y.min()} to {y.max()}")
+    # In MATLAB's order the first axis moves fastest, so this copies memory as it lies.
+    pixels = np.ascontiguousarray(X.transpose(3, 2, 0, 1))
+    return torch.from_numpy(pixels), torch.from_numpy(y.astype(np.int64) % CLASSES)
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Opens what a gzip file holds; damage found while reading becomes a ValueError."""
+    with gzip.open(path) as file:
+        try:
+            yield file
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(
+                f"{path} must be a whole gzip file, got a damaged one ({error})"
+            ) from None
+
+
+def _read(file: io.BufferedIOBase, size: int) -> bytearray:
+    """Reads at most `size` bytes, taking memory only for those that come."""
+    content = bytearray()
+    while len(content) < size and (piece := file.read(min(PIECE, size - len(content)))):
+        content += piece
+    return content
+
+
+def _most(path: Path) -> int:
+    """Gives the most bytes that a packed file can hold and may hold."""
+    return min(MAX_RATIO * path.stat().st_size, MAX_UNPACKED)
+
+
+def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
+    """Reads an IDX file of bytes with so many axes."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    if packed:
+        with _unpacked(path) as file:
+            return _idx_values(path, file, axes, _most(path))
+    with path.open("rb") as file:
+        return _idx_values(path, file, axes, path.stat().st_size)
+
+
+def _idx_values(path: Path, file: io.BufferedIOBase, axes: int, most: int) -> NDArray[np.uint8]:
+    """Reads header and values of an IDX file that holds at most so many bytes."""
+    header = _read(file, 4 + 4 * axes)
+    magic = bytes([0, 0, 8, axes])
+    if len(header) < 4 + 4 * axes or header[:4] != magic:
+        raise ValueError(
+            f"{path} must be an IDX file of bytes with {axes} axes, which starts with "
+            f"{magic.hex()}, got {header[:4].hex() or 'an empty file'}"
+        )
+    shape = struct.unpack(f">{axes}I", header[4:])
+    size = math.prod(shape)
+    if size == 0 or size > most:
+        raise ValueError(
+            f"{path} must hold {' x '.join(map(str, shape))} values as its header says, "
+            f"and it has room for 1 to {most}"
+        )
+    content = _read(file, size + 1)
+    if len(content) != size:
+        got = "more" if len(content) > size else len(content)
+        raise ValueError(f"{path} must hold {size} values as its header says, got {got}")
+    return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def _labels(path: Path, numbers: NDArray[np.uint8]) -> Tensor:
+    """Checks labels and gives them their type."""
+    if numbers.max() >= CLASSES:
+        raise ValueError(f"{path} must have labels 0 to {CLASSES - 1}, got {numbers.max()}")
+    return torch.from_numpy(numbers.astype(np.int64))
+
+
+def _records(path: Path, content: bytearray) -> tuple[Tensor, Tensor]:
+    """Takes records of CIFAR-10 apart."""
+    if len(content) == 0 or len(content) % CIFAR10_RECORD:
+        raise ValueError(
+            f"{path} must consist of records of {CIFAR10_RECORD} bytes, got {len(content)} bytes"
+        )
+    records = np.frombuffer(content, np.uint8).reshape(-1, CIFAR10_RECORD)
+    labels = _labels(path, records[:, 0])
+    return torch.from_numpy(records[:, 1:].reshape(-1, *CIFAR10_SHAPE)), labels
+
+
+def _tar_files(
+    path: Path, file: io.BufferedIOBase, wanted: list[str]
+) -> Iterator[tuple[str, bytearray]]:
+    """Gives the wanted files of a tar archive, by the last part of their names.
+
+    Only plain files count: links and folders are passed over. Python's own reader keeps whatever
+    an archive declares to be a header in memory, and may go back and forth in it.
+    """
+    left = _most(path)
+    while any(header := _read(file, TAR_BLOCK)):
+        name, kind, size = _tar_header(path, header)
+        padded = -(-size // TAR_BLOCK) * TAR_BLOCK
+        left -= TAR_BLOCK + padded
+        if left < 0:
+            raise ValueError(f"{path} must hold what its headers say, got {size} bytes for {name}")
+        folder, _, base = name.rpartition("/")
+        if kind in (b"0", b"\0") and base in wanted and folder in ("", "cifar-10-batches-bin"):
+            content = _read(file, padded)
+            if len(content) < size:
+                raise ValueError(f"{path} must hold {size} bytes of {name}, got {len(content)}")
+            yield base, content[:size]
+        else:
+            while padded > 0 and (piece := file.read(min(PIECE, padded))):
+                padded -= len(piece)
+    while left > 0 and (piece := file.read(PIECE)):  # only at the end is the checksum checked
+        left -= len(piece)
+
+
+def _tar_header(path: Path, header: bytearray) -> tuple[str, bytes, int]:
+    """Reads name, kind and size of a file in a tar archive."""
+    try:
+        checksum = int(header[148:156].strip(b" \0"), 8)
+        size = int(header[124:136].strip(b" \0") or b"0", 8)
+    except ValueError:
+        checksum, size = -1, 0
+    if checksum != sum(header[:148]) + 8 * ord(" ") + sum(header[156:]) or size < 0:
+        raise ValueError(f"{path} must be a tar archive packed by gzip, got a damaged header in it")
+    name = header[:100].split(b"\0")[0].decode("ascii", "backslashreplace")
+    return name.removeprefix("./"), bytes(header[156:157]), size
+
+
+def _unpacked_mat(path: Path) -> io.BytesIO:
+    """Reads a MATLAB 5 file and unpacks its variables, none further than its own size."""
+    size = path.stat().st_size
+    most = size + _most(path)
+    out = io.BytesIO()
+    with path.open("rb") as file:
+        out.write(_read(file, MAT_HEADER))
+        if out.getvalue()[124:] != b"\x00\x01IM":
+            raise ValueError(f"{path} must be a MATLAB 5 file, got another header")
+        while tag := _read(file, 8):
+            kind, length = struct.unpack("<II", tag) if len(tag) == 8 else (0, size)
+            if kind not in (MAT_MATRIX, MAT_COMPRESSED) or length > size - file.tell():
+                raise ValueError(f"{path} must be a whole MATLAB 5 file, got a damaged or cut one")
+            content = _read(file, length)
+            if kind == MAT_MATRIX:
+                content = tag + content
+            else:
+                content = _inflated(path, content, most - out.tell())
+            out.write(content)
+    out.seek(0)
+    return out
+
+
+def _inflated(path: Path, content: bytearray, most: int) -> bytearray:
+    """Unpacks one variable of a MATLAB file: a tag that gives the number of bytes, and those."""
+    stream = zlib.decompressobj()
+    try:
+        tag = bytearray(stream.decompress(content, 8))
+        kind, length = struct.unpack("<II", tag) if len(tag) == 8 else (0, 0)
+        if kind == MAT_MATRIX and length <= most:
+            while len(tag) < 8 + length + 1 and (
+                piece := stream.decompress(
+                    stream.unconsumed_tail, min(PIECE, 9 + length - len(tag))
+                )
+            ):
+                tag += piece
+    except zlib.error as error:
+        raise ValueError(f"{path} must hold packed variables, got damage ({error})") from None
+    if len(tag) != 8 + length or not stream.eof:
+        raise ValueError(
+            f"{path} must hold variables of the size they give, got {length} bytes of {kind}"
+        )
+    return tag
+
+
+def _check_variables(found: list[tuple[str, tuple[int, ...], str]]) -> None:
+    """Checks names, shapes and kinds of a MATLAB file's variables before they are read."""
+    named = {name: (shape, kind) for name, shape, kind in found}
+    if len(named) < len(found) or not {"X", "y"} <= set(named):
+        raise ValueError(f"variables {', '.join(name for name, *_ in found)}")
+    shape, kind = named["X"]
+    if len(shape) != 4 or shape[:3] != (32, 32, 3) or shape[3] < 1 or kind != "uint8":
+        raise ValueError(f"X of {kind}, {shape}")
+    P = shape[3]
+    shape, kind = named["y"]
+    if shape not in ((P, 1), (1, P)) or kind not in MAT_NUMBERS:
+        raise ValueError(f"y of {kind}, {shape}")
