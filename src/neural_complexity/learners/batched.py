@@ -46,6 +46,9 @@ MODAL = (
     nn.TransformerDecoderLayer,
 )
 
+# Where modules live whose own code knows no modes; what they are made of is looked at by itself.
+PLAIN = ("torch.nn.", "neural_complexity.learners.networks")
+
 Fill = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]
 
 
@@ -236,10 +239,10 @@ class BatchedLearner(nn.Module):
     def has_modes(self) -> bool:
         """Whether training and evaluation may give different predictions.
 
-        A module that is not PyTorch's own may do anything, so it counts.
+        A module that is neither PyTorch's own nor ours may do anything, so it counts.
         """
         return any(
-            isinstance(module, MODAL) or not type(module).__module__.startswith("torch.nn.")
+            isinstance(module, MODAL) or not type(module).__module__.startswith(PLAIN)
             for module in self.__dict__["template"].modules()
         )
 
