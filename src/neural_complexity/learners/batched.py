@@ -190,7 +190,8 @@ def _as_gradient(stacked: Tensor) -> Tensor:
 
     Otherwise each update would walk two layouts at once, which takes several times as long.
     """
-    return stacked.mT.contiguous().mT if stacked.ndim == 3 else stacked
+    # A single learner runs without vmap, and its gradients come as they do for any module.
+    return stacked.mT.contiguous().mT if stacked.ndim == 3 and len(stacked) > 1 else stacked
 
 
 class BatchedLearner(nn.Module):
@@ -319,6 +320,7 @@ def _predict(template: nn.Module, state: dict[str, Tensor], X: Tensor) -> Tensor
         return out
 
     if len(X) == 1:  # faster by itself, and then it may be any module
-        return one({name: t[0] for name, t in state.items()}, X[0]).unsqueeze(0)
+        # Not `t[0]`, whose gradient is copied into a new tensor.
+        return one({name: t.squeeze(0) for name, t in state.items()}, X[0]).unsqueeze(0)
     predictions: Tensor = vmap(one, randomness="different")(state, X)
     return predictions
