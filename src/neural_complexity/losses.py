@@ -15,6 +15,7 @@ __all__ = [
     "CrossEntropy",
     "Gaussian",
     "Loss",
+    "SmoothedCrossEntropy",
     "SquaredError",
     "ZeroOne",
     "cross_entropy",
@@ -141,6 +142,58 @@ class CrossEntropy:
             One value per point, (B, N).
         """
         return -(_probabilities(H, belief) * log_softmax(H, dim=-1)).sum(dim=-1)
+
+
+@dataclass(frozen=True)
+class SmoothedCrossEntropy:
+    """The cross-entropy of logits and labels that are mixed with the uniform distribution.
+
+    Args:
+        smoothing: The share of the uniform distribution, from 0 to 1 (Szegedy et al., 2016).
+    """
+
+    smoothing: float
+    name = "smoothed_cross_entropy"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing <= 1:
+            raise ValueError(f"smoothing must be from 0 to 1, got {self.smoothing}")
+
+    def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
+        """Computes -(1 - smoothing) log p_h(y) - smoothing mean_c log p_h(c) per point.
+
+        Args:
+            H: Logits, (B, N, C).
+            Y: Labels, whole numbers from 0 to C - 1, (B, N).
+
+        Returns:
+            One value per point, (B, N).
+
+        Raises:
+            ValueError: If the shapes do not fit.
+        """
+        _check_labels(H, Y)
+        return torch_cross_entropy(
+            H.movedim(-1, 1), Y, reduction="none", label_smoothing=self.smoothing
+        )
+
+    def expected(self, H: Tensor, belief: Belief) -> Tensor:
+        """Computes the same with log p_h(y) in expectation, per point.
+
+        Args:
+            H: Logits, (B, N, C).
+            belief: The distribution of y, over as many classes.
+
+        Returns:
+            One value per point, (B, N).
+        """
+        probabilities = _probabilities(H, belief)
+        smoothed = torch.lerp(
+            probabilities,
+            torch.full_like(probabilities, 1 / H.shape[-1]),
+            self.smoothing,
+        )  # (B, N, C)
+        return -(smoothed * log_softmax(H, dim=-1)).sum(dim=-1)
 
 
 class ZeroOne:

@@ -46,6 +46,9 @@ MODAL = (
     nn.TransformerDecoderLayer,
 )
 
+# Where modules live whose own code knows no modes; what they are made of is looked at by itself.
+PLAIN = ("torch.nn.", "neural_complexity.learners.networks")
+
 Fill = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]
 
 
@@ -187,7 +190,8 @@ def _as_gradient(stacked: Tensor) -> Tensor:
 
     Otherwise each update would walk two layouts at once, which takes several times as long.
     """
-    return stacked.mT.contiguous().mT if stacked.ndim == 3 else stacked
+    # A single learner runs without vmap, and its gradients come as they do for any module.
+    return stacked.mT.contiguous().mT if stacked.ndim == 3 and len(stacked) > 1 else stacked
 
 
 class BatchedLearner(nn.Module):
@@ -236,10 +240,10 @@ class BatchedLearner(nn.Module):
     def has_modes(self) -> bool:
         """Whether training and evaluation may give different predictions.
 
-        A module that is not PyTorch's own may do anything, so it counts.
+        A module that is neither PyTorch's own nor ours may do anything, so it counts.
         """
         return any(
-            isinstance(module, MODAL) or not type(module).__module__.startswith("torch.nn.")
+            isinstance(module, MODAL) or not type(module).__module__.startswith(PLAIN)
             for module in self.__dict__["template"].modules()
         )
 
@@ -316,6 +320,7 @@ def _predict(template: nn.Module, state: dict[str, Tensor], X: Tensor) -> Tensor
         return out
 
     if len(X) == 1:  # faster by itself, and then it may be any module
-        return one({name: t[0] for name, t in state.items()}, X[0]).unsqueeze(0)
+        # Not `t[0]`, whose gradient is copied into a new tensor.
+        return one({name: t.squeeze(0) for name, t in state.items()}, X[0]).unsqueeze(0)
     predictions: Tensor = vmap(one, randomness="different")(state, X)
     return predictions

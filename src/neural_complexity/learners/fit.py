@@ -120,7 +120,7 @@ def fit(
         # Handed over as they are: `backward` would copy them first, into the parameters' layout.
         gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
         if sharpness:
-            gradients = _sharp(parameters, gradients, sharpness, value)
+            gradients = _sharp(h, gradients, sharpness, value)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         descent.step()
@@ -157,25 +157,28 @@ def _value(
 
 
 def _sharp(
-    parameters: Sequence[Tensor],
+    h: BatchedLearner,
     gradients: Gradients,
     radius: float,
     value: Callable[[bool], tuple[Tensor, Snapshot | None]],
 ) -> Gradients:
     """Gives the gradients a step of length `radius` uphill, for each learner by itself."""
+    parameters, buffers = list(h.parameters()), list(h.buffers())
     squares = [g.square().flatten(1).sum(dim=1) for g in gradients if g is not None]
     length = torch.stack(squares).sum(dim=0).sqrt()  # (B,)
-    factor = radius / length.clamp(min=torch.finfo(length.dtype).tiny)
+    factor = radius / length.clamp(min=1e-12)
     moves = [None if g is None else g * factor.view(-1, *[1] * (g.ndim - 1)) for g in gradients]
     with torch.no_grad():
-        before = [p.clone() for p in parameters]
+        before = [t.clone() for t in (*parameters, *buffers)]
         for parameter, move in zip(parameters, moves, strict=True):
             if move is not None:
                 parameter.add_(move)
     gradients = torch.autograd.grad(value(False)[0].sum(), parameters, allow_unused=True)
     with torch.no_grad():
-        for parameter, own in zip(parameters, before, strict=True):
-            parameter.copy_(own)  # subtracting the move again would round
+        # Subtracting the moves again would round; and running statistics are those of the learners
+        # as they are, not uphill.
+        for tensor, own in zip((*parameters, *buffers), before, strict=True):
+            tensor.copy_(own)
     return gradients
 
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-__all__ = ["image_cnn", "image_mlp", "mlp"]
+__all__ = ["image_cnn", "image_mlp", "mlp", "pooled", "resnet", "resnet18"]
 
 
 def mlp(
@@ -35,15 +36,22 @@ def mlp(
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
 
-def image_mlp(shape: Sequence[int], hidden: Sequence[int], classes: int) -> nn.Sequential:
+def image_mlp(
+    shape: Sequence[int],
+    hidden: Sequence[int],
+    classes: int,
+    *,
+    noise: Callable[[int], nn.Module] | None = None,
+) -> nn.Sequential:
     """Builds a multilayer perceptron that sees the pixels of an image as one vector.
 
     Args:
         shape: Channels, height and width.
         hidden: The width of each hidden layer.
         classes: Classes, C.
+        noise: See `mlp`.
     """
-    return nn.Sequential(nn.Flatten(), *mlp(prod(shape), hidden, classes))
+    return nn.Sequential(nn.Flatten(), *mlp(prod(shape), hidden, classes, noise=noise))
 
 
 def image_cnn(shape: Sequence[int], channels: Sequence[int], classes: int) -> nn.Sequential:
@@ -60,3 +68,102 @@ def image_cnn(shape: Sequence[int], channels: Sequence[int], classes: int) -> nn
         layers += [nn.Conv2d(depth, filters, 3, stride=2, padding=1), nn.ReLU()]
         depth, height, width = filters, (height + 1) // 2, (width + 1) // 2
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * width, classes))
+
+
+class _Residual(nn.Module):
+    """The basic block of He et al. (2016): two convolutions, and a way around them."""
+
+    def __init__(self, depth: int, filters: int, *, stride: int, dropout: float) -> None:
+        super().__init__()
+        self.through = nn.Sequential(
+            *_normed(depth, filters, size=3, stride=stride),
+            nn.ReLU(),
+            *([nn.Dropout(dropout)] if dropout else []),
+            *_normed(filters, filters, size=3, stride=1),
+        )
+        same = depth == filters and stride == 1
+        self.around = nn.Sequential(
+            *([] if same else _normed(depth, filters, size=1, stride=stride))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.through(x) + self.around(x))
+
+
+def _normed(depth: int, filters: int, *, size: int, stride: int) -> list[nn.Module]:
+    """Makes a convolution followed by batch normalization, which has the bias."""
+    convolution = nn.Conv2d(depth, filters, size, stride=stride, padding=size // 2, bias=False)
+    return [convolution, nn.BatchNorm2d(filters)]
+
+
+def resnet(
+    shape: Sequence[int],
+    classes: int,
+    *,
+    width: int = 64,
+    blocks: Sequence[int] = (2, 2, 2, 2),
+    dropout: float = 0.0,
+) -> nn.Sequential:
+    """Builds a residual network for small images (He et al., 2016): no stride or pooling at first.
+
+    Args:
+        shape: Channels, height and width.
+        classes: Classes, C.
+        width: The filters of the first stage; each later stage has twice those of the one before,
+            and half the height and width.
+        blocks: The number of basic blocks in each stage; the default is that of ResNet-18.
+        dropout: The share of what is dropped between the convolutions of a block, as in wide
+            residual networks.
+
+    Raises:
+        ValueError: If there is nothing to build.
+    """
+    if width < 1:
+        raise ValueError(f"width must be at least 1, got {width}")
+    if not blocks or min(blocks) < 1:
+        raise ValueError(f"blocks must have at least 1 block in each stage, got {tuple(blocks)}")
+    depth = width
+    layers = [*_normed(shape[0], width, size=3, stride=1), nn.ReLU()]
+    for stage, count in enumerate(blocks):
+        for block in range(count):
+            stride = 2 if stage and not block else 1
+            filters = width * 2**stage
+            layers.append(_Residual(depth, filters, stride=stride, dropout=dropout))
+            depth = filters
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(depth, classes))
+
+
+def resnet18(shape: Sequence[int], classes: int) -> nn.Sequential:
+    """Builds the paper's ResNet-18, in its variant for images of 32 x 32 pixels.
+
+    Args:
+        shape: Channels, height and width.
+        classes: Classes, C.
+    """
+    return resnet(shape, classes)
+
+
+class _Pooled(nn.Module):
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([network(x) for network in self.networks]).mean(dim=0)
+
+
+def pooled(make: Callable[[], nn.Module], copies: int) -> nn.Module:
+    """Builds a network of a multiple of the capacity: copies whose predictions are averaged.
+
+    As in the paper's capacity table, the copies are trained jointly, as one network.
+
+    Args:
+        make: Builds one freshly initialised network.
+        copies: The number of them.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if copies < 1:
+        raise ValueError(f"copies must be at least 1, got {copies}")
+    return _Pooled([make() for _ in range(copies)])
