@@ -1,6 +1,6 @@
 """Collecting from splits of one large dataset."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.heads import PosteriorHead
-from neural_complexity.model.large import Embeddings, believe, show
+from neural_complexity.model.large import Embeddings, believe, by_embeddings, embed, show
 from neural_complexity.regularizers.nc import nc_penalty_by_number
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
@@ -49,7 +49,7 @@ class SplitCollector:
         shown: How many training points the posterior head sees when it says what it believes.
         floor: See `nc_penalty`.
         spread_weights: Whether each learner draws its own weight of NC below the scheduled one.
-        embeddings: Of all inputs, if NC's image encoder is not trained.
+        frozen: Whether NC's image encoder is not trained, so that inputs are embedded only once.
     """
 
     splits: Splits
@@ -64,7 +64,8 @@ class SplitCollector:
     shown: int = 500
     floor: float | None = -0.1
     spread_weights: bool = True
-    embeddings: Embeddings | None = None
+    frozen: bool = False
+    _embeddings: list[Embeddings] = field(default_factory=list, init=False)  # if frozen
 
     def __post_init__(self) -> None:
         check_sizes(tasks=self.tasks, batch=self.batch, unlabelled=self.unlabelled)
@@ -125,11 +126,15 @@ class SplitCollector:
         posterior = isinstance(nc.head, PosteriorHead)
         if posterior:
             task = show(task, self.shown, stream(self.seed, "collect shown", index))
-        embeddings = self.embeddings
-        if embeddings is None:
-            numbers = torch.cat([task.X_tr, task.X_te], dim=1)
-            embeddings = Embeddings(nc, self.splits.look_up, numbers)
-        known = believe(embeddings, task) if posterior else embeddings.context
+        if self.frozen and not self._embeddings:
+            pool = self.splits.pool.to(task.X_tr.device)
+            self._embeddings.append(embed(nc, self.splits.look_up, pool))
+        embeddings = (
+            self._embeddings[0]
+            if self.frozen
+            else embed(nc, self.splits.look_up, torch.cat([task.X_tr, task.X_te], dim=1))
+        )
+        known = believe(nc, embeddings, task) if posterior else by_embeddings(nc, embeddings)
         return nc_penalty_by_number(
             nc, known, weight=weights.to(task.X_tr.device), floor=self.floor
         )

@@ -11,40 +11,65 @@ from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
-__all__ = ["Beliefs", "Embeddings", "Known", "believe", "predict_in_parts", "show"]
+__all__ = [
+    "Beliefs",
+    "Embeddings",
+    "Known",
+    "believe",
+    "by_embeddings",
+    "embed",
+    "predict_in_parts",
+    "show",
+]
 
 PART = 2048  # inputs at a time: bounds memory
 
 Known = Callable[[Task | Snapshot], Context]  # what NC makes of points given by number
 
 
+@dataclass(frozen=True)
 class Embeddings:
-    """What a version of NC makes of inputs, each embedded once however often it is asked about.
+    """What a version of NC's image encoder makes of inputs, each embedded once."""
+
+    numbers: Tensor  # (P,), in order
+    table: Tensor  # (P, features)
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        """Gives embeddings of numbers (...), as (..., features)."""
+        if len(self.numbers) == int(self.numbers[-1]) + 1:  # 0, 1, 2, ...
+            return self.table[numbers]
+        return self.table[torch.searchsorted(self.numbers, numbers)]
+
+
+@torch.no_grad()
+def embed(nc: NeuralComplexity, look_up: Callable[[Tensor], Tensor], numbers: Tensor) -> Embeddings:
+    """Embeds inputs, each of them once however often it is named.
 
     Args:
         nc: The gap predictor as it is now.
         look_up: Gives the inputs of numbers.
-        numbers: Which inputs to embed, of any shape.
+        numbers: Which inputs, of any shape.
+    """
+    different = numbers.unique()
+    table = torch.cat([nc.embed(look_up(part)) for part in different.split(PART)])
+    return Embeddings(different, table)
+
+
+def by_embeddings(nc: NeuralComplexity, embeddings: Embeddings) -> Known:
+    """Lets NC look at points given by number, the few that it sees at a time.
+
+    Args:
+        nc: The gap predictor.
+        embeddings: Of all inputs that it may be asked about.
     """
 
     @torch.no_grad()
-    def __init__(
-        self, nc: NeuralComplexity, look_up: Callable[[Tensor], Tensor], numbers: Tensor
-    ) -> None:
-        self.nc = nc
-        self.numbers = numbers.unique()  # in order
-        self.table = torch.cat([nc.embed(look_up(part)) for part in self.numbers.split(PART)])
-
-    def __call__(self, numbers: Tensor) -> Tensor:
-        """Gives embeddings of numbers (...), as (..., features)."""
-        return self.table[_places(self.numbers, numbers)]
-
-    @torch.no_grad()
-    def context(self, points: Task | Snapshot) -> Context:
-        """Does `nc.encode` on points given by number: the few that NC sees at a time."""
+    def known(points: Task | Snapshot) -> Context:
         classes = points.H_te.shape[-1] if isinstance(points, Snapshot) else None
-        E_tr, E_te = self(points.X_tr), self(points.X_te)
-        return self.nc.context(E_tr, points.Y_tr, E_te, classes=classes)
+        E_tr, E_te = embeddings(points.X_tr), embeddings(points.X_te)
+        return nc.context(E_tr, points.Y_tr, E_te, classes=classes)
+
+    return known
 
 
 @dataclass(frozen=True)
@@ -78,10 +103,11 @@ def show(task: Task, shown: int, generator: torch.Generator) -> Task:
 
 
 @torch.no_grad()
-def believe(embeddings: Embeddings, task: Task) -> Beliefs:
+def believe(nc: NeuralComplexity, embeddings: Embeddings, task: Task) -> Beliefs:
     """Lets the posterior head look at tasks once.
 
     Args:
+        nc: The gap predictor.
         embeddings: Of the tasks' inputs.
         task: The tasks as numbers, with as many training points as NC should see at once; the test
             labels are not looked at.
@@ -89,7 +115,6 @@ def believe(embeddings: Embeddings, task: Task) -> Beliefs:
     Raises:
         ValueError: If NC has no beliefs about labels.
     """
-    nc = embeddings.nc
     E_tr = embeddings(task.X_tr)
     numbers = task.X_te.sort(dim=1).values
     parts = []
@@ -136,10 +161,3 @@ def predict_in_parts(
         total += losses_te.sum(dim=1)
     loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1)
     return total / snapshot.X_te.shape[1] - loss_tr
-
-
-def _places(ordered: Tensor, numbers: Tensor) -> Tensor:
-    """Finds numbers in an ordered row of them."""
-    if len(ordered) == int(ordered[-1]) + 1:  # 0, 1, 2, ...
-        return numbers
-    return torch.searchsorted(ordered, numbers)

@@ -110,6 +110,11 @@ class SingleDataset:
         return torch.arange(self.train, len(self.images))
 
     @property
+    def labels(self) -> Tensor:
+        """The labels of all images, (P,)."""
+        return self.images.labels
+
+    @property
     def mean(self) -> Tensor:
         """The training images' mean of each channel, between 0 and 1, (channels,)."""
         return self._moments[0].flatten() / 255
