@@ -1,0 +1,443 @@
+"""What the experiments on one large dataset share: data, learners, NC and how it is asked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from neural_complexity.experiments.basics import Basics, check_least
+from neural_complexity.experiments.few_shot import LabelTraining
+from neural_complexity.experiments.training import Head
+from neural_complexity.learners.batched import BatchedLearner
+from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.networks import image_mlp, resnet
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import cross_entropy, zero_one
+from neural_complexity.meta.splitting import SplitCollector
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.heads import PosteriorHead
+from neural_complexity.model.large import (
+    Embeddings,
+    Known,
+    believe,
+    by_embeddings,
+    embed,
+    predict_in_parts,
+    show,
+)
+from neural_complexity.regularizers.nc import nc_penalty_by_number
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot, gap
+from neural_complexity.task import Task
+from neural_complexity.tasks.single import DATASETS, SingleDataset, load
+from neural_complexity.tasks.splits import Minibatches, Splits
+
+__all__ = [
+    "Judge",
+    "LargeConfig",
+    "SplitTraining",
+    "World",
+    "by_size",
+    "large_direct",
+    "large_posterior",
+    "learn",
+    "make_collector",
+    "make_world",
+    "outputs",
+]
+
+PART = 2000  # points that all learners predict at a time: bounds memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitTraining(LabelTraining):
+    """An NC for one dataset and its meta-training; the defaults are the paper's for MLP learners.
+
+    `tasks` learners run at a time, all on splits of one size.
+    """
+
+    image_layers: int = 4
+    """Layers of the image encoder."""
+    M: int = 128
+    """Training points that NC sees at a time (the paper does not say)."""
+    N: int = 128
+    """Validation points that NC sees at a time (the paper does not say)."""
+    tasks: int = 4
+    """Learners per collection."""
+    learner_steps: int = 1000
+    """Updates of a collected learner (the paper does not say)."""
+    looks: int = 32
+    """How often each of them is looked at on its way."""
+    smallest: int = 40_000
+    """The fewest training points of a split; sizes are drawn between this and the usual one."""
+    unlabelled: int = 10_000
+    """Validation points whose inputs a collected learner may see."""
+    shift: int = 0
+    """By how many pixels images are shifted at random while NC learns."""
+    flip: bool = False
+    """Whether left and right of an image may change places while NC learns."""
+    lag: int = 2
+    """How many collections the learners are ahead of NC."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self, 1, "image_layers", "M", "N", "learner_steps", "smallest", "unlabelled")
+        check_least(self, 2, "looks")
+        check_least(self, 0, "shift", "lag")
+
+    def architecture(self, head: Head) -> dict[str, Any]:
+        """Gives NC's arguments for a head."""
+        return {**super().architecture(head), "image_layers": self.image_layers}
+
+
+OURS: dict[str, Any] = {
+    "observed_loss": True,
+    "supervision": "point",
+    "warmup": 0.1,
+    "decay": True,
+    "spread_weights": True,
+    "made_up": 0.5,
+    "lr": 0.002,
+    "self_layers": 0,
+    "width": 128,
+    "decoder_layers": 2,
+    "channels": 48,
+    "image_layers": 3,
+    "smallest": 1000,
+    "unlabelled": 2000,
+    "learner_steps": 400,
+    "looks": 16,
+    "capacity": 20_000,
+    "validation_tasks": 2,
+}
+
+
+def large_posterior(**sizes: Any) -> SplitTraining:
+    """Gives what we found to work for the posterior head, at any size."""
+    own = {"belief_weight": 1.0, "M": 64, "N": 192, "batch": 1, "shift": 2}
+    return SplitTraining(**(OURS | own | sizes))
+
+
+def large_direct(**sizes: Any) -> SplitTraining:
+    """Gives what we found to work for the direct head, at any size."""
+    return SplitTraining(**(OURS | {"M": 128, "N": 128, "batch": 16} | sizes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeConfig(Basics):
+    """One dataset: learners of all of it, and NCs that are trained on splits of it."""
+
+    dataset: str = "digits"
+    """One of digits, mnist, fashion-mnist, kmnist, kmnist-10k, cifar-10, svhn."""
+    data: str = ""
+    """The folder of its files; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
+    train_images: int = 0
+    """Training images that are used; all if 0."""
+    test_images: int = 0
+    """Test images that are used; all if 0."""
+    held: int = 5_000
+    """Training images that no NC is trained on: NC is scored on them, strengths are tuned on them,
+    and they are the unlabelled inputs of inductive regularizing."""
+    split_train: int = 40_000
+    """Training points of a split."""
+    split_test: int = 10_000
+    """Validation points of a split."""
+    eval_tasks: int = 16
+    """Learners on held-out splits, by which NC is scored."""
+    runs: int = 5
+    """Learners of the whole dataset, by method."""
+    learner: Literal["MLP", "ResNet"] = "MLP"
+    """The learner's kind."""
+    learner_width: int = 500
+    """Hidden units of an MLP, or filters of a ResNet's first stage."""
+    learner_blocks: tuple[int, ...] = (2, 2, 2, 2)
+    """Blocks of each of a ResNet's stages; this is ResNet-18."""
+    steps: int = 20_000
+    """Updates of the learner (the paper does not say)."""
+    lr: float = 0.01
+    """Learning rate of the learner."""
+    momentum: float = 0.0
+    """Momentum of the learner (the paper speaks of none)."""
+    batch: int = 128
+    """Training points of a learner's step (the paper does not say)."""
+    unlabelled_batch: int = 128
+    """Unlabelled points of a regularized learner's step (the paper does not say)."""
+    weight: float = 1.0
+    """The weight of NC."""
+    ramp: float = 0.0
+    """The part of training in which the weight of NC rises to that."""
+    floor: float = -0.1
+    """Predicted gaps below it count as it (appendix C)."""
+    shown: int = 1000
+    """Training points that the posterior head sees at once."""
+    looks: int = 12
+    """How often a learner is looked at on its way."""
+    judged: int = 10_000
+    """Training points by which the training loss is measured, at most."""
+    posterior: SplitTraining = field(default_factory=SplitTraining)
+    """NC with our head."""
+    direct: SplitTraining = field(default_factory=SplitTraining)
+    """NC with the paper's head; it takes over the other's image encoder if `share_images`."""
+    share_images: bool = False
+    """Whether the direct head takes over the posterior head's image encoder, trained no further."""
+    workers: int = 1
+    """Processes that run learners while NC learns; 0 to take turns in one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dataset not in DATASETS:
+            raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {self.dataset}")
+        sizes = ("held", "split_train", "split_test", "learner_width", "batch", "unlabelled_batch")
+        check_least(self, 1, *sizes, "steps", "runs", "shown", "judged")
+        check_least(self, 0, "train_images", "test_images", "workers")
+        check_least(self, 2, "looks")
+        if not (self.lr > 0 and 0 <= self.momentum < 1):
+            raise ValueError(
+                "lr must be positive and momentum from 0 to below 1, got "
+                f"{self.lr} and {self.momentum}"
+            )
+        if self.weight < 0 or not 0 <= self.ramp <= 1:
+            raise ValueError(
+                "weight must not be negative and ramp from 0 to 1, got "
+                f"{self.weight} and {self.ramp}"
+            )
+
+
+@dataclass(frozen=True)
+class World:
+    """A dataset and which of its images serve for what."""
+
+    dataset: SingleDataset
+    train: Tensor  # numbers of all training images, in random order
+    held: Tensor  # those of them that no NC is trained on
+    pool: Tensor  # the others
+    test: Tensor  # numbers of the test images
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of an image."""
+        return tuple(self.dataset.images.pixels.shape[1:])
+
+    def task(self, train: Tensor, test: Tensor, copies: int) -> Task:
+        """Gives B equal tasks of numbered images, (B, m) and (B, n)."""
+        Y = self.dataset.labels.to(train.device)
+        columns = (train, Y[train], test, Y[test])
+        return Task(*(column.expand(copies, -1) for column in columns))
+
+
+def make_world(config: LargeConfig) -> World:
+    """Loads the dataset of a config and deals out its images.
+
+    Raises:
+        ValueError: If there are fewer images than the config asks for.
+    """
+    dataset = load(config.dataset, config.data or None)
+    numbers = {"train_images": dataset.train_numbers, "test_images": dataset.test_numbers}
+    for name, own in numbers.items():
+        wanted = getattr(config, name)
+        if wanted > len(own):
+            raise ValueError(
+                f"{name} must be at most {len(own)}, all that {config.dataset} has, got {wanted}"
+            )
+        order = torch.randperm(len(own), generator=stream(config.seed, "deal", name))
+        numbers[name] = own[order][: wanted or None].to(config.device)
+    train = numbers["train_images"]
+    if config.held >= len(train):
+        raise ValueError(f"held must be less than the {len(train)} images, got {config.held}")
+    return World(dataset, train, train[: config.held], train[config.held :], numbers["test_images"])
+
+
+def make_splits(config: LargeConfig, training: SplitTraining, world: World) -> Splits:
+    """Gives the splits that an NC is trained on."""
+    return Splits(
+        world.dataset,
+        world.pool.cpu(),
+        train=config.split_train,
+        test=config.split_test,
+        M=training.M,
+        N=training.N,
+    )
+
+
+def make_recipe(config: LargeConfig, world: World, *, dropout: float = 0.0) -> Recipe:
+    """Gives how learners of images, told by number, learn."""
+    make: Callable[[], nn.Module]
+    classes = world.dataset.images.classes
+    if config.learner == "MLP":
+        noise = (lambda _: nn.Dropout(dropout)) if dropout else None
+        make = partial(image_mlp, world.shape, [config.learner_width], classes, noise=noise)
+    else:
+        make = partial(
+            resnet,
+            world.shape,
+            classes,
+            width=config.learner_width,
+            blocks=config.learner_blocks,
+            dropout=dropout,
+        )
+    return Recipe(
+        make=make,
+        loss=cross_entropy,
+        steps=config.steps,
+        lr=config.lr,
+        optimizer=partial(SGD, momentum=config.momentum, foreach=True),
+        look_up=world.dataset.look_up,
+    )
+
+
+def make_collector(config: LargeConfig, head: Head) -> SplitCollector:
+    """Makes what lets learners loose for an NC; called once in each process that does."""
+    world = make_world(config)
+    training: SplitTraining = getattr(config, head)
+    return SplitCollector(
+        make_splits(config, training, world),
+        replace(make_recipe(config, world), steps=training.learner_steps),
+        seed=config.seed,
+        tasks=training.tasks,
+        looks=training.looks,
+        batch=config.batch,
+        smallest=min(training.smallest, config.split_train),
+        unlabelled=training.unlabelled,
+        shown=config.shown,
+        floor=config.floor,
+        spread_weights=training.spread_weights,
+        frozen=head == "direct" and config.share_images,
+    )
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A trained NC before one dataset, all of whose images it has embedded."""
+
+    nc: NeuralComplexity
+    training: SplitTraining
+    embeddings: Embeddings
+    shown: int
+    seed: int
+
+    @classmethod
+    def of(cls, nc: NeuralComplexity, head: Head, config: LargeConfig, world: World) -> "Judge":
+        """Lets NC look at all images once."""
+        numbers = torch.cat([world.train, world.test])
+        embeddings = embed(nc, world.dataset.look_up, numbers)
+        return cls(nc, getattr(config, head), embeddings, config.shown, config.seed)
+
+    def known(self, task: Task) -> Known:
+        """Gives what NC makes of points of tasks."""
+        if isinstance(self.nc.head, PosteriorHead):
+            few = show(task, self.shown, stream(self.seed, "shown"))
+            return believe(self.nc, self.embeddings, few)
+        return by_embeddings(self.nc, self.embeddings)
+
+    def penalty(self, task: Task, *, weight: float, floor: float) -> Regularizer:
+        """Gives NC as a regularizer of learners of tasks."""
+        return nc_penalty_by_number(self.nc, self.known(task), weight=weight, floor=floor)
+
+    def gaps(self, known: Known, snapshot: Snapshot) -> Tensor:
+        """Predicts the gap of learners from their predictions on all points, (B,)."""
+        posterior = isinstance(self.nc.head, PosteriorHead)
+        M, N = (snapshot.X_tr.shape[1], PART) if posterior else (self.training.M, self.training.N)
+        return predict_in_parts(self.nc, known, snapshot, M=M, N=N)
+
+
+@torch.no_grad()
+def outputs(h: BatchedLearner, numbers: Tensor) -> Tensor:
+    """Gives predictions on many points, (B, n, C)."""
+    return torch.cat([h(part) for part in numbers.split(PART, dim=1)], dim=1)
+
+
+def learn(
+    recipe: Recipe,
+    config: LargeConfig,
+    task: Task,
+    judged: Task,
+    *,
+    seed: int,
+    regularizer: Regularizer | None = None,
+    judges: dict[str, Judge] | None = None,
+    visits: Sequence[int] = (),
+    held: Task | None = None,
+) -> dict[str, Tensor]:
+    """Trains learners of large tasks by minibatches and looks at them on their way.
+
+    Args:
+        recipe: How they learn.
+        config: The settings.
+        task: What they learn from; its test inputs are what a regularizer sees without labels.
+        judged: The points that losses and gaps are measured on.
+        seed: Decides the initial learners, which are the same for every method, and the order of
+            points.
+        regularizer: See `fit`.
+        judges: NCs that predict the gap.
+        visits: After how many updates to look; only at the end if empty.
+        held: Further test points on which the error is measured.
+
+    Returns:
+        `loss_tr`, `loss_te`, `error`, `gap`, `error on held` and `predicted/NAME`, each
+        (looks, B), and the numbers of updates at the looks, `step`.
+    """
+    seen: dict[str, list[Tensor]] = {}
+    knowns = {name: judge.known(judged) for name, judge in (judges or {}).items()}
+
+    def visit(step: int, h: BatchedLearner) -> None:
+        snapshot = Snapshot(
+            judged.X_tr,
+            judged.Y_tr,
+            outputs(h, judged.X_tr),
+            judged.X_te,
+            outputs(h, judged.X_te),
+        )
+        found = {
+            "step": torch.tensor(step),
+            "loss_tr": cross_entropy(snapshot.H_tr, judged.Y_tr).mean(dim=1),
+            "loss_te": cross_entropy(snapshot.H_te, judged.Y_te).mean(dim=1),
+            "error": zero_one(snapshot.H_te, judged.Y_te).mean(dim=1),
+            "gap": gap(cross_entropy, snapshot, judged.Y_te),
+        }
+        if held is not None:
+            found["error on held"] = zero_one(outputs(h, held.X_te), held.Y_te).mean(dim=1)
+        for name, judge in (judges or {}).items():
+            found[f"predicted/{name}"] = judge.gaps(knowns[name], snapshot)
+        for name, values in found.items():
+            seen.setdefault(name, []).append(values)
+
+    points = {"M": config.batch, "N": config.unlabelled_batch}
+    recipe.train(
+        Minibatches(task, **points, seed=stream(seed, "order").initial_seed()),
+        stream(seed, "learners"),
+        regularizer=regularizer,
+        schedule=partial(_rising, config.ramp) if config.ramp else None,
+        visit=visit,
+        visits={*visits, recipe.steps},
+    )
+    return {name: torch.stack(values) for name, values in seen.items()}
+
+
+def _rising(ramp: float, progress: float) -> float:
+    return min(1.0, progress / ramp)
+
+
+def by_size(
+    config: LargeConfig, world: World, sizes: Sequence[int]
+) -> dict[int, tuple[Task, Task]]:
+    """Gives held-out splits of each size: what learners learn from, and what they are judged on.
+
+    Their validation points are the images that no NC was trained on.
+    """
+    each = max(1, config.eval_tasks // len(sizes))
+    found = {}
+    for size in sizes:
+        keys = torch.rand(each, len(world.pool), generator=stream(config.seed, "sizes", size))
+        chosen = world.pool[keys.topk(size, dim=1).indices.to(world.pool.device)]
+        Y = world.dataset.labels.to(chosen.device)
+        held = world.held.expand(each, -1)
+        judged = chosen[:, : config.judged]
+        found[size] = (
+            Task(chosen, Y[chosen], held, Y[held]),
+            Task(judged, Y[judged], held, Y[held]),
+        )
+    return found
