@@ -1,10 +1,10 @@
 import pytest
 import torch
-from torch import Tensor
 
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.memory import MemoryBank
 from neural_complexity.meta.collect import collect, draw
+from neural_complexity.meta.engine import Collection
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
@@ -21,8 +21,10 @@ def fill(recipe: Recipe, task: Task, weight: float, index: int = 0, lr: float = 
     nc = NeuralComplexity.for_tasks(task, width=16)
     bank = MemoryBank(take_snapshot(torch.sin, task), task.Y_te, capacity=1000)
     fast = Recipe(make=recipe.make, steps=recipe.steps, lr=lr)
-    collect(
-        nc, family, fast, bank, tasks=10, weight=weight, spread_weights=True, seed=3, index=index
+    bank.add(
+        *collect(
+            nc, family, fast, tasks=10, weight=weight, spread_weights=True, seed=3, index=index
+        )
     )
     return bank
 
@@ -73,26 +75,16 @@ def test_numbers_are_kept_in_the_place_of_images(few_shot: FewShot) -> None:
         assert torch.equal(own, same)
 
 
-class Diary(MemoryBank):
-    """Writes down what it is given, in order."""
-
-    def add(self, snapshot: Snapshot, Y_te: Tensor) -> int:
-        self.written = (snapshot, Y_te)  # by number, all comes at once
-        return super().add(snapshot, Y_te)
-
-
-def by_number(few_shot: FewShot, recipe: Recipe, weight: float) -> tuple[Diary, NeuralComplexity]:
+def by_number(
+    few_shot: FewShot, recipe: Recipe, weight: float
+) -> tuple[Collection, NeuralComplexity]:
     torch.manual_seed(0)
     task = few_shot.sample(4, stream(0, "units"))
     nc = NeuralComplexity.for_tasks(task, loss="cross_entropy", width=8, channels=4, image_layers=2)
-    kept, _ = draw(few_shot, 1, stream(0, "example"))
-    H_tr, H_te = torch.zeros(1, 6, 3), torch.zeros(1, 6, 3)
-    row = Snapshot(kept.X_tr, kept.Y_tr, H_tr, kept.X_te, H_te)
-    bank = Diary(row, kept.Y_te, capacity=1000)
-    collect(
-        nc, few_shot, recipe, bank, tasks=10, weight=weight, spread_weights=False, seed=3, index=2
+    collection = collect(
+        nc, few_shot, recipe, tasks=10, weight=weight, spread_weights=False, seed=3, index=2
     )
-    return bank, nc
+    return collection, nc
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
@@ -100,9 +92,8 @@ def test_each_tasks_steps_stand_side_by_side_in_an_order_of_its_own(
     few_shot: FewShot, image_recipe: Recipe, weight: float
 ) -> None:
     S = image_recipe.steps + 1
-    bank, nc = by_number(few_shot, image_recipe, weight)
-    assert (len(bank), bank.dropped) == (10 * S, 0)
-    written, Y_te = bank.written
+    (written, Y_te), nc = by_number(few_shot, image_recipe, weight)
+    assert len(written) == 10 * S
     assert written.X_tr.dtype == written.X_te.dtype == torch.int64
     kept, task = draw(few_shot, 10, stream(3, "collect tasks", 2))
     for own, each in (
@@ -137,7 +128,9 @@ def test_by_number_diverged_learners_are_dropped_and_counted(
     few_shot: FewShot, image_recipe: Recipe
 ) -> None:
     fast = Recipe(make=image_recipe.make, loss=image_recipe.loss, steps=3, lr=1e200)
-    bank, _ = by_number(few_shot, fast, 0.0)
+    collection, _ = by_number(few_shot, fast, 0.0)
+    bank = MemoryBank(*collection, capacity=1000)
+    bank.add(*collection)
     assert bank.dropped > 0
     assert len(bank) + bank.dropped == 40
     assert rows(bank).isfinite().all()

@@ -12,7 +12,7 @@ from torch.nn.functional import huber_loss
 from conftest import labelled_snapshot, random_snapshot
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta import train
-from neural_complexity.meta.collect import draw
+from neural_complexity.meta.collect import ByNumber, draw
 from neural_complexity.meta.train import MetaLearner, embed_all, lr_factor, nc_loss
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
@@ -195,7 +195,7 @@ def test_encoding_numbers_once_equals_encoding_their_images(
         return embed(X)
 
     monkeypatch.setattr(nc, "embed", count)
-    once = train._Numbers(nc, few_shot)(numbers)
+    once = ByNumber(nc, few_shot)(numbers)
     assert embedded == [len(torch.cat([numbers.X_tr, numbers.X_te], dim=1).unique())]
     monkeypatch.undo()
     expected = nc.predict_points(X_tr, numbers.Y_tr, H_tr, X_te, H_te)

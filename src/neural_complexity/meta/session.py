@@ -109,7 +109,7 @@ def meta_train(
     if resume is None and bank is not None and bank.exists():
         shutil.rmtree(bank)  # of a run that was stopped before its first checkpoint
     learner = build(bank, resume)
-    rows = save_every * learner.tasks * (learner.recipe.steps + 1)
+    rows = save_every * learner.rows_per_iteration
     if folder is not None and learner.bank.slack < rows:
         raise ValueError(
             f"the bank must be able to go back {rows} rows to resume, got a slack of "

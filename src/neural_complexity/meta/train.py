@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,12 +14,13 @@ from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Categorical, Gaussian
 from neural_complexity.memory import MemoryBank
 from neural_complexity.meta.checkpoint import pack, unpack
-from neural_complexity.meta.collect import collect, draw
+from neural_complexity.meta.collect import ByNumber, collect, draw
+from neural_complexity.meta.engine import Collection, Engine, Job
 from neural_complexity.meta.hypotheses import make_up
 from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, point_gaps, take_snapshot
-from neural_complexity.task import IndexedFamily, Task, TaskFamily
+from neural_complexity.task import IndexedFamily, TaskFamily
 
 __all__ = [
     "CRITERIA",
@@ -103,20 +105,26 @@ class MetaLearner:
     One iteration lets `tasks` learners run, regularized by the current NC with a weight that grows
     linearly from 0 to 1, and then updates NC `updates` times on rows drawn from the bank.
 
+    An engine may have learners run elsewhere, `lag` iterations ahead: iteration i adds the
+    collection that learners made with the NC of the start of iteration `i - lag` (the first ones
+    with the initial NC). So the result depends on the lag, but not on the engine, nor on when
+    anything was ready.
+
     Args:
         nc: The network to train, in place.
         family: Where tasks come from.
-        recipe: How learners learn.
+        recipe: How learners learn; not needed with an engine.
         seed: The one seed of all draws.
         iterations: How often to collect.
         updates: NC updates per iteration.
         batch: Bank rows per update.
-        tasks: Tasks per collection.
+        tasks: Tasks per collection; not needed with an engine.
         lr: The peak learning rate of Adam.
         warmup: The part of training in which the learning rate rises.
         decay: Whether it falls to zero afterwards.
         ramp: The part of training in which the weight of NC rises.
-        spread_weights: Whether each learner draws its own weight below the scheduled one.
+        spread_weights: Whether each learner draws its own weight below the scheduled one; the
+            collector's business with an engine.
         capacity: Rows of the bank.
         supervision: See `nc_loss`.
         criterion: See `nc_loss`.
@@ -128,23 +136,26 @@ class MetaLearner:
         bank_folder: Where to keep the bank; in memory if `None`.
         keep: Iterations that the bank on disk can be taken back, for resuming.
         resume: The state of an earlier run from `state`, whose bank is still in `bank_folder`.
+        engine: Makes the collections, all with as many rows as the first; made here, in between the
+            updates, if `None`. It is the caller's to close.
+        lag: How many iterations ahead the engine works.
 
     Raises:
-        ValueError: If hypotheses are to be made up about real targets, or the bank to go on from is
-            not there.
+        ValueError: If hypotheses are to be made up about real targets, the bank to go on from is
+            not there or was filled with another lag, or there is neither recipe nor engine.
     """
 
     def __init__(
         self,
         nc: NeuralComplexity,
         family: TaskFamily,
-        recipe: Recipe,
+        recipe: Recipe | None = None,
         *,
         seed: int,
         iterations: int,
         updates: int,
         batch: int,
-        tasks: int,
+        tasks: int = 0,
         lr: float,
         warmup: float = 0.1,
         decay: bool = True,
@@ -160,7 +171,18 @@ class MetaLearner:
         bank_folder: Path | None = None,
         keep: int = 0,
         resume: tuple[dict[str, Tensor], dict[str, Any]] | None = None,
+        engine: Engine | None = None,
+        lag: int = 0,
     ) -> None:
+        if lag < 0:
+            raise ValueError(f"lag must not be negative, got {lag}")
+        if lag and engine is None:
+            raise ValueError(f"lag must be 0 without an engine, got {lag}")
+        if engine is None and (recipe is None or tasks < 1):
+            raise ValueError(
+                f"without an engine there must be a recipe and at least one task, got {recipe} and "
+                f"{tasks}"
+            )
         if made_up and not nc.labels:
             raise ValueError(f"made_up must be 0 for real targets, got {made_up}")
         self.nc, self.family, self.recipe, self.seed = nc, family, recipe, seed
@@ -172,26 +194,24 @@ class MetaLearner:
         trained = [p for p in nc.parameters() if p.requires_grad]
         self.adam = torch.optim.Adam(trained, lr=lr, fused=True)
         self._numbers = (
-            _Numbers(nc, family, embeddings) if isinstance(family, IndexedFamily) else None
+            ByNumber(nc, family, embeddings) if isinstance(family, IndexedFamily) else None
         )
+        self.engine, self.lag = engine, lag
+        self._versions: dict[int, dict[str, Tensor]] = {}  # of NC, that coming jobs need
         self.iteration = 0
         self.loss = math.nan  # of the last update
+        if resume is not None:
+            self._restore(*resume, bank_folder)
+        self._submitted = self.iteration  # the first job that is not yet
+        self._submit()
         if resume is None:
-            kept, example = draw(family, 1, stream(seed, "example"))
-            with torch.random.fork_rng(devices=[]):
-                h = recipe.make().eval()
-            row = take_snapshot(lambda X: h(X[0]).unsqueeze(0), example)
-            row = Snapshot(kept.X_tr, row.Y_tr, row.H_tr, kept.X_te, row.H_te)
-            rows_per_iteration = tasks * (recipe.steps + 1)
+            example, self.rows_per_iteration = self._example()
             self.bank = MemoryBank(
-                row,
-                example.Y_te,
+                *example,
                 capacity=capacity,
-                slack=keep * rows_per_iteration,
+                slack=keep * self.rows_per_iteration,
                 folder=bank_folder,
             )
-        else:
-            self._restore(*resume, bank_folder)
 
     @property
     def done(self) -> bool:
@@ -201,8 +221,11 @@ class MetaLearner:
     @property
     def weight(self) -> float:
         """The weight of NC in the coming collection."""
+        return self._weight(self.iteration)
+
+    def _weight(self, iteration: int) -> float:
         ramp = self.ramp * self.iterations
-        return min(1.0, self.iteration / ramp) if ramp else 1.0
+        return min(1.0, iteration / ramp) if ramp else 1.0
 
     def iterate(self) -> None:
         """Collects once and updates NC on what the bank holds.
@@ -210,22 +233,72 @@ class MetaLearner:
         Raises:
             FloatingPointError: If NC's loss is not finite.
         """
-        collect(
-            self.nc,
-            self.family,
-            self.recipe,
-            self.bank,
-            tasks=self.tasks,
-            weight=self.weight,
-            spread_weights=self.spread_weights,
-            seed=self.seed,
-            index=self.iteration,
-            encode=self._numbers,
-        )
+        self._submit()
+        self.bank.add(*self._collection())
         generator = stream(self.seed, "sample bank", self.iteration)
         for update in range(self.updates):
             self._update(self.iteration * self.updates + update, generator)
         self.iteration += 1
+        self._forget()
+
+    def _collection(self) -> Collection:
+        """Gives the rows that this iteration adds."""
+        if self.engine is None:
+            assert self.recipe is not None
+            return collect(
+                self.nc,
+                self.family,
+                self.recipe,
+                tasks=self.tasks,
+                weight=self.weight,
+                spread_weights=self.spread_weights,
+                seed=self.seed,
+                index=self.iteration,
+                encode=self._numbers,
+            )
+        snapshot, Y_te = self.engine.take(self.iteration)
+        if len(snapshot) != self.rows_per_iteration:
+            raise ValueError(
+                f"collection {self.iteration} must have {self.rows_per_iteration} rows like the "
+                f"first, got {len(snapshot)}"
+            )
+        return snapshot, Y_te
+
+    def _example(self) -> tuple[Collection, int]:
+        """Gives rows of the kind that the bank will hold, and how many each iteration adds."""
+        if self.engine is not None:
+            collection = self.engine.take(self.iteration)
+            return collection, len(collection[0])
+        assert self.recipe is not None
+        kept, task = draw(self.family, 1, stream(self.seed, "example"))
+        with torch.random.fork_rng(devices=[]):
+            h = self.recipe.make().eval()
+        row = take_snapshot(lambda X: h(X[0]).unsqueeze(0), task)
+        row = Snapshot(kept.X_tr, row.Y_tr, row.H_tr, kept.X_te, row.H_te)
+        return (row, task.Y_te), self.tasks * (self.recipe.steps + 1)
+
+    def _submit(self) -> None:
+        """Asks for collections up to the one that is `lag` iterations ahead."""
+        if self.engine is None:
+            return
+        for index in range(self._submitted, min(self.iteration + self.lag + 1, self.iterations)):
+            version = self._version(index)
+            if version not in self._versions:
+                self._versions[version] = {n: t.clone() for n, t in self.nc.state_dict().items()}
+                self.engine.publish(version, self.nc)
+            self.engine.submit(Job(index, version, self._weight(index)))
+            self._submitted = index + 1
+
+    def _version(self, index: int) -> int:
+        """Gives the version of NC, by the iteration it began, that a collection is made with."""
+        return max(0, index - self.lag)
+
+    def _forget(self) -> None:
+        """Drops what no coming collection needs."""
+        if self.engine is not None:
+            ahead = range(self.iteration, self._submitted)
+            self._versions = {v: self._versions[v] for v in {self._version(i) for i in ahead}}
+            self.engine.forget(index=self.iteration, version=self._version(self.iteration))
 
     def _update(self, index: int, generator: torch.Generator) -> None:
         progress = index / (self.iterations * self.updates)
@@ -258,17 +331,33 @@ class MetaLearner:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Gives all that a new process needs to go on, but for the bank's rows."""
         counters = {"iteration": self.iteration, "loss": self.loss, "bank": self.bank.state()}
-        return pack(self.nc, self.adam), counters
+        counters |= {"lag": self.lag, "rows_per_iteration": self.rows_per_iteration}
+        tensors = pack(self.nc, self.adam)
+        for version, weights in self._versions.items():
+            tensors |= {f"version.{version}.{name}": t for name, t in weights.items()}
+        return tensors, counters
 
     def _restore(
         self, tensors: dict[str, Tensor], counters: dict[str, Any], bank_folder: Path | None
     ) -> None:
         if bank_folder is None:
             raise ValueError("resuming needs the folder of the bank, got none")
+        if counters["lag"] != self.lag:
+            raise ValueError(f"lag must be {counters['lag']} as it was so far, got {self.lag}")
         self.iteration, self.loss = counters["iteration"], counters["loss"]
+        self.rows_per_iteration = counters["rows_per_iteration"]
         bank = counters["bank"]
         self.bank = MemoryBank.open(bank_folder, count=bank["count"], dropped=bank["dropped"])
+        for name, tensor in tensors.items():
+            if name.startswith("version."):
+                _, number, own = name.split(".", 2)
+                self._versions.setdefault(int(number), {})[own] = tensor
         unpack(tensors, self.nc, self.adam)
+        for version, weights in self._versions.items():
+            assert self.engine is not None
+            earlier = deepcopy(self.nc)
+            earlier.load_state_dict(weights)
+            self.engine.publish(version, earlier)
 
 
 def _mix(snapshot: Snapshot, Y_te: Tensor, share: float, generator: torch.Generator) -> Snapshot:
@@ -285,26 +374,3 @@ def embed_all(nc: NeuralComplexity, family: IndexedFamily) -> Tensor:
     """Embeds every input of a family's store, (inputs, features)."""
     every = torch.arange(family.inputs, device=nc.x_mean.device).split(4096)
     return torch.cat([nc.embed(family.look_up(part)) for part in every])
-
-
-class _Numbers:
-    """Encodes tasks that hold numbers, embedding each input once however often it occurs.
-
-    With a table of all embeddings at hand, nothing is embedded.
-    """
-
-    def __init__(
-        self, nc: NeuralComplexity, family: IndexedFamily, table: Tensor | None = None
-    ) -> None:
-        self.nc, self.family, self.table = nc, family, table
-
-    def __call__(self, task: Task | Snapshot) -> Context:
-        M = task.X_tr.shape[1]
-        numbers = torch.cat([task.X_tr, task.X_te], dim=1)  # (B, M + N)
-        if self.table is None:
-            different, place = numbers.unique(return_inverse=True)
-            E = self.nc.embed(self.family.look_up(different))[place]  # (B, M + N, features)
-        else:
-            E = self.table[numbers]
-        classes = task.H_te.shape[-1] if isinstance(task, Snapshot) and self.nc.labels else None
-        return self.nc.context(E[:, :M], task.Y_tr, E[:, M:], classes=classes)

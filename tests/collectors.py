@@ -1,0 +1,66 @@
+"""Collectors that worker processes can import, some of them unlucky."""
+
+import os
+import signal
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from neural_complexity.learners.networks import mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta.collect import TaskCollector
+from neural_complexity.meta.engine import Collection, Job
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.tasks.sinusoid import Sinusoids
+
+family = Sinusoids(train_points=5, test_points=7)
+recipe = Recipe(make=partial(mlp, 1, (8, 8), 1), steps=3, lr=0.05)
+TASKS = 8
+
+
+def plain() -> TaskCollector:
+    return TaskCollector(family=family, recipe=recipe, tasks=TASKS, seed=0)
+
+
+@dataclass(frozen=True)
+class Unlucky:
+    """Dies the first time it is asked for some of the collections; fails at others."""
+
+    marks: Path  # a file per death
+    dies_writing: tuple[int, ...] = ()  # in the middle
+    always_dies: tuple[int, ...] = ()
+    fails: tuple[int, ...] = ()
+    hangs: tuple[int, ...] = ()
+
+    def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
+        with (self.marks / f"asked-{job.index}").open("a") as file:
+            file.write(f"{job.version} {torch.get_num_threads()} {os.getpid()}\n")
+        if job.index in self.dies_writing and first(self.marks / f"died-{job.index}"):
+            os.fsync = _die  # called when the content is in a file that has no name yet
+        if job.index in self.always_dies:
+            os._exit(7)
+        if job.index in self.fails:
+            raise ValueError("I cannot")
+        if job.index in self.hangs:
+            signal.pause()
+        return plain()(nc, job)
+
+
+def _die(fd: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def first(mark: Path) -> bool:
+    """Tells whether this is the first time that anyone asks, in any process."""
+    is_first = not mark.exists()
+    mark.touch()
+    return is_first
+
+
+def moody(marks: Path, **options: tuple[int, ...]) -> Unlucky:
+    """Cannot make its collector at once."""
+    if first(marks / "moody"):
+        raise ValueError("there are no images here")
+    return Unlucky(marks, **options)
