@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -11,12 +12,15 @@ from torch.optim import SGD
 
 from neural_complexity.experiments.basics import Basics, check_least
 from neural_complexity.experiments.few_shot import LabelTraining
-from neural_complexity.experiments.training import Head
+from neural_complexity.experiments.progress import Tell
+from neural_complexity.experiments.training import Head, tell_moments, train_nc
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy, zero_one
+from neural_complexity.meta.engine import Here, Processes
+from neural_complexity.meta.session import Moment
 from neural_complexity.meta.splitting import SplitCollector
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.heads import PosteriorHead
@@ -33,6 +37,7 @@ from neural_complexity.regularizers.nc import nc_penalty_by_number
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
+from neural_complexity.tasks.augment import moved
 from neural_complexity.tasks.single import DATASETS, SingleDataset, load
 from neural_complexity.tasks.splits import Minibatches, Splits
 
@@ -46,10 +51,13 @@ __all__ = [
     "large_posterior",
     "learn",
     "make_collector",
+    "make_recipe",
     "make_world",
     "outputs",
+    "train_large",
 ]
 
+UNITS = 2048  # images that NC takes its units from
 PART = 2000  # points that all learners predict at a time: bounds memory
 
 
@@ -218,9 +226,10 @@ class World:
     test: Tensor  # numbers of the test images
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image."""
-        return tuple(self.dataset.images.pixels.shape[1:])
+        _, channels, height, width = self.dataset.images.pixels.shape
+        return channels, height, width
 
     def task(self, train: Tensor, test: Tensor, copies: int) -> Task:
         """Gives B equal tasks of numbered images, (B, m) and (B, n)."""
@@ -306,7 +315,64 @@ def make_collector(config: LargeConfig, head: Head) -> SplitCollector:
         floor=config.floor,
         spread_weights=training.spread_weights,
         frozen=head == "direct" and config.share_images,
+        device=config.device,
     )
+
+
+def train_large(
+    config: LargeConfig,
+    head: Head,
+    world: World,
+    *,
+    validate: Callable[[NeuralComplexity], float],
+    images_from: NeuralComplexity | None = None,
+    folder: Path | None = None,
+    tell: Tell | None = None,
+) -> tuple[NeuralComplexity, list[Moment]]:
+    """Meta-trains an NC on splits while other processes run the learners.
+
+    Args:
+        config: The settings.
+        head: Which head.
+        world: The dataset.
+        validate: Scores NC on held-out learners.
+        images_from: A trained NC whose image encoder is taken over; none if `None`.
+        folder: Where the experiment keeps unfinished work; this one's is below, under its name.
+        tell: Told about the progress.
+
+    Returns:
+        NC and its scores on the way.
+    """
+    training: SplitTraining = getattr(config, head)
+    own = None if folder is None else folder / head
+    collector = partial(make_collector, config, head)
+    moves = training.shift or training.flip
+    engine = (
+        Processes(
+            collector,
+            workers=config.workers,
+            folder=None if own is None else own / "collections",
+        )
+        if config.workers
+        else Here(collector())
+    )
+    with engine:
+        return train_nc(
+            training,
+            head,
+            make_splits(config, training, world),
+            make_recipe(config, world),
+            seed=config.seed,
+            device=config.device,
+            validate=validate,
+            images_from=images_from,
+            augment=partial(moved, pixels=training.shift, flip=training.flip) if moves else None,
+            engine=engine,
+            lag=training.lag,
+            units=max(1, UNITS // training.M),
+            folder=own,
+            watch=tell_moments(tell, head),
+        )
 
 
 @dataclass(frozen=True)
@@ -320,9 +386,16 @@ class Judge:
     seed: int
 
     @classmethod
-    def of(cls, nc: NeuralComplexity, head: Head, config: LargeConfig, world: World) -> "Judge":
-        """Lets NC look at all images once."""
-        numbers = torch.cat([world.train, world.test])
+    def of(
+        cls,
+        nc: NeuralComplexity,
+        head: Head,
+        config: LargeConfig,
+        world: World,
+        numbers: Tensor | None = None,
+    ) -> "Judge":
+        """Lets NC look at images once, at all of them or at those that it will be asked about."""
+        numbers = torch.cat([world.train, world.test]) if numbers is None else numbers
         embeddings = embed(nc, world.dataset.look_up, numbers)
         return cls(nc, getattr(config, head), embeddings, config.shown, config.seed)
 
@@ -361,6 +434,7 @@ def learn(
     judges: dict[str, Judge] | None = None,
     visits: Sequence[int] = (),
     held: Task | None = None,
+    keep: bool = False,
 ) -> dict[str, Tensor]:
     """Trains learners of large tasks by minibatches and looks at them on their way.
 
@@ -375,10 +449,12 @@ def learn(
         judges: NCs that predict the gap.
         visits: After how many updates to look; only at the end if empty.
         held: Further test points on which the error is measured.
+        keep: Whether to keep the predictions on the judged points.
 
     Returns:
         `loss_tr`, `loss_te`, `error`, `gap`, `error on held` and `predicted/NAME`, each
-        (looks, B), and the numbers of updates at the looks, `step`.
+        (looks, B), the numbers of updates at the looks, `step`, and, if kept, `H_tr` and `H_te`,
+        (looks, B, points, C).
     """
     seen: dict[str, list[Tensor]] = {}
     knowns = {name: judge.known(judged) for name, judge in (judges or {}).items()}
@@ -400,6 +476,8 @@ def learn(
         }
         if held is not None:
             found["error on held"] = zero_one(outputs(h, held.X_te), held.Y_te).mean(dim=1)
+        if keep:
+            found |= {"H_tr": snapshot.H_tr, "H_te": snapshot.H_te}
         for name, judge in (judges or {}).items():
             found[f"predicted/{name}"] = judge.gaps(knowns[name], snapshot)
         for name, values in found.items():

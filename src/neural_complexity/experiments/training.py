@@ -12,10 +12,11 @@ from torch import Tensor
 
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta.engine import Engine
 from neural_complexity.meta.evaluate import Trajectory, follow, predict_gaps
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment, Resume, Stop, Watch, meta_train
-from neural_complexity.meta.train import MetaLearner, Supervision, embed_all
+from neural_complexity.meta.train import Augment, MetaLearner, Supervision, embed_all
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import IndexedFamily, TaskFamily
@@ -177,6 +178,10 @@ def train_nc(
     start: NeuralComplexity | None = None,
     images_from: NeuralComplexity | None = None,
     embeddings: Tensor | None = None,
+    augment: Augment | None = None,
+    engine: Engine | None = None,
+    lag: int = 0,
+    units: int | None = None,
     folder: Path | None = None,
     watch: Watch | None = None,
     stop: Stop | None = None,
@@ -196,6 +201,10 @@ def train_nc(
         images_from: A trained NC whose image encoder is taken over and stays as it is, so that each
             image is embedded once; trained with the rest if `None`.
         embeddings: What it makes of all images, from `embed_all`; made here if `None`.
+        augment: Changes images at random while NC learns from them.
+        engine: Makes the collections; see `MetaLearner`.
+        lag: How many collections it is ahead.
+        units: The number of tasks that NC takes its units from.
         folder: Where checkpoint and bank are while it runs; in memory if `None`.
         watch: Told after each iteration.
         stop: Asked after each score whether to end early; see `meta_train`.
@@ -208,7 +217,8 @@ def train_nc(
     """
     # Images have many pixels each: fewer tasks tell their units just as well.
     by_number = isinstance(family, IndexedFamily)
-    example = family.sample(128 if by_number else 4096, stream(seed, "units"))
+    units = units or (128 if by_number else 4096)
+    example = family.sample(units, stream(seed, "units"))
     with seeded(seed, "weights", head):
         nc = NeuralComplexity.for_tasks(
             example, loss=recipe.loss.name, **training.architecture(head)
@@ -238,6 +248,9 @@ def train_nc(
             keep=0 if bank is None else save_every,  # a bank in memory cannot be taken back
             resume=resume,
             embeddings=embeddings,
+            augment=augment,
+            engine=engine,
+            lag=lag,
             **training.learning(),
         )
 

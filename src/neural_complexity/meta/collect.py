@@ -129,15 +129,23 @@ class ByNumber:
     ) -> None:
         self.nc, self.family, self.table = nc, family, table
 
-    def __call__(self, task: Task | Snapshot) -> Context:
-        """Does `nc.encode` on tasks as the bank keeps them."""
+    def __call__(
+        self, task: Task | Snapshot, augment: Callable[[Tensor], Tensor] | None = None
+    ) -> Context:
+        """Does `nc.encode` on tasks as the bank keeps them.
+
+        Args:
+            task: The tasks.
+            augment: Changes inputs, (P, ...), before they are embedded.
+        """
         M = task.X_tr.shape[1]
         numbers = torch.cat([task.X_tr, task.X_te], dim=1)  # (B, M + N)
         if self.table is None:
             different, place = numbers.unique(return_inverse=True)
-            E = self.nc.embed(self.family.look_up(different))[place]  # (B, M + N, features)
+            inputs = self.family.look_up(different)
+            E = self.nc.embed(inputs if augment is None else augment(inputs))[place]
         else:
-            E = self.table[numbers]
+            E = self.table[numbers]  # (B, M + N, features)
         classes = task.H_te.shape[-1] if isinstance(task, Snapshot) and self.nc.labels else None
         return self.nc.context(E[:, :M], task.Y_tr, E[:, M:], classes=classes)
 

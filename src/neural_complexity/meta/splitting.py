@@ -8,6 +8,7 @@ from torch import Tensor
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta.engine import Collection, Job
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.heads import PosteriorHead
 from neural_complexity.model.large import Embeddings, believe, by_embeddings, embed, show
@@ -49,6 +50,7 @@ class SplitCollector:
         shown: How many training points the posterior head sees when it says what it believes.
         floor: See `nc_penalty`.
         spread_weights: Whether each learner draws its own weight of NC below the scheduled one.
+        device: Where NC and learners live.
         frozen: Whether NC's image encoder is not trained, so that inputs are embedded only once.
     """
 
@@ -65,6 +67,7 @@ class SplitCollector:
     floor: float | None = -0.1
     spread_weights: bool = True
     frozen: bool = False
+    device: str = "cpu"
     _embeddings: list[Embeddings] = field(default_factory=list, init=False)  # if frozen
 
     def __post_init__(self) -> None:
@@ -77,20 +80,10 @@ class SplitCollector:
                 f"{self.splits.train}, the training points of a split, got {self.smallest}"
             )
 
-    def __call__(
-        self, nc: NeuralComplexity, *, index: int, weight: float
-    ) -> tuple[Snapshot, Tensor]:
-        """Collects once.
-
-        Args:
-            nc: Regularizes the learners.
-            index: Which collection of the run this is.
-            weight: The weight of NC; at 0 the learners are plain.
-
-        Returns:
-            Rows for the bank, as numbers, and their test labels.
-        """
-        splits, device = self.splits, nc.x_mean.device
+    def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
+        """Makes one collection: rows for the bank, as numbers, and their test labels."""
+        nc, index, weight = nc.to(self.device), job.index, job.weight
+        splits, device = self.splits, self.device
         low, high = self.smallest, splits.train
         share = torch.rand((), generator=stream(self.seed, "collect sizes", index)).item()
         m = round(low * (high / low) ** share)

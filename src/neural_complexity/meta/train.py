@@ -24,6 +24,7 @@ from neural_complexity.task import IndexedFamily, TaskFamily
 
 __all__ = [
     "CRITERIA",
+    "Augment",
     "Criterion",
     "MetaLearner",
     "Supervision",
@@ -34,6 +35,7 @@ __all__ = [
 
 Supervision = Literal["point", "set"]
 Criterion = Literal["huber", "squared"]
+Augment = Callable[[Tensor, torch.Generator], Tensor]
 # Half of the squared error, as the Huber loss is for small errors.
 CRITERIA: dict[Criterion, Callable[[Tensor, Tensor], Tensor]] = {
     "huber": huber_loss,
@@ -133,6 +135,8 @@ class MetaLearner:
             only).
         run: Rows of the bank that are drawn together; see `MemoryBank.sample`.
         embeddings: What `embed_all` gives, if NC's image encoder is not trained.
+        augment: Changes inputs at random, (P, ...), before NC learns from them; for families that
+            tell inputs by number.
         bank_folder: Where to keep the bank; in memory if `None`.
         keep: Iterations that the bank on disk can be taken back, for resuming.
         resume: The state of an earlier run from `state`, whose bank is still in `bank_folder`.
@@ -168,6 +172,7 @@ class MetaLearner:
         made_up: float = 0.0,
         run: int = 1,
         embeddings: Tensor | None = None,
+        augment: Augment | None = None,
         bank_folder: Path | None = None,
         keep: int = 0,
         resume: tuple[dict[str, Tensor], dict[str, Any]] | None = None,
@@ -196,7 +201,7 @@ class MetaLearner:
         self._numbers = (
             ByNumber(nc, family, embeddings) if isinstance(family, IndexedFamily) else None
         )
-        self.engine, self.lag = engine, lag
+        self.augment, self.engine, self.lag = augment, engine, lag
         self._versions: dict[int, dict[str, Tensor]] = {}  # of NC, that coming jobs need
         self.iteration = 0
         self.loss = math.nan  # of the last update
@@ -316,7 +321,7 @@ class MetaLearner:
             supervision=self.supervision,
             criterion=self.criterion,
             belief_weight=self.belief_weight,
-            context=None if self._numbers is None else self._numbers(snapshot),
+            context=self._context(snapshot, index),
         )
         self.adam.zero_grad()
         loss.backward()
@@ -327,6 +332,15 @@ class MetaLearner:
                 f"NC's loss must be finite, got {self.loss} at update {index}; a smaller lr may "
                 f"help"
             )
+
+    def _context(self, snapshot: Snapshot, index: int) -> Context | None:
+        if self._numbers is None:
+            return None
+        if self.augment is None:
+            return self._numbers(snapshot)
+        generator = stream(self.seed, "augment", index)
+        augment = self.augment
+        return self._numbers(snapshot, lambda inputs: augment(inputs, generator))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Gives all that a new process needs to go on, but for the bank's rows."""

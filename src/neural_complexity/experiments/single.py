@@ -1,0 +1,626 @@
+"""Section 4.4, "Single Image Classification Tasks": one dataset, NC against other regularizers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+from neural_complexity.experiments.large import (
+    Judge,
+    LargeConfig,
+    World,
+    by_size,
+    large_direct,
+    large_posterior,
+    learn,
+    make_recipe,
+    make_world,
+    train_large,
+)
+from neural_complexity.experiments.networks import HEADS
+from neural_complexity.experiments.outcome import Outcome
+from neural_complexity.experiments.pieces import Pieces
+from neural_complexity.experiments.progress import Tell
+from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.experiments.training import Head
+from neural_complexity.learners.mixup import mixup
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import Categorical, SmoothedCrossEntropy, cross_entropy, zero_one
+from neural_complexity.meta.classifier import Classifier, train_classifier
+from neural_complexity.meta.scores import (
+    Estimate,
+    correlation,
+    estimate,
+    estimate_over_seeds,
+    mean_absolute_error,
+    r_squared,
+)
+from neural_complexity.meta.session import Moment
+from neural_complexity.meta.splitting import log_steps
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.encoders import ImageEncoder
+from neural_complexity.model.large import Beliefs
+from neural_complexity.regularizers.nc import nc_penalty_by_number
+from neural_complexity.seeding import seeded, stream
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.tasks.augment import moved
+
+__all__ = [
+    "BELIEFS",
+    "CNN",
+    "DISTILLED",
+    "EARLY",
+    "NAME",
+    "NO_LEARNER",
+    "PAPER",
+    "PLAIN",
+    "PRESETS",
+    "Config",
+    "cifar",
+    "cpu",
+    "paper",
+    "paper_resnet",
+    "run",
+    "smoke",
+]
+
+NAME = "single"
+PLAIN, EARLY = "cross-entropy", "early stopping"
+DISTILLED = "distilled from the CNN, transductive"
+BELIEFS, CNN = "NC posterior, its beliefs", "the same CNN, trained directly"
+NO_LEARNER = "no learner"
+# Table 5: accuracies of 5 runs.
+PAPER = {
+    "mnist": (98.31, 98.36, 98.57, 97.80, 99.03),
+    "fashion-mnist": (88.21, 88.46, 89.15, 89.50, 89.74),
+    "kmnist": (91.12, 91.31, 91.40, 91.10, 96.30),
+    "svhn": (93.23, 94.06, 94.70, 94.88, 93.83),
+    "cifar-10": (79.76, 79.84, 80.45, 80.92, 81.15),
+}
+PAPER_METHODS = (PLAIN, "L2", "label smoothing", "mixup", "NC direct, transductive")
+SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LargeConfig):
+    """NC against other regularizers, each of which is tuned on held-out images."""
+
+    l2: tuple[float, ...] = (0.0001, 0.001, 0.003)
+    """Strengths of weight decay to choose from."""
+    smoothing: tuple[float, ...] = (0.05, 0.1, 0.2)
+    """Strengths of label smoothing to choose from."""
+    mixup: tuple[float, ...] = (0.1, 0.2, 0.5)
+    """Strengths of mixup to choose from."""
+    dropout: tuple[float, ...] = (0.2, 0.35, 0.5)
+    """Strengths of dropout to choose from."""
+    sam: tuple[float, ...] = (0.05, 0.1, 0.2)
+    """Radii of sharpness-aware minimization to choose from."""
+    sizes: tuple[int, ...] = (1000, 4000, 16_000, 40_000)
+    """Training points of the held-out splits that NC is scored on."""
+    split_steps: int = 1000
+    """Updates of the learners of those."""
+    cnn_updates: int = 20_000
+    """Updates of the CNN that is trained directly."""
+    cnn_batch: int = 256
+    """Images of each of these."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in OPPONENTS.values():
+            if not all(strength > 0 for strength in getattr(self, name)) or not getattr(self, name):
+                raise ValueError(f"{name} must be positive strengths, got {getattr(self, name)}")
+        if not self.sizes or min(self.sizes) < 1:
+            raise ValueError(f"sizes must be positive numbers, got {self.sizes}")
+
+
+OPPONENTS = {
+    "L2": "l2",
+    "label smoothing": "smoothing",
+    "mixup": "mixup",
+    "dropout": "dropout",
+    "SAM": "sam",
+}
+
+
+def paper() -> Config:
+    """The paper's wiring and sizes for MLP learners, for a GPU; `--dataset` says which."""
+    return Config(dataset="mnist", steps=100_000)
+
+
+def paper_resnet() -> Config:
+    """The same for ResNet-18 on CIFAR-10 and SVHN."""
+    deep = {"width": 400, "heads": 8, "self_layers": 3, "batch": 4, "channels": 64}
+    return Config(
+        dataset="cifar-10",
+        learner="ResNet",
+        learner_width=64,
+        lr=0.0001,
+        steps=100_000,
+        posterior=large_posterior(**deep, iterations=5000, updates=20),
+        direct=large_direct(**deep, iterations=5000, updates=20),
+    )
+
+
+def cpu() -> Config:
+    """An MLP of 500 units on MNIST or one of its kin, on two cores."""
+    return Config(
+        dataset="mnist",
+        steps=6000,
+        momentum=0.9,
+        judged=5000,
+        posterior=large_posterior(iterations=80, updates=40),
+        direct=large_direct(iterations=60, updates=20),
+        share_images=True,
+        cnn_updates=3200,
+    )
+
+
+def cifar() -> Config:
+    """A narrow, shallow residual network on a part of CIFAR-10 or SVHN, on two cores."""
+    return Config(
+        dataset="cifar-10",
+        train_images=10_000,
+        test_images=2000,
+        held=1000,
+        split_train=7000,
+        split_test=2000,
+        learner="ResNet",
+        learner_width=8,
+        learner_blocks=(1, 1, 1),
+        steps=600,
+        lr=0.05,
+        momentum=0.9,
+        batch=64,
+        unlabelled_batch=64,
+        looks=5,
+        judged=1000,
+        eval_tasks=6,
+        sizes=(500, 2000, 7000),
+        split_steps=200,
+        posterior=large_posterior(
+            iterations=40, updates=40, tasks=1, learner_steps=60, smallest=500, flip=True
+        ),
+        direct=large_direct(iterations=30, updates=20, tasks=1, learner_steps=60, smallest=500),
+        share_images=True,
+        cnn_updates=1600,
+        l2=(0.0005, 0.005),
+        smoothing=(0.1, 0.2),
+        mixup=(0.2, 0.5),
+        dropout=(0.1, 0.3),
+        sam=(0.05, 0.2),
+    )
+
+
+def smoke() -> Config:
+    """Seconds, on scikit-learn's digits; what CI runs."""
+    tiny = {"width": 16, "heads": 2, "channels": 8, "M": 16, "N": 16, "iterations": 3}
+    tiny |= {"updates": 4, "tasks": 2, "learner_steps": 8, "looks": 4, "smallest": 100}
+    return Config(
+        held=200,
+        split_train=900,
+        split_test=300,
+        eval_tasks=6,
+        runs=2,
+        learner_width=16,
+        steps=20,
+        lr=0.05,
+        momentum=0.9,
+        batch=32,
+        unlabelled_batch=32,
+        shown=64,
+        looks=3,
+        judged=200,
+        posterior=large_posterior(**tiny, unlabelled=64, shift=1),
+        direct=large_direct(**tiny, unlabelled=64),
+        share_images=True,
+        workers=0,
+        l2=(0.001, 0.01),
+        smoothing=(0.1,),
+        mixup=(0.2,),
+        dropout=(0.2,),
+        sam=(0.05,),
+        sizes=(100, 400, 900),
+        split_steps=10,
+        cnn_updates=10,
+        cnn_batch=32,
+    )
+
+
+PRESETS: dict[str, Callable[[], Config]] = {
+    "smoke": smoke,
+    "cpu": cpu,
+    "cifar": cifar,
+    "paper": paper,
+    "paper-resnet": paper_resnet,
+}
+
+
+def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
+    """Trains both NCs on splits, tunes the opponents, and compares all on the test images.
+
+    Args:
+        config: The settings.
+        folder: Where unfinished work is kept, so that the same call goes on after an interruption.
+        tell: Told about the progress.
+    """
+    world = make_world(config)
+    recipe = make_recipe(config, world)
+    pieces = Pieces(_count(config), config, folder, tell)
+    plain = {
+        size: pieces.do(f"splits of {size}, plain", partial(_split, config, world, recipe, size))
+        for size in config.sizes
+    }
+    networks: dict[str, NeuralComplexity] = {}
+    history: dict[str, list[Moment]] = {}
+    for head in HEADS:
+        networks[head], history[head] = train_large(
+            config,
+            head,
+            world,
+            validate=partial(_validate, config, head, world, plain),
+            images_from=networks.get("posterior") if config.share_images else None,
+            folder=folder,
+            tell=tell,
+        )
+    judges: dict[str, Judge] = {h: Judge.of(networks[h], h, config, world) for h in HEADS}
+    regularized = {
+        size: pieces.do(
+            f"splits of {size}, with NC",
+            partial(_split, config, world, recipe, size, judges["posterior"]),
+        )
+        for size in config.sizes
+    }
+    logits = pieces.do(CNN, partial(_train_cnn, config, world, tell))
+    tried = {
+        (method, strength): pieces.do(
+            f"{method} {strength:g}, tuning", partial(_tune, config, world, method, strength)
+        )["error"][-1].mean()
+        for method, name in OPPONENTS.items()
+        for strength in getattr(config, name)
+    }
+    chosen = {
+        method: min((tried[method, s].item(), s) for s in getattr(config, name))[1]
+        for method, name in OPPONENTS.items()
+    }
+    results = {}
+    for method in methods():
+        parts = [
+            pieces.do(
+                method if len(_chunks(config)) == 1 else f"{method}, run {seed}",
+                partial(_learn, config, world, judges, chosen, logits, method, seed, runs),
+            )
+            for seed, runs in _chunks(config)
+        ]
+        results[method] = {
+            name: torch.cat([p[name] for p in parts], dim=1) if name != "step" else parts[0][name]
+            for name in parts[0]
+        }
+    rows = _accuracy_rows(config, world, judges, results, logits["test"])
+    rows += _tuning_rows(config, tried, chosen)
+    for setting, found in (("plain", plain), ("with NC posterior", regularized)):
+        rows += _split_rows(config, world, judges, found, setting)
+    rows += _test_rows(config, results)
+    tensors = {f"{m}/{k}": t for m, result in results.items() for k, t in result.items()}
+    for setting, found in (("plain", plain), ("with NC", regularized)):
+        for size, result in found.items():
+            kept = {k: t for k, t in result.items() if not k.startswith("H_")}
+            predicted = _predictions(config, world, judges, size, result)
+            tensors |= {f"splits/{size}/{setting}/{k}": t for k, t in (kept | predicted).items()}
+    facts = {
+        "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
+        "strengths": chosen,
+        "images": {name: len(getattr(world, name)) for name in ("train", "held", "pool", "test")},
+    }
+    return Outcome(rows, tensors, networks, history, facts)
+
+
+def methods() -> list[str]:
+    """Gives what learners are trained with, in the order of the table."""
+    by_nc = [f"NC {head}, {mode}" for head in HEADS for mode in ("transductive", "inductive")]
+    return [PLAIN, *OPPONENTS, EARLY, *by_nc, DISTILLED]
+
+
+def _chunks(config: Config) -> list[tuple[int, int]]:
+    """Gives the seed of learners that are trained together, and how many they are.
+
+    Convolutions of several learners are faster one by one, products of matrices at once.
+    """
+    if config.learner == "MLP":
+        return [(0, config.runs)]
+    return [(run, 1) for run in range(config.runs)]
+
+
+def _count(config: Config) -> int:
+    """Counts the pieces of a run."""
+    tuned = sum(len(getattr(config, name)) for name in OPPONENTS.values())
+    return 2 * len(config.sizes) + 1 + tuned + len(methods()) * len(_chunks(config))
+
+
+def _variant(config: Config, world: World, method: str, strength: float) -> Recipe:
+    """Gives the recipe of an opponent at a strength."""
+    recipe = make_recipe(config, world)
+    match method:
+        case "L2":
+            sgd = partial(SGD, momentum=config.momentum, weight_decay=strength, foreach=True)
+            return replace(recipe, optimizer=sgd)
+        case "label smoothing":
+            return replace(recipe, loss=SmoothedCrossEntropy(strength))
+        case "mixup":
+            return replace(recipe, objective=mixup(cross_entropy, strength))
+        case "dropout":
+            return make_recipe(config, world, dropout=strength)
+        case "SAM":
+            return replace(recipe, sharpness=strength)
+    raise ValueError(f"method must be one of {', '.join(OPPONENTS)}, got {method}")
+
+
+def _split(
+    config: Config, world: World, recipe: Recipe, size: int, judge: Judge | None = None
+) -> dict[str, Tensor]:
+    """Trains learners on held-out splits of one size, and keeps their predictions."""
+    task, judged = by_size(config, world, [size])[size]
+    penalty = None
+    if judge is not None:
+        penalty = judge.penalty(task, weight=config.weight, floor=config.floor)
+    return learn(
+        replace(recipe, steps=config.split_steps),
+        config,
+        task,
+        judged,
+        seed=stream(config.seed, "splits", size).initial_seed(),
+        regularizer=penalty,
+        visits=log_steps(config.split_steps, 5),
+        keep=True,
+    )
+
+
+def _predictions(
+    config: Config,
+    world: World,
+    judges: dict[str, Judge],
+    size: int,
+    result: dict[str, Tensor],
+) -> dict[str, Tensor]:
+    """Lets NCs predict the gaps of learners on held-out splits, (looks, B) each."""
+    _, judged = by_size(config, world, [size])[size]
+    found = {}
+    for head, judge in judges.items():
+        known = judge.known(judged)
+        columns = (result["H_tr"], result["H_te"])
+        found[f"predicted/{head}"] = torch.stack(
+            [
+                judge.gaps(known, Snapshot(judged.X_tr, judged.Y_tr, H_tr, judged.X_te, H_te))
+                for H_tr, H_te in zip(*(c.to(config.device) for c in columns), strict=True)
+            ]
+        ).cpu()
+    return found
+
+
+def _validate(
+    config: Config,
+    head: Head,
+    world: World,
+    plain: dict[int, dict[str, Tensor]],
+    nc: NeuralComplexity,
+) -> float:
+    """Scores NC on its way by R2 on the endpoints of plain learners of held-out splits."""
+    tasks = [by_size(config, world, [size])[size][1] for size in plain]
+    numbers = torch.cat([world.held, *(task.X_tr.flatten() for task in tasks)])
+    judge: dict[str, Judge] = {head: Judge.of(nc, head, config, world, numbers)}
+    predicted, true = [], []
+    for size, result in plain.items():
+        last = {name: t[-1:] for name, t in result.items()}
+        predicted.append(_predictions(config, world, judge, size, last)[f"predicted/{head}"][0])
+        true.append(last["gap"][0])
+    return r_squared(torch.cat(predicted), torch.cat(true)).item()
+
+
+def _train_cnn(config: Config, world: World, tell: Tell | None) -> dict[str, Tensor]:
+    """Trains NC's image encoder as a classifier; gives its logits of the test images."""
+    training, images = config.posterior, world.dataset.images
+    with seeded(config.seed, "classifier"):
+        encoder = ImageEncoder(
+            world.shape, channels=training.channels, layers=training.image_layers
+        )
+        model = Classifier(encoder, images.classes, width=training.width).to(config.device)
+    start = perf_counter()
+
+    def watch(done: int, loss: float) -> None:
+        if tell is not None:
+            tell(CNN, done, config.cnn_updates, perf_counter() - start, {"loss": loss})
+
+    train_classifier(
+        model,
+        world.dataset.look_up,
+        world.train,
+        images.labels.to(config.device)[world.train],
+        updates=config.cnn_updates,
+        batch=config.cnn_batch,
+        lr=training.lr,
+        warmup=training.warmup,
+        augment=partial(moved, pixels=training.shift, flip=training.flip),
+        seed=config.seed,
+        watch=watch,
+    )
+    return {"test": model.classify(world.dataset.look_up, world.test)}
+
+
+def _tune(config: Config, world: World, method: str, strength: float) -> dict[str, Tensor]:
+    """Trains one learner without the held-out images, and judges it on them."""
+    task = world.task(world.pool, world.held, 1)
+    judged = world.task(world.pool[: config.judged], world.held, 1)
+    seed = stream(config.seed, "tuning").initial_seed()
+    return learn(_variant(config, world, method, strength), config, task, judged, seed=seed)
+
+
+def _learn(
+    config: Config,
+    world: World,
+    judges: dict[str, Judge],
+    chosen: dict[str, float],
+    logits: dict[str, Tensor],
+    method: str,
+    seed: int,
+    runs: int,
+) -> dict[str, Tensor]:
+    """Trains learners with one method, and looks at them on the test images."""
+    recipe = make_recipe(config, world)
+    task = world.task(world.train, world.test, runs)
+    judged = world.task(world.train[: config.judged], world.test, runs)
+    regularizer, held = None, None
+    if method in OPPONENTS:
+        recipe = _variant(config, world, method, chosen[method])
+    elif method == EARLY:
+        task = held = world.task(world.pool, world.held, runs)
+    elif method == DISTILLED:
+        order = world.test.argsort()
+        known = Beliefs(
+            world.test[order].expand(runs, -1).contiguous(),
+            logits["test"].to(config.device)[order].expand(runs, -1, -1),
+        )
+        regularizer = nc_penalty_by_number(
+            judges["posterior"].nc, known, weight=config.weight, floor=config.floor
+        )
+    elif method != PLAIN:
+        head = "posterior" if "posterior" in method else "direct"
+        if "inductive" in method:
+            task = world.task(world.pool, world.held, runs)
+        regularizer = judges[head].penalty(task, weight=config.weight, floor=config.floor)
+    visits = (
+        range(0, config.steps + 1, max(1, config.steps // 20))
+        if method == EARLY
+        else log_steps(config.steps, config.looks)
+    )
+    return learn(
+        recipe,
+        config,
+        task,
+        judged,
+        seed=stream(config.seed, "runs", seed).initial_seed(),
+        regularizer=regularizer,
+        judges=judges,
+        visits=visits,
+        held=held,
+    )
+
+
+def _row(
+    config: Config,
+    method: str,
+    setting: str,
+    metric: str,
+    score: Estimate,
+    paper: float | None = None,
+) -> Row:
+    return score_row(NAME, config.seed, method, setting, metric, score, paper)
+
+
+def _accuracy_rows(
+    config: Config,
+    world: World,
+    judges: dict[str, Judge],
+    results: dict[str, dict[str, Tensor]],
+    cnn: Tensor,
+) -> list[Row]:
+    """How good learners are at their end under each method, and what classifies without one."""
+    rows = []
+    published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
+    setting = f"{config.dataset}, {config.learner} learner"
+    for method, result in results.items():
+        add = partial(_row, config, method, setting)
+        last = torch.full((result["error"].shape[1],), -1)
+        if method == EARLY:
+            last = result["error on held"].argmin(dim=0)
+        own = {
+            name: result[name].gather(0, (last % len(result[name]))[None])[0]
+            for name in ("error", "loss_te", "loss_tr")
+        }
+        accuracy = estimate_over_seeds(100 * (1 - own["error"]))
+        rows.append(add("accuracy", accuracy, published.get(method)))
+        rows.append(add("test loss", estimate_over_seeds(own["loss_te"])))
+        rows.append(add("train loss", estimate_over_seeds(own["loss_tr"])))
+    task = world.task(world.train, world.test, 1)
+    context = judges["posterior"].known(task)(task)
+    assert isinstance(context.known, Categorical)
+    for method, logits in ((BELIEFS, context.known.logits[0]), (CNN, cnn)):
+        H, Y = logits[None].to(config.device), task.Y_te
+        add = partial(_row, config, method, f"{config.dataset}, {NO_LEARNER}")
+        rows.append(add("accuracy", _single(100 * (1 - zero_one(H, Y).mean()))))
+        rows.append(add("test loss", _single(cross_entropy(H, Y).mean())))
+        rows.append(add("predicted accuracy", _single(100 * H.softmax(-1).amax(-1).mean())))
+    return rows
+
+
+def _single(value: Tensor) -> Estimate:
+    """One network, so there is no interval."""
+    return Estimate(value.item(), None, 1)
+
+
+def _tuning_rows(
+    config: Config, tried: dict[tuple[str, float], Tensor], chosen: dict[str, float]
+) -> list[Row]:
+    """How good each strength was on the held-out images."""
+    return [
+        _row(
+            config,
+            method,
+            f"strength {strength:g}" + (", chosen" if chosen[method] == strength else ""),
+            "accuracy on held-out training images",
+            _single(100 * (1 - error)),
+        )
+        for (method, strength), error in tried.items()
+    ]
+
+
+def _split_rows(
+    config: Config,
+    world: World,
+    judges: dict[str, Judge],
+    found: dict[int, dict[str, Tensor]],
+    learners: str,
+) -> list[Row]:
+    """How well NC foretells the gap on splits whose validation images it was not trained on."""
+    predicted = {
+        size: _predictions(config, world, judges, size, result) for size, result in found.items()
+    }
+    rows = []
+    for head in judges:
+        for setting, steps in (("endpoints", slice(-1, None)), ("all the way", slice(None))):
+            own, true = (
+                torch.cat([column[size][name][steps].flatten() for size in found])
+                for column, name in ((predicted, f"predicted/{head}"), (found, "gap"))
+            )
+            rows += _score_rows(
+                config, head, f"held-out splits, {learners}, {setting}", own, true, setting
+            )
+    return rows
+
+
+def _test_rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row]:
+    """How well NC foretells the gap on the test images, over all methods and looks."""
+    rows = []
+    for head in HEADS:
+        for setting, steps in (("endpoints", slice(-1, None)), ("all the way", slice(1, None))):
+            own, true = (
+                torch.cat([result[name][steps].flatten() for result in results.values()])
+                for name in (f"predicted/{head}", "gap")
+            )
+            rows += _score_rows(config, head, f"test images, {setting}", own, true, setting)
+    return rows
+
+
+def _score_rows(
+    config: Config, head: str, where: str, predicted: Tensor, true: Tensor, setting: str
+) -> list[Row]:
+    rows = []
+    for metric, score in SCORES.items():
+        value = estimate(score, predicted, true)
+        if setting != "endpoints":  # a learner's looks are not independent: no interval
+            value = Estimate(value.value, None, value.n)
+        rows.append(_row(config, f"NC {head}", where, metric, value))
+    return rows
