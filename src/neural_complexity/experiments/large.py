@@ -12,6 +12,7 @@ from torch.optim import SGD
 
 from neural_complexity.experiments.basics import Basics, check_least
 from neural_complexity.experiments.few_shot import LabelTraining
+from neural_complexity.experiments.machine import hold_memory
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.training import Head, tell_moments, train_nc
 from neural_complexity.learners.batched import BatchedLearner
@@ -300,6 +301,7 @@ def make_recipe(config: LargeConfig, world: World, *, dropout: float = 0.0) -> R
 
 def make_collector(config: LargeConfig, head: Head) -> SplitCollector:
     """Makes what lets learners loose for an NC; called once in each process that does."""
+    hold_memory()
     world = make_world(config)
     training: SplitTraining = getattr(config, head)
     return SplitCollector(

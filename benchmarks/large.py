@@ -1,0 +1,112 @@
+"""NC on one large dataset: what a regularized step of a learner costs, and what caching saves."""
+
+from functools import partial
+
+import torch
+from torch.optim import SGD
+
+from neural_complexity.experiments.large import SplitTraining, large_direct, large_posterior
+from neural_complexity.experiments.machine import hold_memory
+from neural_complexity.experiments.training import Head
+from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.networks import image_mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import cross_entropy
+from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.model.large import Known, believe, by_embeddings, embed, show
+from neural_complexity.regularizers.nc import nc_penalty_by_number
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.task import Task
+from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.single import SingleDataset
+from neural_complexity.tasks.splits import Minibatches, Splits
+from timing import Ratio, seconds_each
+from timing import show as show_ratios
+
+SHAPE, CLASSES, TRAIN, TEST, STEPS = (1, 28, 28), 10, 8000, 2000, 10
+
+
+def make_dataset() -> SingleDataset:
+    """Makes images of noise: what is in an image costs nothing."""
+    generator = stream(0, "benchmark")
+    pixels = torch.randint(256, (TRAIN + TEST, *SHAPE), generator=generator).to(torch.uint8)
+    labels = torch.arange(TRAIN + TEST) % CLASSES
+    return SingleDataset("noise", Images(pixels, labels), TRAIN)
+
+
+def make_nc(splits: Splits, training: SplitTraining, head: Head) -> NeuralComplexity:
+    """Makes an untrained NC, which costs as much as a trained one."""
+    example = splits.sample(2, stream(0, "units"))
+    return NeuralComplexity.for_tasks(example, loss="cross_entropy", **training.architecture(head))
+
+
+def step_ratio(head: Head, training: SplitTraining, runs: int) -> list[Ratio]:
+    """Measures steps of MLP-500 learners, plain, regularized, and with images encoded anew."""
+    dataset = make_dataset()
+    numbers = torch.arange(TRAIN + TEST)
+    splits = Splits(dataset, numbers, train=TRAIN, test=TEST, M=training.M, N=training.N)
+    task = splits.split(runs, stream(0, "task"))
+    nc = make_nc(splits, training, head)
+    embeddings = embed(nc, dataset.look_up, numbers)
+    known: Known = by_embeddings(nc, embeddings)
+    if head == "posterior":
+        known = believe(nc, embeddings, show(task, 1000, stream(0, "shown")))
+    recipe = Recipe(
+        make=partial(image_mlp, SHAPE, [500], CLASSES),
+        loss=cross_entropy,
+        steps=STEPS,
+        lr=1e-6,
+        optimizer=partial(SGD, momentum=0.9, foreach=True),
+        look_up=dataset.look_up,
+    )
+    batches = Minibatches(task, M=128, N=128, seed=0)
+
+    def steps(regularizer: Regularizer | None = None) -> None:
+        recipe.train(batches, stream(0, "learners"), regularizer=regularizer)
+
+    def anew(points: Task | Snapshot) -> Context:
+        few = torch.cat([points.X_tr, points.X_te], dim=1)
+        return by_embeddings(nc, embed(nc, dataset.look_up, few))(points)
+
+    penalty = nc_penalty_by_number(nc, known)
+    encoded = nc_penalty_by_number(nc, anew)
+    plain, cached, slow = seconds_each(
+        steps, partial(steps, penalty), partial(steps, encoded), rounds=7
+    )
+    learners = f"{runs} learner" + ("s" if runs > 1 else "")
+    each = f"{cached / STEPS * 1e3:.1f} against {plain / STEPS * 1e3:.1f} ms"
+    kept = f"{slow / STEPS * 1e3:.1f} against {cached / STEPS * 1e3:.1f} ms"
+    cost, saved = cached / plain, slow / cached
+    bar = 2.0
+    return [
+        Ratio(
+            f"MLP-500, {learners}, {head}: regularized over plain step",
+            cost,
+            f"<= {bar}" if head == "posterior" else "none",
+            cost <= bar or head == "direct",
+            each,
+        ),
+        Ratio(
+            f"MLP-500, {learners}, {head}: encoded anew over cached",
+            saved,
+            ">= 2",
+            saved >= 2,
+            kept,
+        ),
+    ]
+
+
+def main() -> None:
+    hold_memory()
+    show_ratios(
+        [
+            *step_ratio("posterior", large_posterior(), 1),
+            *step_ratio("posterior", large_posterior(), 5),
+            *step_ratio("direct", large_direct(), 1),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
