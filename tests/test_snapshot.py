@@ -62,7 +62,7 @@ def test_joined_snapshots_equal_separate_ones(B: int, M: int, N: int, D: int, C:
     )
     joined, separate = (take_snapshot(h, task, joined=joined) for joined in (True, False))
     assert asked == [M + N, M, N]
-    gradients = []
+    gradients: list[Tensor] = []
     for snapshot in (joined, separate):
         value = snapshot.H_tr.sum() + snapshot.H_te.square().sum()
         gradients += torch.autograd.grad(value, [weight])

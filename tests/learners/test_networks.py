@@ -98,7 +98,7 @@ def test_residual_networks_take_images_of_any_size(
 
 def test_without_what_goes_through_a_block_is_the_identity_on_what_went_before() -> None:
     block = small()[5]  # the second of its stage: nothing stands in the way around
-    nn.init.zeros_(block.through[-1].weight)  # type: ignore[union-attr,index,arg-type]
+    nn.init.zeros_(block.through[-1].weight)  # type: ignore[union-attr,index]
     x = torch.rand(2, 6, 5, 4)
     assert torch.equal(block(x), x)
 
