@@ -5,12 +5,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from neural_complexity.losses import (
     Categorical,
-    CrossEntropy,
     Gaussian,
-    ZeroOne,
+    Loss,
+    SmoothedCrossEntropy,
     cross_entropy,
     squared_error,
     zero_one,
@@ -18,9 +19,8 @@ from neural_complexity.losses import (
 
 numbers = st.floats(-100, 100)
 sizes = st.integers(1, 6)
-of_labels = pytest.mark.parametrize(
-    "loss", [cross_entropy, zero_one], ids=[cross_entropy.name, zero_one.name]
-)
+OF_LABELS = (cross_entropy, zero_one, SmoothedCrossEntropy(0.2))
+of_labels = pytest.mark.parametrize("loss", OF_LABELS, ids=[loss.name for loss in OF_LABELS])
 
 
 @given(h=numbers, mean=numbers, variance=st.floats(0, 100))
@@ -59,6 +59,28 @@ def test_cross_entropy_is_the_surprise_at_the_label(B: int, N: int, C: int, seed
             torch.testing.assert_close(losses[b, n], surprise)
 
 
+@given(B=sizes, N=sizes, C=sizes, smoothing=st.floats(0, 1), seed=st.integers(0, 1000))
+def test_smoothing_labels_is_mixing_them_with_all_labels(
+    B: int, N: int, C: int, smoothing: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    H = 10 * torch.randn(B, N, C, generator=generator, dtype=torch.float64)
+    Y = torch.randint(C, (B, N), generator=generator)
+    losses = SmoothedCrossEntropy(smoothing)(H, Y)
+    assert losses.shape == (B, N)
+    torchs = nn.CrossEntropyLoss(label_smoothing=smoothing, reduction="none")
+    torch.testing.assert_close(losses, torchs(H.flatten(0, 1), Y.flatten()).reshape(B, N))
+    every = torch.stack([cross_entropy(H, torch.full_like(Y, c)) for c in range(C)])
+    mixed = (1 - smoothing) * cross_entropy(H, Y) + smoothing * every.mean(dim=0)
+    torch.testing.assert_close(losses, mixed)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.1, float("nan")])
+def test_smoothing_is_a_share(smoothing: float) -> None:
+    with pytest.raises(ValueError, match=f"smoothing must be from 0 to 1, got {smoothing}"):
+        SmoothedCrossEntropy(smoothing)
+
+
 def test_zero_one_counts_wrong_labels() -> None:
     H = torch.tensor([[[0.0, 2.0, 1.0], [5.0, 2.0, 1.0], [0.0, 0.0, 0.1]]])
     wrong = zero_one(H, torch.tensor([[1, 1, 2]]))
@@ -67,18 +89,16 @@ def test_zero_one_counts_wrong_labels() -> None:
 
 @of_labels
 @given(C=sizes, seed=st.integers(0, 1000))
-def test_the_expected_loss_of_a_certain_label_is_its_loss(
-    loss: CrossEntropy | ZeroOne, C: int, seed: int
-) -> None:
+def test_the_expected_loss_of_a_certain_label_is_its_loss(loss: Loss, C: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     H = torch.randn(2, 3, C, generator=generator, dtype=torch.float64)
     Y = torch.randint(C, (2, 3), generator=generator)
-    certain = Categorical(1000 * torch.nn.functional.one_hot(Y, C).to(H.dtype))
+    certain = Categorical(1000 * nn.functional.one_hot(Y, C).to(H.dtype))
     torch.testing.assert_close(loss.expected(H, certain), loss(H, Y))
 
 
 @of_labels
-def test_the_expected_loss_is_the_mean_over_drawn_labels(loss: CrossEntropy | ZeroOne) -> None:
+def test_the_expected_loss_is_the_mean_over_drawn_labels(loss: Loss) -> None:
     H, belief, draws = torch.randn(1, 4, 3), Categorical(torch.randn(1, 4, 3)), 20_000
     Y = torch.multinomial(belief.probabilities[0], draws, replacement=True).T  # (draws, 4)
     losses = loss(H.expand(draws, -1, -1), Y)
@@ -96,7 +116,7 @@ def test_no_logits_are_expected_to_do_better_than_the_belief_itself() -> None:
 
 @of_labels
 @pytest.mark.parametrize("extreme", [1e3, -1e3, 1e30])
-def test_extreme_logits_have_finite_losses(loss: CrossEntropy | ZeroOne, extreme: float) -> None:
+def test_extreme_logits_have_finite_losses(loss: Loss, extreme: float) -> None:
     H = torch.tensor([[[extreme, 0.0, -extreme]]], requires_grad=True)
     for Y in range(3):
         assert loss(H, torch.tensor([[Y]])).isfinite().all()
@@ -119,14 +139,12 @@ def test_extreme_logits_have_finite_losses(loss: CrossEntropy | ZeroOne, extreme
         (torch.tensor([[-1, 0]]), "labels must be from 0 to 2, got -1 to 0"),
     ],
 )
-def test_what_is_no_label_is_refused(
-    loss: CrossEntropy | ZeroOne, Y: torch.Tensor, sentence: str
-) -> None:
+def test_what_is_no_label_is_refused(loss: Loss, Y: torch.Tensor, sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         loss(torch.zeros(1, 2, 3), Y)
 
 
 @of_labels
-def test_a_belief_about_other_classes_is_refused(loss: CrossEntropy | ZeroOne) -> None:
+def test_a_belief_about_other_classes_is_refused(loss: Loss) -> None:
     with pytest.raises(ValueError, match="logits must be of the 4 classes that are believed in"):
         loss.expected(torch.zeros(1, 2, 3), Categorical(torch.zeros(1, 2, 4)))

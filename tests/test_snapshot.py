@@ -1,6 +1,9 @@
 from dataclasses import fields
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 
 from conftest import random_snapshot
 from neural_complexity.losses import squared_error
@@ -40,3 +43,38 @@ def test_detach_cuts_gradients_and_keeps_values() -> None:
     assert attached.H_te.requires_grad
     assert not attached.detach().H_te.requires_grad
     assert torch.equal(attached.detach().H_te, snapshot.H_te)
+
+
+sizes = st.integers(1, 5)
+
+
+@given(B=sizes, M=sizes, N=sizes, D=sizes, C=sizes)
+def test_joined_snapshots_equal_separate_ones(B: int, M: int, N: int, D: int, C: int) -> None:
+    weight = torch.randn(D, C, requires_grad=True)
+    asked: list[int] = []
+
+    def h(X: Tensor) -> Tensor:
+        asked.append(X.shape[1])
+        return (X @ weight).sin()
+
+    task = Task(
+        torch.randn(B, M, D), torch.randn(B, M, C), torch.randn(B, N, D), torch.randn(B, N, C)
+    )
+    joined, separate = (take_snapshot(h, task, joined=joined) for joined in (True, False))
+    assert asked == [M + N, M, N]
+    gradients: list[Tensor] = []
+    for snapshot in (joined, separate):
+        value = snapshot.H_tr.sum() + snapshot.H_te.square().sum()
+        gradients += torch.autograd.grad(value, [weight])
+    torch.testing.assert_close(*gradients)
+    for a, b in zip(joined.tensors(), separate.tensors(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_joined_snapshots_take_numbers_in_the_place_of_inputs() -> None:
+    store = torch.randn(9, 2)
+    X = torch.randint(9, (3, 7))
+    task = Task(X[:, :4], torch.randn(3, 4, 2), X[:, 4:], torch.randn(3, 3, 2))
+    snapshot = take_snapshot(lambda numbers: store[numbers], task, joined=True)
+    assert torch.equal(snapshot.H_tr, store[task.X_tr])
+    assert torch.equal(snapshot.H_te, store[task.X_te])

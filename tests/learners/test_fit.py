@@ -1,12 +1,18 @@
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from conftest import convolutional, flat
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import evaluate, fit, unroll
+from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy, squared_error, zero_one
 from neural_complexity.seeding import stream
@@ -181,3 +187,348 @@ def test_learners_of_images_learn_their_labels(
     fit(h, task, loss=cross_entropy, steps=60, lr=0.05, optimizer=torch.optim.Adam)
     assert zero_one(h(task.X_tr), task.Y_tr).mean() == 0
     assert zero_one(h(task.X_te), task.Y_te).mean() < 0.5  # by chance two in three are wrong
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """Draws some of the points of whole tasks at each step, numbers in the place of inputs."""
+
+    store: Tensor  # (inputs, D)
+    Y: Tensor  # (B, inputs), of each task
+    train_points: int
+    test_points: int
+    seen: bool = True  # whether the inputs themselves stand in their place
+
+    def __len__(self) -> int:
+        return len(self.Y)
+
+    def __call__(self, step: int) -> Task:
+        B, inputs = self.Y.shape
+        order = torch.rand(B, inputs, generator=stream(7, step)).argsort(dim=1)
+        chosen = order[:, : self.train_points + self.test_points]
+        X, Y = self.store[chosen] if self.seen else chosen, self.Y.gather(1, chosen)
+        M = self.train_points
+        return Task(X[:, :M], Y[:, :M], X[:, M:], Y[:, M:])
+
+    def row(self, b: int) -> "Rows":
+        return Rows(self, b)
+
+    def numbers(self) -> "Minibatches":
+        return Minibatches(self.store, self.Y, self.train_points, self.test_points, seen=False)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One of the tasks by itself."""
+
+    whole: Minibatches
+    b: int
+
+    def __len__(self) -> int:
+        return 1
+
+    def __call__(self, step: int) -> Task:
+        return self.whole(step)[self.b : self.b + 1]
+
+
+@dataclass(frozen=True)
+class Later:
+    """Minibatches from a later step on."""
+
+    batches: Minibatches
+    start: int
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __call__(self, step: int) -> Task:
+        return self.batches(self.start + step)
+
+
+def minibatches(B: int = 3, M: int = 4, N: int = 3, seed: int = 0) -> Minibatches:
+    generator = stream(seed, "minibatches")
+    store = torch.randn(11, 2, generator=generator, dtype=torch.float64)
+    return Minibatches(store, torch.randint(3, (B, 11), generator=generator), M, N)
+
+
+def classifier() -> nn.Module:
+    return mlp(2, (6,), 3)
+
+
+def modal() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def classifiers(
+    B: int = 3,
+    make: Callable[[], nn.Module] = classifier,
+    look_up: Callable[[Tensor], Tensor] | None = None,
+) -> BatchedLearner:
+    return stack(make, B, stream(0, "classifiers"), look_up=look_up)
+
+
+def assert_equal_states(a: BatchedLearner, b: BatchedLearner) -> None:
+    for name, value in b.state().items():
+        torch.testing.assert_close(a.state()[name], value)
+
+
+def assert_trained_as(h: BatchedLearner, b: int, module: nn.Module) -> None:
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        torch.testing.assert_close(h.state()[name][b], tensor)
+
+
+def plain_value(module: nn.Module, task: Task, b: int, weight: float) -> Tensor:
+    """What a step descends, as anyone would write it."""
+    value = nn.functional.cross_entropy(module(task.X_tr[b]), task.Y_tr[b])
+    return value + weight * module(task.X_te[b]).square().mean() if weight else value
+
+
+momentum = partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1, foreach=True)
+few = st.integers(1, 4)
+
+
+@given(B=few, M=few, N=few, steps=st.integers(0, 4), weight=st.sampled_from([0, 1]))
+def test_minibatches_are_trained_on_as_in_plain_pytorch(
+    B: int, M: int, N: int, steps: int, weight: int
+) -> None:
+    batches, h = minibatches(B, M, N), classifiers(B)
+    modules = [h.one(b) for b in range(B)]
+    options: dict[str, Any] = {"loss": cross_entropy, "steps": steps, "lr": 0.3}
+    options |= {"optimizer": momentum, "regularizer": shrink if weight else None}
+    fit(h, batches, **options)
+    for b, module in enumerate(modules):
+        descent = torch.optim.SGD(module.parameters(), lr=0.3, momentum=0.9, weight_decay=0.1)
+        for step in range(steps):
+            descent.zero_grad()
+            plain_value(module, batches(step), b, weight).backward()
+            descent.step()
+        assert_trained_as(h, b, module)
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 0.1])
+@pytest.mark.parametrize("make", [classifier, modal])
+def test_minibatches_together_equal_minibatches_alone(
+    make: Callable[[], nn.Module], sharpness: float
+) -> None:
+    batches, together = minibatches(), classifiers(3, make)
+    alone = [
+        BatchedLearner(make(), {n: v[b : b + 1].detach().clone() for n, v in t.items()})
+        for b in range(3)
+        for t in [together.state()]
+    ]
+    options: dict[str, Any] = {"loss": cross_entropy, "steps": 4, "lr": 0.3}
+    options |= {"optimizer": momentum, "regularizer": shrink, "sharpness": sharpness}
+    fit(together, batches, **options)
+    for b, h in enumerate(alone):
+        fit(h, batches.row(b), **options)
+        for name, value in h.state().items():
+            torch.testing.assert_close(together.state()[name][b : b + 1], value)
+
+
+@given(B=few, M=few, N=few, seed=st.integers(0, 100))
+def test_learners_of_numbers_are_learners_of_what_is_meant(
+    B: int, M: int, N: int, seed: int
+) -> None:
+    batches = minibatches(B, M, N, seed)
+    options: dict[str, Any] = {"loss": cross_entropy, "steps": 3, "lr": 0.3, "regularizer": shrink}
+    seen, asked = classifiers(B), classifiers(B, look_up=lambda numbers: batches.store[numbers])
+    snapshots: dict[str, list[Snapshot]] = {"seen": [], "asked": []}
+    fit(seen, batches, observe=lambda _, s: snapshots["seen"].append(s), **options)
+    fit(asked, batches.numbers(), observe=lambda _, s: snapshots["asked"].append(s), **options)
+    assert_equal_states(asked, seen)
+    for a, b in zip(snapshots["asked"], snapshots["seen"], strict=True):
+        assert a.X_te.dtype == torch.int64  # the store's inputs are not carried along
+        torch.testing.assert_close(batches.store[a.X_te], b.X_te)
+        torch.testing.assert_close(a.H_te, b.H_te)
+
+
+@pytest.mark.parametrize("make", [classifier, modal])
+def test_observers_of_minibatches_see_that_of_the_step_and_change_nothing(
+    make: Callable[[], nn.Module],
+) -> None:
+    batches = minibatches()
+    watched, plain = classifiers(3, make), classifiers(3, make)
+    options: dict[str, Any] = {"loss": cross_entropy, "steps": 4, "lr": 0.3, "regularizer": shrink}
+    steps = []
+
+    def look(step: int, snapshot: Snapshot) -> None:
+        steps.append(step)
+        torch.testing.assert_close(snapshot.H_te, evaluate(watched, batches(step)).H_te)
+        if make is modal:  # nothing of the step has happened yet, a look at its inputs included
+            first = 2 * step  # passes, one for each set
+            assert (watched.state()["1.num_batches_tracked"] == first).all()
+        assert torch.equal(snapshot.X_tr, batches(step).X_tr)
+        assert not snapshot.H_tr.requires_grad
+
+    fit(watched, batches, observe=look, **options)
+    fit(plain, batches, **options)
+    assert steps == [0, 1, 2, 3, 4]
+    assert_equal_states(watched, plain)
+
+
+@given(radius=st.floats(1e-3, 2), steps=st.integers(1, 3), weight=st.sampled_from([0, 1]), B=few)
+def test_sharpness_is_that_of_the_textbook_for_each_learner(
+    radius: float, steps: int, weight: int, B: int
+) -> None:
+    batches, h = minibatches(B), classifiers(B)
+    modules = [h.one(b) for b in range(B)]
+    regularizer = shrink if weight else None
+    fit(
+        h,
+        batches,
+        loss=cross_entropy,
+        steps=steps,
+        lr=0.3,
+        optimizer=momentum,
+        sharpness=radius,
+        regularizer=regularizer,
+    )
+    for b, module in enumerate(modules):
+        sam(module, batches, b, radius=radius, steps=steps, weight=weight)
+        assert_trained_as(h, b, module)
+
+
+def sam(
+    module: nn.Module, batches: Minibatches, b: int, *, radius: float, steps: int, weight: float
+) -> None:
+    """Foret et al. (2021), Algorithm 1, with statistics of the first pass only."""
+    parameters = list(module.parameters())
+    descent = torch.optim.SGD(parameters, lr=0.3, momentum=0.9, weight_decay=0.1)
+    for step in range(steps):
+        descent.zero_grad()
+        plain_value(module, batches(step), b, weight).backward()
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        buffers = [t.clone() for t in module.buffers()]
+        with torch.no_grad():
+            ascents = [radius * g / norm for g in gradients]
+            for parameter, ascent in zip(parameters, ascents, strict=True):
+                parameter.add_(ascent)
+        descent.zero_grad()
+        plain_value(module, batches(step), b, weight).backward()
+        with torch.no_grad():
+            for parameter, ascent in zip(parameters, ascents, strict=True):
+                parameter.sub_(ascent)
+            for now, then in zip(module.buffers(), buffers, strict=True):
+                now.copy_(then)
+        descent.step()
+
+
+def test_statistics_are_not_taken_uphill() -> None:
+    batches, h = minibatches(), classifiers(3, modal)
+    modules = [h.one(b) for b in range(3)]
+    options: dict[str, Any] = {"loss": cross_entropy, "steps": 3, "lr": 0.3, "optimizer": momentum}
+    fit(h, batches, sharpness=0.5, **options)
+    for b, module in enumerate(modules):
+        sam(module, batches, b, radius=0.5, steps=3, weight=0)
+        assert_trained_as(h, b, module)
+    assert (h.state()["1.num_batches_tracked"] == 3).all()
+
+
+def test_without_sharpness_it_is_the_plain_step_and_towards_it_the_limit() -> None:
+    ends = []
+    for radius in (0.0, None, 1e-9, 0.5):
+        h = classifiers()
+        more = {} if radius is None else {"sharpness": radius}
+        fit(h, minibatches(), loss=cross_entropy, steps=3, lr=0.3, **more)  # type: ignore[arg-type]
+        ends.append(h.state()["0.weight"])
+    assert torch.equal(ends[0], ends[1])
+    torch.testing.assert_close(ends[2], ends[0])
+    assert not torch.allclose(ends[3], ends[0])
+
+
+def test_sharp_learners_without_a_slope_stay_and_diverging_ones_leave_the_others_alone(
+    task: Task, recipe: Recipe
+) -> None:
+    Y_tr = task.Y_tr.clone()
+    Y_tr[2] = 1e200
+    Y_tr[4] = learners(recipe)(task.X_tr)[4].detach()  # learned already
+    ends = []
+    for tasks in (task, Task(task.X_tr, Y_tr, task.X_te, task.Y_te)):
+        h = learners(recipe)
+        fit(h, tasks, loss=squared_error, steps=3, lr=0.05, sharpness=10.0)
+        ends.append(h.state()["0.weight"].detach())
+    others = [0, 1, 3, 5]
+    assert not ends[1][2].isfinite().all()
+    assert torch.equal(ends[0][others], ends[1][others])
+    assert torch.equal(ends[1][4], learners(recipe).state()["0.weight"][4])
+
+
+def test_an_objective_takes_the_place_of_the_loss_and_the_penalty_comes_on_top() -> None:
+    batches, seen = minibatches(), []
+
+    def doubled(h: BatchedLearner, task: Task) -> Tensor:
+        seen.append(task)
+        return 2 * cross_entropy(h(task.X_tr), task.Y_tr).mean(dim=1)
+
+    def twice(h: object, snapshot: Snapshot) -> Tensor:
+        return 2 * shrink(h, snapshot)
+
+    for regularizer, halved in ((None, None), (twice, shrink)):
+        a, b = classifiers(), classifiers()
+        options: dict[str, Any] = {"loss": squared_error, "objective": doubled}  # loss unused
+        fit(a, batches, steps=3, lr=0.1, regularizer=regularizer, **options)
+        fit(b, batches, loss=cross_entropy, steps=3, lr=0.2, regularizer=halved)
+        assert_equal_states(a, b)
+    assert [torch.equal(t.X_tr, batches(i % 3).X_tr) for i, t in enumerate(seen)] == [True] * 6
+
+
+@pytest.mark.parametrize("make", [classifier, modal])
+def test_a_schedule_scales_the_penalty(make: Callable[[], nn.Module]) -> None:
+    def trained(
+        regularizer: Callable[[object, Snapshot], Tensor] | None,
+        schedule: Callable[[float], float] | None,
+    ) -> BatchedLearner:
+        h = classifiers(3, make)
+        options: dict[str, Any] = {"regularizer": regularizer, "schedule": schedule}
+        fit(h, minibatches(), loss=cross_entropy, steps=4, lr=0.3, **options)
+        return h
+
+    def refused(h: object, snapshot: Snapshot) -> Tensor:
+        raise AssertionError("a penalty of no weight must not be computed")
+
+    assert_equal_states(trained(refused, lambda _: 0.0), trained(None, None))
+    assert_equal_states(trained(shrink, lambda _: 1.0), trained(shrink, None))
+    assert_equal_states(
+        trained(shrink, lambda _: 0.3), trained(lambda h, s: 0.3 * shrink(h, s), None)
+    )
+    asked: list[float] = []
+    trained(shrink, lambda done: asked.append(done) or 1.0)  # type: ignore[func-returns-value]
+    assert asked == [0.0, 0.25, 0.5, 0.75]
+    # A schedule that starts late is no penalty first and then the penalty.
+    late, h = trained(shrink, lambda done: float(done >= 0.5)), classifiers(3, make)
+    batches = minibatches()
+    fit(h, batches, loss=cross_entropy, steps=2, lr=0.3)
+    fit(h, Later(batches, 2), loss=cross_entropy, steps=2, lr=0.3, regularizer=shrink)
+    assert_equal_states(late, h)
+
+
+@given(visits=st.sets(st.integers(-1, 6)), steps=st.integers(0, 4))
+def test_visitors_come_when_asked_and_change_nothing(visits: set[int], steps: int) -> None:
+    batches, seen = minibatches(), []
+    h, plain = classifiers(3, modal), classifiers(3, modal)
+
+    def look(step: int, visited: BatchedLearner) -> None:
+        assert visited is h
+        assert not h.training
+        H = h(batches(step).X_te)
+        assert not H.requires_grad
+        seen.append((step, H))
+
+    options: dict[str, Any] = {"loss": cross_entropy, "steps": steps, "lr": 0.3}
+    fit(h, batches, visit=look, visits=visits, **options)
+    observed: list[Snapshot] = []
+    fit(plain, batches, observe=lambda _, snapshot: observed.append(snapshot), **options)
+    assert h.training
+    assert [step for step, _ in seen] == sorted(visits & set(range(steps + 1)))
+    for step, H in seen:
+        torch.testing.assert_close(H, observed[step].H_te)
+    for name, value in plain.state().items():
+        assert torch.equal(h.state()[name], value)
+
+
+def test_a_learner_in_evaluation_mode_stays_in_it_when_visited(task: Task, recipe: Recipe) -> None:
+    h = learners(recipe).eval()
+    assert isinstance(h, BatchedLearner)
+    fit(h, task, loss=squared_error, steps=2, lr=0.1, visit=lambda *_: None, visits=range(3))
+    assert not h.training

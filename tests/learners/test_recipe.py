@@ -1,14 +1,20 @@
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from conftest import flat
+from neural_complexity.learners.batched import BatchedLearner, stack
+from neural_complexity.learners.fit import fit
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import squared_error
+from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
+from neural_complexity.tasks.few_shot import FewShot
 
 make = partial(mlp, 1, (8,), 1)
 
@@ -33,9 +39,57 @@ def test_the_generator_also_decides_the_noise_and_the_global_state_stays(task: T
     assert not torch.equal(a, c)
 
 
+def test_a_recipe_is_what_fit_does_with_fresh_learners(few_shot: FewShot) -> None:
+    numbered, penalized, visited = few_shot.draw(3, stream(0, "x")), [], []
+
+    class Same:
+        def __len__(self) -> int:
+            return 3
+
+        def __call__(self, step: int) -> Task:
+            return numbered[torch.tensor([step % 3, 0, 1])]
+
+    def objective(h: BatchedLearner, task: Task) -> Tensor:
+        return 2 * cross_entropy(h(task.X_tr), task.Y_tr).mean(dim=1)
+
+    def penalty(_: object, snapshot: Snapshot) -> Tensor:
+        penalized.append(len(snapshot))
+        return snapshot.H_te.square().mean(dim=(1, 2))
+
+    def visit(step: int, h: BatchedLearner) -> None:
+        visited.append((step, len(h.state()["1.0.weight"])))
+
+    common: dict[str, Any] = {
+        "loss": cross_entropy,
+        "steps": 4,
+        "lr": 0.1,
+        "optimizer": partial(torch.optim.SGD, momentum=0.9),
+        "objective": objective,
+        "sharpness": 0.1,
+    }
+    rest: dict[str, Any] = {"regularizer": penalty, "schedule": lambda done: float(done > 0)}
+    rest |= {"visit": visit, "visits": (0, 4)}
+    by_recipe = Recipe(make=flat, look_up=few_shot.look_up, **common).train(
+        Same(), stream(0, "h"), **rest
+    )
+    assert penalized == [3] * 6  # twice in each step but the first
+    assert visited == [(0, 3), (4, 3)]
+    assert not by_recipe.training
+    by_hand = stack(flat, 3, stream(0, "h"), look_up=few_shot.look_up)
+    fit(by_hand, Same(), **common, **rest)
+    for name, value in by_hand.state().items():
+        assert torch.equal(by_recipe.state()[name], value)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
-    [({"steps": -1}, "steps must not be"), ({"lr": 0.0}, "lr must be positive")],
+    [
+        ({"steps": -1}, "steps must not be negative, got -1"),
+        ({"lr": 0.0}, "lr must be positive, got 0.0"),
+        ({"lr": float("nan")}, "lr must be positive, got nan"),
+        ({"sharpness": -0.1}, "sharpness must not be negative, got -0.1"),
+        ({"sharpness": float("nan")}, "sharpness must not be negative, got nan"),
+    ],
 )
 def test_impossible_recipes_are_refused(arguments: dict[str, float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):

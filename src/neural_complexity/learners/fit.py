@@ -113,9 +113,12 @@ def fit(
         value = partial(_value, h, now, loss, objective, active, factor, not isinstance(task, Task))
         # Learners without modes train as they are evaluated: one forward pass serves both.
         shared = observe is not None and not h.has_modes
+        # Others are seen first: the pass that trains them moves their running statistics.
+        if observe is not None and not shared:
+            observe(step, evaluate(h, now))
         total, snapshot = value(shared)
-        if observe is not None:
-            observe(step, snapshot.detach() if shared and snapshot else evaluate(h, now))
+        if observe is not None and snapshot is not None and shared:
+            observe(step, snapshot.detach())
         # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
         # Handed over as they are: `backward` would copy them first, into the parameters' layout.
         gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
