@@ -45,7 +45,7 @@ lint: install
 
 bench: install
 	rm -f benchmarks/last-run.jsonl
-	cd benchmarks && for name in learners nc_step bank images large; do ../$(BIN)/python $$name.py || exit 1; done
+	cd benchmarks && for name in learners nc_step bank images large collectors; do ../$(BIN)/python $$name.py || exit 1; done
 
 docs: install
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"

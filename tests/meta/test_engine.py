@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import collectors
-from collectors import TASKS, Unlucky, family, moody, plain, recipe
+import unlucky
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.engine import Collection, Engine, Here, Job, Processes
@@ -22,6 +21,7 @@ from neural_complexity.meta.train import MetaLearner
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.few_shot import FewShot
+from unlucky import TASKS, Unlucky, family, moody, plain, recipe
 
 ROWS = TASKS * (recipe.steps + 1)
 ITERATIONS = 6
@@ -266,7 +266,7 @@ import time
 from functools import partial
 from pathlib import Path
 import sys
-from collectors import Unlucky, family
+from unlucky import Unlucky, family
 from neural_complexity.meta.engine import Job, Processes
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
@@ -280,7 +280,7 @@ if __name__ == "__main__":
 
 def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(ORPHAN)
-    path = os.pathsep.join([str(Path(collectors.__file__).parent), *sys.path])
+    path = os.pathsep.join([str(Path(unlucky.__file__).parent), *sys.path])
     parent = subprocess.Popen(
         [sys.executable, tmp_path / "run.py", tmp_path], env={**os.environ, "PYTHONPATH": path}
     )

@@ -320,7 +320,10 @@ def _predict(template: nn.Module, state: dict[str, Tensor], X: Tensor) -> Tensor
         return out
 
     if len(X) == 1:  # faster by itself, and then it may be any module
+        x = X[0]
+        if x.ndim == 4 and x.shape[1] > 1:  # convolutions are faster with channels last
+            x = x.contiguous(memory_format=torch.channels_last)
         # Not `t[0]`, whose gradient is copied into a new tensor.
-        return one({name: t.squeeze(0) for name, t in state.items()}, X[0]).unsqueeze(0)
+        return one({name: t.squeeze(0) for name, t in state.items()}, x).unsqueeze(0)
     predictions: Tensor = vmap(one, randomness="different")(state, X)
     return predictions

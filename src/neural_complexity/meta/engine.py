@@ -16,8 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from os import _exit
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -84,8 +83,14 @@ class Engine(Protocol):
         """Ends all that was started and drops all that is kept."""
         ...
 
+    def __enter__(self) -> Self:
+        return self
 
-class Here:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Here(Engine):
     """Makes collections in this process, when they are taken.
 
     Args:
@@ -126,19 +131,8 @@ class Here:
         for kept in (self._versions, self._jobs, self._made):
             kept.clear()
 
-    def __enter__(self) -> "Here":
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Processes:
+class Processes(Engine):
     """Makes collections in worker processes of this machine.
 
     Weights and collections travel as safetensors files that are whole or absent. A worker that dies
@@ -255,17 +249,6 @@ class Processes:
             worker.process.join()
         atexit.unregister(self.close)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> "Processes":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def pids(self) -> list[int]:
