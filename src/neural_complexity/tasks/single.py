@@ -121,8 +121,8 @@ class SingleDataset:
 
     @property
     def std(self) -> Tensor:
-        """The training images' standard deviation of each channel, (channels,)."""
-        return self._moments[1].flatten() / 255
+        """Their standard deviation, (channels,), and 1 for a channel that never changes."""
+        return 1 / self._moments[1].flatten() / 255
 
     def look_up(self, numbers: Tensor) -> Tensor:
         """Gives images by number, less the training images' mean, over their standard deviation.
@@ -138,13 +138,13 @@ class SingleDataset:
         pixels = self.images.pixels
         chosen = pixels.flatten(2).index_select(0, numbers.flatten().to(pixels.device))
         values = chosen.to(numbers.device).to(torch.get_default_dtype())  # (n, channels, pixels)
-        mean, std = self._moments  # (channels, 1)
-        values.sub_(mean.to(values)).mul_(std.reciprocal().to(values))
+        mean, scale = self._moments  # (channels, 1)
+        values.sub_(mean.to(values)).mul_(scale.to(values))
         return values.reshape(*numbers.shape, *pixels.shape[1:])
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of the training pixels, 0 to 255, each (channels, 1)."""
+        """Mean and inverse standard deviation of the training pixels, 0 to 255, (channels, 1)."""
         pixels = self.images.pixels[: self.train].flatten(2)  # (train, channels, pixels)
         total = square = torch.zeros(pixels.shape[1], dtype=torch.float64)
         for chunk in chunks(pixels):
@@ -154,7 +154,7 @@ class SingleDataset:
         mean = total / (len(pixels) * pixels.shape[2])
         variance = square / (len(pixels) * pixels.shape[2]) - mean.square()
         std = variance.clamp(min=0).sqrt()
-        return mean[:, None], torch.where(std > 0, std, 255)[:, None]
+        return mean[:, None], torch.where(std > 0, std, 255).reciprocal()[:, None]
 
 
 def load(name: str, data: str | Path | None = None, download: bool = True) -> SingleDataset:

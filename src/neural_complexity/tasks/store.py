@@ -1,0 +1,127 @@
+"""A dataset in one file that is mapped into memory, so that it may be larger than the memory."""
+
+import json
+import mmap
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from neural_complexity.files import write_chunks
+from neural_complexity.tasks.images import Images, chunks
+from neural_complexity.tasks.single import SingleDataset
+
+__all__ = ["open_store", "store", "write_store"]
+
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # mmap has the name from Python 3.13 on
+
+
+def store(dataset: SingleDataset, path: str | Path) -> SingleDataset:
+    """Writes a dataset to one file, whole or not at all, and opens it from there.
+
+    Args:
+        dataset: The dataset.
+        path: The file, a safetensors file; its folder must exist.
+
+    Returns:
+        The same dataset, mapped.
+    """
+    parts = zip(chunks(dataset.images.pixels), _labels_alongside(dataset.images), strict=True)
+    return write_store(path, dataset.name, dataset.images.pixels.shape, dataset.train, parts)
+
+
+def open_store(path: str | Path) -> SingleDataset:
+    """Opens what `store` wrote: images are read from the disk as they are looked up.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged or of another kind.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a stored dataset, got no such file")
+    try:
+        with safe_open(path, framework="np") as file:  # checks the file, and reads no pixel
+            header = file.metadata() or {}
+            kind, shape = file.get_slice("pixels").get_dtype(), file.get_slice("pixels").get_shape()
+            labels = torch.from_numpy(file.get_tensor("labels"))
+        if kind != "U8":
+            raise ValueError(f"pixels of {kind}")
+        images = Images(_map_pixels(path).reshape(shape), labels)
+        return SingleDataset(header["name"], images, int(header["train"]))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} must hold pixels, labels, name and train of a dataset, "
+            f"got another or a damaged file ({error})"
+        ) from None
+
+
+def write_store(
+    path: str | Path,
+    name: str,
+    shape: Sequence[int],
+    train: int,
+    parts: Iterable[tuple[Tensor, Tensor]],
+) -> SingleDataset:
+    """Writes a dataset that comes in parts, of which only one need be in memory, and opens it.
+
+    Args:
+        path: The file; its folder must exist.
+        name: What results call the dataset.
+        shape: Of all pixels, (P, channels, height, width).
+        train: How many of the P images are for training; they come first.
+        parts: Pixels, uint8 (p, channels, height, width), with their labels, int64 (p,).
+
+    Raises:
+        ValueError: If the parts are no dataset; nothing is written then.
+    """
+    write_chunks(Path(path), _content(name, tuple(shape), train, parts))
+    return open_store(path)
+
+
+def _map_pixels(path: Path) -> Tensor:
+    """Maps the pixels of a file that was checked already."""
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        start, end = json.loads(file.read(size))["pixels"]["data_offsets"]
+        # A change would change a copy, never the file; and none is reserved in memory, without
+        # which Linux would not map more than it has.
+        flags = mmap.MAP_PRIVATE | NO_RESERVE
+        pages = mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+    return torch.frombuffer(pages, dtype=torch.uint8, count=end - start, offset=8 + size + start)
+
+
+def _content(
+    name: str, shape: tuple[int, ...], train: int, parts: Iterable[tuple[Tensor, Tensor]]
+) -> Iterator[bytes | memoryview]:
+    """Gives the bytes of a store: header, pixels and, when they are all known, labels."""
+    pixels = torch.Size(shape).numel()
+    offsets = [0, pixels, pixels + 8 * shape[0]]
+    header = {
+        "__metadata__": {"name": name, "train": str(train)},
+        "pixels": {"dtype": "U8", "shape": shape, "data_offsets": offsets[:2]},
+        "labels": {"dtype": "I64", "shape": shape[:1], "data_offsets": offsets[1:]},
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + pixels) % 8)  # labels can be mapped at multiples of 8 only
+    yield struct.pack("<Q", len(text)) + text
+    labels = []
+    for values, numbers in parts:
+        yield values.cpu().contiguous().numpy().data
+        labels.append(numbers.cpu())
+    every = torch.cat(labels)
+    # The same checks as on opening, on pixels that take no memory.
+    SingleDataset(name, Images(torch.zeros(1, dtype=torch.uint8).expand(shape), every), train)
+    yield every.numpy().data
+
+
+def _labels_alongside(images: Images) -> Iterator[Tensor]:
+    """Cuts the labels as `chunks` cuts the pixels."""
+    start = 0
+    for part in chunks(images.pixels):
+        yield images.labels[start : start + len(part)]
+        start += len(part)
