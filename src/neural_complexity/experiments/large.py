@@ -70,7 +70,9 @@ class SplitTraining(LabelTraining):
     """
 
     image_layers: int = 4
-    """Layers of the image encoder."""
+    """Layers of the image encoder, or stages of a residual one."""
+    image_encoder: Literal["conv", "resnet"] = "conv"
+    """The image encoder's kind (the paper: resnet when learners are)."""
     M: int = 128
     """Training points that NC sees at a time (the paper does not say)."""
     N: int = 128
@@ -100,7 +102,8 @@ class SplitTraining(LabelTraining):
 
     def architecture(self, head: Head) -> dict[str, Any]:
         """Gives NC's arguments for a head."""
-        return {**super().architecture(head), "image_layers": self.image_layers}
+        own = {name: getattr(self, name) for name in ("image_layers", "image_encoder")}
+        return {**super().architecture(head), **own}
 
 
 OURS: dict[str, Any] = {

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch.optim import SGD
 from neural_complexity.experiments.large import (
     Judge,
     LargeConfig,
+    SplitTraining,
     World,
     by_size,
     large_direct,
@@ -43,7 +45,7 @@ from neural_complexity.meta.scores import (
 from neural_complexity.meta.session import Moment
 from neural_complexity.meta.splitting import log_steps
 from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.model.encoders import ImageEncoder
+from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.large import Beliefs
 from neural_complexity.regularizers.nc import nc_penalty_by_number
 from neural_complexity.seeding import seeded, stream
@@ -134,15 +136,16 @@ def paper() -> Config:
 
 def paper_resnet() -> Config:
     """The same for ResNet-18 on CIFAR-10 and SVHN."""
-    deep = {"width": 400, "heads": 8, "self_layers": 3, "batch": 4, "channels": 64}
+    deep: dict[str, Any] = {"width": 400, "heads": 8, "self_layers": 3, "batch": 4}
+    deep |= {"image_encoder": "resnet", "channels": 64, "image_layers": 4}
     return Config(
         dataset="cifar-10",
         learner="ResNet",
         learner_width=64,
         lr=0.0001,
         steps=100_000,
-        posterior=large_posterior(**deep, iterations=5000, updates=20),
-        direct=large_direct(**deep, iterations=5000, updates=20),
+        posterior=SplitTraining(**deep),
+        direct=SplitTraining(**deep),
     )
 
 
@@ -424,8 +427,11 @@ def _train_cnn(config: Config, world: World, tell: Tell | None) -> dict[str, Ten
     """Trains NC's image encoder as a classifier; gives its logits of the test images."""
     training, images = config.posterior, world.dataset.images
     with seeded(config.seed, "classifier"):
-        encoder = ImageEncoder(
-            world.shape, channels=training.channels, layers=training.image_layers
+        encoder = make_image_encoder(
+            training.image_encoder,
+            world.shape,
+            channels=training.channels,
+            layers=training.image_layers,
         )
         model = Classifier(encoder, images.classes, width=training.width).to(config.device)
     start = perf_counter()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.train import Augment, lr_factor
-from neural_complexity.model.encoders import ImageEncoder
+from neural_complexity.model.encoders import ImageEncoder, ResidualEncoder
 from neural_complexity.seeding import stream
 
 __all__ = ["Classifier", "train_classifier"]
@@ -25,7 +25,9 @@ class Classifier(nn.Module):
         width: Units of the hidden layer.
     """
 
-    def __init__(self, encoder: ImageEncoder, classes: int, *, width: int) -> None:
+    def __init__(
+        self, encoder: ImageEncoder | ResidualEncoder, classes: int, *, width: int
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = nn.Sequential(

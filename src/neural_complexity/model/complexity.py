@@ -13,7 +13,7 @@ from torch.nn.functional import log_softmax, one_hot, softplus
 
 from neural_complexity.files import read_tensors, write_tensors
 from neural_complexity.losses import LOSSES, Belief, Gaussian, cross_entropy, zero_one
-from neural_complexity.model.encoders import ImageEncoder
+from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.heads import DirectHead, PosteriorHead, SetNetwork, Sets
 from neural_complexity.task import Task, check_sets
 
@@ -65,7 +65,9 @@ class NeuralComplexity(nn.Module):
         pool_first: Whether test points are averaged before decoding (direct head only).
         scale_by_width: Whether attention divides by the root of the whole width.
         channels: Filters of each layer of the image encoder.
-        image_layers: Layers of the image encoder.
+        image_layers: Layers of the image encoder, or stages of two blocks each.
+        image_encoder: `"conv"` for the network of prototypical networks, `"resnet"` for a residual
+            one, as in the paper when learners are residual networks.
         self_layers: Layers of self-attention over the training points, n_self.
         bilinear: Whether targets act on V through the interaction layer of Eq. (9).
         bias: Whether that layer has its 1.
@@ -100,6 +102,7 @@ class NeuralComplexity(nn.Module):
         scale_by_width: bool = False,
         channels: int = 64,
         image_layers: int = 4,
+        image_encoder: Literal["conv", "resnet"] = "conv",
         self_layers: int = 0,
         bilinear: bool = False,
         bias: bool = True,
@@ -143,7 +146,9 @@ class NeuralComplexity(nn.Module):
             raise ValueError("loss_conditioning must be off but for the direct head on labels")
         self.outputs, self.symmetric, self.loss_conditioning = outputs, symmetric, loss_conditioning
         self.image_encoder = (
-            ImageEncoder(shape, channels=channels, layers=image_layers) if len(shape) == 3 else None
+            make_image_encoder(image_encoder, shape, channels=channels, layers=image_layers)
+            if len(shape) == 3
+            else None
         )
         features = shape[0] if self.image_encoder is None else self.image_encoder.features
         embedded = features
@@ -228,7 +233,7 @@ class NeuralComplexity(nn.Module):
         Raises:
             ValueError: If the two see other images or have encoders of other sizes.
         """
-        sizes = ("inputs", "channels", "image_layers")
+        sizes = ("inputs", "channels", "image_layers", "image_encoder")
         own, its = ([nc.architecture[name] for name in sizes] for nc in (self, other))
         if self.image_encoder is None or other.image_encoder is None or own != its:
             raise ValueError(

@@ -4,7 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d, relu
 
-__all__ = ["ImageEncoder"]
+from neural_complexity.learners.networks import resnet
+
+__all__ = ["ImageEncoder", "ResidualEncoder", "make_image_encoder"]
 
 PART = 512  # images at a time: bounds memory, and keeps what a layer leaves close at hand
 
@@ -52,6 +54,66 @@ class ImageEncoder(nn.Module):
             assert isinstance(block, _Block)
             block.calibrate(e)
             e = block(e)
+
+
+class ResidualEncoder(nn.Module):
+    """A residual network without its last layer, for learners that are residual networks.
+
+    Normalisation is frozen, as in `ImageEncoder`.
+
+    Args:
+        shape: Channels, height and width of an image.
+        channels: Filters of the first stage.
+        stages: How many stages of two blocks each; four are ResNet-18.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], *, channels: int, stages: int) -> None:
+        super().__init__()
+        self.body = resnet(shape, 1, width=channels, blocks=(2,) * stages)[:-1].eval()
+        self.features = channels * 2 ** (stages - 1)
+
+    def train(self, mode: bool = True) -> "ResidualEncoder":
+        """Changes nothing: an image's embedding depends on no other image."""
+        self.training = mode
+        return self
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Embeds images (..., channels, height, width) as (..., features)."""
+        parts = [self.body(part) for part in _as_batch(X).split(PART)]
+        return torch.cat(parts).view(*X.shape[:-3], self.features)
+
+    @torch.no_grad()
+    def calibrate(self, X: Tensor) -> None:
+        """Takes the statistics that every layer normalises by from images (..., C, H, W)."""
+        norms = [m for m in self.body.modules() if isinstance(m, nn.BatchNorm2d)]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain mean over all that is seen
+        self.body.train()
+        for part in _as_batch(X).split(PART):
+            self.body(part)
+        self.body.eval()
+
+
+def make_image_encoder(
+    kind: str, shape: tuple[int, int, int], *, channels: int, layers: int
+) -> ImageEncoder | ResidualEncoder:
+    """Makes what embeds images.
+
+    Args:
+        kind: `"conv"` for the network of prototypical networks, `"resnet"` for a residual one.
+        shape: Channels, height and width of an image.
+        channels: Filters of each layer, or of the first stage.
+        layers: Layers, or stages.
+
+    Raises:
+        ValueError: If there is no such kind.
+    """
+    if kind == "conv":
+        return ImageEncoder(shape, channels=channels, layers=layers)
+    if kind == "resnet":
+        return ResidualEncoder(shape, channels=channels, stages=layers)
+    raise ValueError(f"image_encoder must be conv or resnet, got {kind}")
 
 
 def _as_batch(X: Tensor) -> Tensor:
