@@ -382,11 +382,11 @@ def train_large(
 
 @dataclass(frozen=True)
 class Judge:
-    """A trained NC before one dataset, all of whose images it has embedded."""
+    """An NC before one dataset, whose images it has embedded."""
 
     nc: NeuralComplexity
     training: SplitTraining
-    embeddings: Embeddings
+    embeddings: Embeddings | None
     shown: int
     seed: int
 
@@ -397,18 +397,41 @@ class Judge:
         head: Head,
         config: LargeConfig,
         world: World,
-        numbers: Tensor | None = None,
+        *,
+        embeddings: Embeddings | None = None,
+        tasks: Sequence[Task] = (),
     ) -> "Judge":
-        """Lets NC look at images once, at all of them or at those that it will be asked about."""
-        numbers = torch.cat([world.train, world.test]) if numbers is None else numbers
-        embeddings = embed(nc, world.dataset.look_up, numbers)
-        return cls(nc, getattr(config, head), embeddings, config.shown, config.seed)
+        """Lets NC look at images once.
+
+        Args:
+            nc: The gap predictor.
+            head: Its head.
+            config: The settings.
+            world: The dataset.
+            embeddings: What its image encoder makes of all images, if that is at hand.
+            tasks: What it will be asked about; anything if there are none.
+        """
+        judge = cls(nc, getattr(config, head), embeddings, config.shown, config.seed)
+        if embeddings is not None:
+            return judge
+        numbers = [torch.cat([world.train, world.test])]
+        if tasks:
+            seen = [judge.seen(task) for task in tasks]
+            numbers = [part.flatten() for task in seen for part in (task.X_tr, task.X_te)]
+        own = embed(nc, world.dataset.look_up, torch.cat(numbers))
+        return replace(judge, embeddings=own)
+
+    def seen(self, task: Task) -> Task:
+        """Gives what NC sees of tasks at once: the posterior head sees some training points."""
+        if isinstance(self.nc.head, PosteriorHead):
+            return show(task, self.shown, stream(self.seed, "shown"))
+        return task
 
     def known(self, task: Task) -> Known:
         """Gives what NC makes of points of tasks."""
+        assert self.embeddings is not None
         if isinstance(self.nc.head, PosteriorHead):
-            few = show(task, self.shown, stream(self.seed, "shown"))
-            return believe(self.nc, self.embeddings, few)
+            return believe(self.nc, self.embeddings, self.seen(task))
         return by_embeddings(self.nc, self.embeddings)
 
     def penalty(self, task: Task, *, weight: float, floor: float) -> Regularizer:

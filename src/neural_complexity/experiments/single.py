@@ -46,7 +46,7 @@ from neural_complexity.meta.session import Moment
 from neural_complexity.meta.splitting import log_steps
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.encoders import make_image_encoder
-from neural_complexity.model.large import Beliefs
+from neural_complexity.model.large import Beliefs, Embeddings
 from neural_complexity.regularizers.nc import nc_penalty_by_number
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot
@@ -258,19 +258,21 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         size: pieces.do(f"splits of {size}, plain", partial(_split, config, world, recipe, size))
         for size in config.sizes
     }
-    networks: dict[str, NeuralComplexity] = {}
+    judges: dict[str, Judge] = {}
     history: dict[str, list[Moment]] = {}
     for head in HEADS:
-        networks[head], history[head] = train_large(
+        first = judges.get("posterior") if config.share_images else None
+        embeddings = None if first is None else first.embeddings
+        nc, history[head] = train_large(
             config,
             head,
             world,
-            validate=partial(_validate, config, head, world, plain),
-            images_from=networks.get("posterior") if config.share_images else None,
+            validate=partial(_validate, config, head, world, plain, embeddings),
+            images_from=None if first is None else first.nc,
             folder=folder,
             tell=tell,
         )
-    judges: dict[str, Judge] = {h: Judge.of(networks[h], h, config, world) for h in HEADS}
+        judges[head] = Judge.of(nc, head, config, world, embeddings=embeddings)
     regularized = {
         size: pieces.do(
             f"splits of {size}, with NC",
@@ -319,7 +321,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         "strengths": chosen,
         "images": {name: len(getattr(world, name)) for name in ("train", "held", "pool", "test")},
     }
-    return Outcome(rows, tensors, networks, history, facts)
+    return Outcome(rows, tensors, {h: j.nc for h, j in judges.items()}, history, facts)
 
 
 def methods() -> list[str]:
@@ -409,12 +411,14 @@ def _validate(
     head: Head,
     world: World,
     plain: dict[int, dict[str, Tensor]],
+    embeddings: Embeddings | None,
     nc: NeuralComplexity,
 ) -> float:
     """Scores NC on its way by R2 on the endpoints of plain learners of held-out splits."""
     tasks = [by_size(config, world, [size])[size][1] for size in plain]
-    numbers = torch.cat([world.held, *(task.X_tr.flatten() for task in tasks)])
-    judge: dict[str, Judge] = {head: Judge.of(nc, head, config, world, numbers)}
+    judge: dict[str, Judge] = {
+        head: Judge.of(nc, head, config, world, embeddings=embeddings, tasks=tasks)
+    }
     predicted, true = [], []
     for size, result in plain.items():
         last = {name: t[-1:] for name, t in result.items()}

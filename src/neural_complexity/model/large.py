@@ -38,7 +38,7 @@ class Embeddings:
         """Gives embeddings of numbers (...), as (..., features)."""
         if len(self.numbers) == int(self.numbers[-1]) + 1:  # 0, 1, 2, ...
             return self.table[numbers]
-        return self.table[torch.searchsorted(self.numbers, numbers)]
+        return self.table[torch.searchsorted(self.numbers, numbers.contiguous())]
 
 
 @torch.no_grad()
@@ -84,7 +84,7 @@ class Beliefs:
 
     def __call__(self, points: Task | Snapshot) -> Context:
         """Gives the context of points given by number."""
-        place = torch.searchsorted(self.numbers, points.X_te).unsqueeze(-1)  # (B, N, 1)
+        place = torch.searchsorted(self.numbers, points.X_te.contiguous()).unsqueeze(-1)  # (B, N, 1)
         chosen = self.logits.gather(1, place.expand(-1, -1, self.logits.shape[-1]))
         return Context(points.Y_tr, Categorical(chosen))
 
