@@ -84,8 +84,8 @@ class Beliefs:
 
     def __call__(self, points: Task | Snapshot) -> Context:
         """Gives the context of points given by number."""
-        place = torch.searchsorted(self.numbers, points.X_te.contiguous()).unsqueeze(-1)  # (B, N, 1)
-        chosen = self.logits.gather(1, place.expand(-1, -1, self.logits.shape[-1]))
+        place = torch.searchsorted(self.numbers, points.X_te.contiguous())  # (B, N)
+        chosen = self.logits.gather(1, place[..., None].expand(-1, -1, self.logits.shape[-1]))
         return Context(points.Y_tr, Categorical(chosen))
 
 
