@@ -83,7 +83,7 @@ def differ(one: Trained, other: Trained) -> bool:
     return any(not torch.equal(other[0][name], value) for name, value in one[0].items())
 
 
-def wait_for(happens: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(happens: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not happens():
         assert time.monotonic() < end, "it did not happen in time"
@@ -292,7 +292,7 @@ def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
     finally:
         parent.kill()
         parent.wait()
-    wait_for(lambda: not lives(worker), seconds=5)
+    wait_for(lambda: not lives(worker), seconds=20)
 
 
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:

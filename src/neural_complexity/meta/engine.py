@@ -33,9 +33,9 @@ DEATHS = 3  # of workers at one job, before it is given up
 PATIENCE = 0.5  # seconds between two looks at a worker that has nothing to do
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Job:
-    """One collection to be made."""
+    """One collection to be made; the earlier one comes first."""
 
     index: int  # which collection of the run
     version: int  # of NC, whose weights regularize the learners
@@ -167,7 +167,7 @@ class Processes(Engine):
                 raise ValueError(f"{name} must be at least 1, got {number}")
         self._make, self._threads = make, threads
         self.folder = _own_folder(folder)
-        self._jobs: queue.PriorityQueue[tuple[int, Job]] = queue.PriorityQueue()
+        self._jobs: queue.PriorityQueue[Job] = queue.PriorityQueue()
         self._asked: set[int] = set()
         self._deaths: dict[int, int] = {}  # of workers, by the index of their job
         self._results: dict[int, _Failure | None] = {}  # of finished jobs, by index
@@ -197,7 +197,7 @@ class Processes(Engine):
         _check_published(job, _version_path(self.folder, job.version).exists())
         with self._news:
             self._asked.add(job.index)
-        self._jobs.put((job.index, job))
+        self._jobs.put(job)
 
     def take(self, index: int) -> Collection:
         """Waits for a collection.
@@ -275,11 +275,15 @@ class Processes(Engine):
 
     def _keep_busy(self, place: int, worker: "_Worker | None") -> None:
         while worker is not None:
-            try:
-                _, job = self._jobs.get(timeout=PATIENCE)
-            except queue.Empty:
-                if not worker.process.is_alive():
-                    worker = self._replace(place, worker)
+            job = None
+            with suppress(queue.Empty):
+                job = self._jobs.get(timeout=PATIENCE)
+            if not worker.process.is_alive():  # this job has nothing to do with it
+                if job is not None:
+                    self._jobs.put(job)
+                worker = self._replace(place, worker)
+                continue
+            if job is None:
                 continue
             try:
                 worker.line.send(job)
@@ -318,7 +322,7 @@ class Processes(Engine):
         with self._news:
             deaths = self._deaths[job.index] = self._deaths.get(job.index, 0) + 1
         if deaths < DEATHS:
-            self._jobs.put((job.index, job))
+            self._jobs.put(job)
         else:
             ends = _describe(process.exitcode)
             reason = f"{deaths} workers in turn died of it, the last one {ends}"
@@ -362,7 +366,7 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its parent wants it to
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    torch.set_default_dtype(dtype)
+    torch.set_default_dtype(dtype)  # in which NC and tasks are made
     collector: Collector | None = None
     version, nc = -1, None
     with suppress(EOFError, OSError):
