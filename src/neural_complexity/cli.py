@@ -36,6 +36,7 @@ EXPERIMENTS = (
     "omniglot",
     "ablation",
     "surfaces",
+    "single",
 )
 DEFAULT_PRESET = "cpu"
 

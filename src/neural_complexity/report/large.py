@@ -1,0 +1,106 @@
+"""What the reports on one large dataset share."""
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator, NullLocator
+from torch import Tensor
+
+from neural_complexity.experiments.networks import HEADS
+from neural_complexity.experiments.rows import Row
+from neural_complexity.report.drawing import COLORS
+
+__all__ = ["color_of", "compare", "curves", "listed", "scatter"]
+
+MODES = {"transductive": "-", "inductive": "--"}
+
+
+def color_of(method: str) -> str:
+    """Gives the colour of a method: its head's, or that of the CNN, or grey."""
+    if "CNN" in method:
+        return COLORS["oracle"]
+    return next((COLORS[head] for head in HEADS if f"NC {head}" in method), COLORS["none"])
+
+
+def compare(ours: Row, theirs: Row) -> str:
+    """Tells whether ours is better, worse or neither, which is where the intervals overlap."""
+    room = (ours.ci95 or 0.0) + (theirs.ci95 or 0.0)
+    if ours.value - theirs.value > room:
+        return "better"
+    return "worse" if theirs.value - ours.value > room else "neither"
+
+
+def listed(names: list[str]) -> str:
+    """Writes names as a sentence lists them; "none" if there are none."""
+    if len(names) < 2:
+        return names[0] if names else "none"
+    return ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def curves(
+    tensors: dict[str, Tensor], plain: str, *, level: float | None = None, more: str | None = None
+) -> Canvas:
+    """Draws losses and test errors of learners with and without NC by their number of updates.
+
+    Args:
+        tensors: `METHOD/step`, (looks,), and `METHOD/loss_tr`, `METHOD/loss_te` and `METHOD/error`,
+            (looks, runs).
+        plain: The method without NC.
+        level: A test error to draw a line at.
+        more: A further method whose test error is drawn.
+    """
+    canvas = Canvas(figsize=(11, 3.7), layout="constrained")
+    axes = canvas.subplots(1, 3)
+    axes[1].sharey(axes[0])
+    for ax, mode in zip(axes, MODES, strict=False):
+        for method in (plain, *(f"NC {head}, {mode}" for head in HEADS)):
+            _curve(ax, tensors, method, "loss_tr", "-")
+            _curve(ax, tensors, method, "loss_te", "--")
+        ax.set_title(f"NC {mode}")
+    axes[0].plot([], color=COLORS["target"], label="train loss")
+    axes[0].plot([], "--", color=COLORS["target"], label="test loss")
+    axes[0].set_ylabel("cross-entropy")
+    axes[0].legend()
+    _curve(axes[2], tensors, plain, "error", "-", label=plain)
+    for head in HEADS:
+        for mode, line in MODES.items():
+            method = f"NC {head}, {mode}"
+            _curve(axes[2], tensors, method, "error", line, label=method)
+    if more is not None:
+        _curve(axes[2], tensors, more, "error", ":", label=more)
+    if level is not None:
+        look = {"color": COLORS["none"], "lw": 0.9, "ls": (0, (6, 3))}
+        axes[2].axhline(100 * level, **look, label=f"{plain}, after convergence")
+    axes[2].set(ylabel="test error in %", yscale="log", title="Test error")
+    axes[2].yaxis.set_major_locator(MaxNLocator(6))
+    axes[2].yaxis.set_major_formatter("{x:g}")
+    axes[2].yaxis.set_minor_locator(NullLocator())
+    for ax in axes:
+        ax.set(xscale="log", xlabel="learner step")
+    canvas.legend(*axes[2].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return canvas
+
+
+def _curve(
+    ax: Axes,
+    tensors: dict[str, Tensor],
+    method: str,
+    name: str,
+    line: str,
+    label: str | None = None,
+) -> None:
+    """Draws the mean over runs, but for the untrained learner, who has no place on the axis."""
+    values = tensors[f"{method}/{name}"][1:].mean(dim=1)  # (looks - 1,)
+    scale = 100 if name == "error" else 1
+    steps = tensors[f"{method}/step"][1:]
+    ax.plot(steps, scale * values, line, lw=1.3, color=color_of(method), label=label)
+
+
+def scatter(ax: Axes, true: Tensor, predicted: Tensor, color: object, **look: object) -> None:
+    """Draws predicted against true gaps of learners on their way, (looks, B), the last ones large.
+
+    The untrained learners, whose gap is zero, are left out.
+    """
+    pairs = ((slice(1, -1), 2.5, 0.35, None), (slice(-1, None), 5.0, 0.9, look.get("label")))
+    for looks, size, alpha, label in pairs:
+        columns = (true[looks].flatten(), predicted[looks].flatten())
+        ax.plot(*columns, "o", ms=size, alpha=alpha, mew=0, color=color, label=label)
