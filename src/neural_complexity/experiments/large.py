@@ -121,7 +121,8 @@ OURS: dict[str, Any] = {
     "image_layers": 3,
     "smallest": 1000,
     "unlabelled": 2000,
-    "learner_steps": 400,
+    "tasks": 2,
+    "learner_steps": 300,
     "looks": 16,
     "capacity": 20_000,
     "validation_tasks": 2,
@@ -136,7 +137,8 @@ def large_posterior(**sizes: Any) -> SplitTraining:
 
 def large_direct(**sizes: Any) -> SplitTraining:
     """Gives what we found to work for the direct head, at any size."""
-    return SplitTraining(**(OURS | {"M": 128, "N": 128, "batch": 16} | sizes))
+    own = {"M": 64, "N": 64, "batch": 32, "decoder_layers": 3, "encoder_layers": 2, "width": 192}
+    return SplitTraining(**(OURS | own | sizes))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,6 +68,7 @@ __all__ = [
     "paper",
     "paper_resnet",
     "run",
+    "small",
     "smoke",
 ]
 
@@ -129,6 +130,16 @@ OPPONENTS = {
 }
 
 
+# Two strengths of each opponent: tuning takes as long as everything else otherwise.
+STRENGTHS: dict[str, Any] = {
+    "l2": (0.0003, 0.003),
+    "smoothing": (0.1, 0.2),
+    "mixup": (0.1, 0.3),
+    "dropout": (0.2, 0.5),
+    "sam": (0.05, 0.2),
+}
+
+
 def paper() -> Config:
     """The paper's wiring and sizes for MLP learners, for a GPU; `--dataset` says which."""
     return Config(dataset="mnist", steps=100_000)
@@ -153,13 +164,32 @@ def cpu() -> Config:
     """An MLP of 500 units on MNIST or one of its kin, on two cores."""
     return Config(
         dataset="mnist",
-        steps=6000,
+        steps=4000,
         momentum=0.9,
         judged=5000,
-        posterior=large_posterior(iterations=80, updates=40),
-        direct=large_direct(iterations=60, updates=20),
+        posterior=large_posterior(iterations=60, updates=50),
+        direct=large_direct(iterations=40, updates=30),
         share_images=True,
-        cnn_updates=3200,
+        cnn_updates=3000,
+        **STRENGTHS,
+    )
+
+
+def small() -> Config:
+    """The same for ten thousand images, such as KMNIST's test images alone."""
+    return replace(
+        cpu(),
+        dataset="kmnist-10k",
+        held=1000,
+        split_train=5000,
+        split_test=2000,
+        steps=3000,
+        judged=2000,
+        sizes=(500, 1500, 5000),
+        eval_tasks=15,
+        posterior=large_posterior(iterations=40, updates=50, smallest=500),
+        direct=large_direct(iterations=40, updates=30, smallest=500),
+        cnn_updates=2000,
     )
 
 
@@ -191,11 +221,7 @@ def cifar() -> Config:
         direct=large_direct(iterations=30, updates=20, tasks=1, learner_steps=60, smallest=500),
         share_images=True,
         cnn_updates=1600,
-        l2=(0.0005, 0.005),
-        smoothing=(0.1, 0.2),
-        mixup=(0.2, 0.5),
-        dropout=(0.1, 0.3),
-        sam=(0.05, 0.2),
+        **STRENGTHS,
     )
 
 
@@ -237,6 +263,7 @@ def smoke() -> Config:
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": smoke,
     "cpu": cpu,
+    "small": small,
     "cifar": cifar,
     "paper": paper,
     "paper-resnet": paper_resnet,
