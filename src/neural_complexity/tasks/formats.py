@@ -254,47 +254,57 @@ def _tar_header(path: Path, header: bytearray) -> tuple[str, bytes, int]:
 
 def _unpacked_mat(path: Path) -> io.BytesIO:
     """Reads a MATLAB 5 file and unpacks its variables, none further than its own size."""
-    size = path.stat().st_size
-    most = size + _most(path)
+    size, left = path.stat().st_size, _most(path)
     out = io.BytesIO()
     with path.open("rb") as file:
-        out.write(_read(file, MAT_HEADER))
-        if out.getvalue()[124:] != b"\x00\x01IM":
+        header = file.read(MAT_HEADER)
+        if header[124:] != b"\x00\x01IM":
             raise ValueError(f"{path} must be a MATLAB 5 file, got another header")
-        while tag := _read(file, 8):
-            kind, length = struct.unpack("<II", tag) if len(tag) == 8 else (0, size)
-            if kind not in (MAT_MATRIX, MAT_COMPRESSED) or length > size - file.tell():
+        out.write(header)
+        while tag := file.read(8):
+            kind, length = struct.unpack("<II", tag) if len(tag) == 8 else (0, 0)
+            end = file.tell() + length
+            if kind not in (MAT_MATRIX, MAT_COMPRESSED) or end > size:
                 raise ValueError(f"{path} must be a whole MATLAB 5 file, got a damaged or cut one")
-            content = _read(file, length)
-            if kind == MAT_MATRIX:
-                content = tag + content
-            else:
-                content = _inflated(path, content, most - out.tell())
-            out.write(content)
+            if kind == MAT_COMPRESSED:
+                left -= _inflate(path, file, length, out, left)
+                continue
+            out.write(tag)
+            while piece := file.read(min(PIECE, end - file.tell())):
+                out.write(piece)
     out.seek(0)
     return out
 
 
-def _inflated(path: Path, content: bytearray, most: int) -> bytearray:
-    """Unpacks one variable of a MATLAB file: a tag that gives the number of bytes, and those."""
+def _inflate(path: Path, file: io.BufferedIOBase, length: int, out: io.BytesIO, most: int) -> int:
+    """Unpacks a variable of so many packed bytes: a tag that gives its size, and its content."""
     stream = zlib.decompressobj()
+    start, end = out.tell(), file.tell() + length
+    kind, size = 0, most
     try:
-        tag = bytearray(stream.decompress(content, 8))
-        kind, length = struct.unpack("<II", tag) if len(tag) == 8 else (0, 0)
-        if kind == MAT_MATRIX and length <= most:
-            while len(tag) < 8 + length + 1 and (
-                piece := stream.decompress(
-                    stream.unconsumed_tail, min(PIECE, 9 + length - len(tag))
-                )
-            ):
-                tag += piece
+        for piece in _inflated(stream, file, length):
+            out.write(piece)
+            if out.tell() - start >= 8:
+                kind, size = struct.unpack("<II", out.getbuffer()[start : start + 8])
+            if out.tell() - start > min(8 + size, most):
+                break
     except zlib.error as error:
         raise ValueError(f"{path} must hold packed variables, got damage ({error})") from None
-    if len(tag) != 8 + length or not stream.eof:
-        raise ValueError(
-            f"{path} must hold variables of the size they give, got {length} bytes of {kind}"
-        )
-    return tag
+    whole = stream.eof and not stream.unused_data and file.tell() == end
+    got = out.tell() - start
+    if not whole or kind != MAT_MATRIX or got != 8 + size or got > most:
+        raise ValueError(f"{path} must hold whole variables of the size they give, got another")
+    return got
+
+
+def _inflated(stream: "zlib._Decompress", file: io.BufferedIOBase, length: int) -> Iterator[bytes]:
+    """Gives what so many packed bytes of a file hold, in pieces, until the stream ends."""
+    while length > 0 and not stream.eof and (packed := file.read(min(PIECE, length))):
+        length -= len(packed)
+        full = True
+        while not stream.eof and (packed or full):  # a full piece may have left some behind
+            yield (piece := stream.decompress(packed, PIECE))
+            packed, full = stream.unconsumed_tail, len(piece) == PIECE
 
 
 def _check_variables(found: list[tuple[str, tuple[int, ...], str]]) -> None:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 __all__ = ["Images", "chunks"]
 
-CHUNK = 1 << 21  # values
+CHUNK = 1 << 18  # values, so that they fit a cache even as floats
 
 
 def chunks(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Cuts a tensor along its first axis into views of about two million values.
+    """Cuts a tensor along its first axis into views of about 260,000 values.
 
     What goes through all images goes through these, so that a mapped store may be larger than the
     memory.

@@ -1,18 +1,23 @@
 """A dataset in one file that is mapped into memory, so that it may be larger than the memory."""
 
 import json
+import mmap
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from neural_complexity.files import read_tensors, write_chunks
+from neural_complexity.files import write_chunks
 from neural_complexity.tasks.images import Images, chunks
 from neural_complexity.tasks.single import SingleDataset
 
 __all__ = ["open_store", "store", "write_store"]
+
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # mmap has the name from Python 3.13 on
 
 
 def store(dataset: SingleDataset, path: str | Path) -> SingleDataset:
@@ -36,15 +41,23 @@ def open_store(path: str | Path) -> SingleDataset:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged or of another kind.
     """
-    tensors, header = read_tensors(Path(path))
-    if set(tensors) != {"pixels", "labels"} or set(header) != {"name", "train"}:
-        found = ", ".join([*sorted(tensors), *sorted(header)])
-        raise ValueError(f"{path} must hold pixels, labels, name and train, got {found or 'none'}")
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a stored dataset, got no such file")
     try:
-        images = Images(tensors["pixels"], tensors["labels"])
+        with safe_open(path, framework="np") as file:  # checks the file, and reads no pixel
+            header = file.metadata() or {}
+            kind, shape = file.get_slice("pixels").get_dtype(), file.get_slice("pixels").get_shape()
+            labels = torch.from_numpy(file.get_tensor("labels"))
+        if kind != "U8":
+            raise ValueError(f"pixels of {kind}")
+        images = Images(_map_pixels(path).reshape(shape), labels)
         return SingleDataset(header["name"], images, int(header["train"]))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} must hold a dataset, got another content ({error})") from None
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} must hold pixels, labels, name and train of a dataset, "
+            f"got another or a damaged file ({error})"
+        ) from None
 
 
 def write_store(
@@ -68,6 +81,18 @@ def write_store(
     """
     write_chunks(Path(path), _content(name, tuple(shape), train, parts))
     return open_store(path)
+
+
+def _map_pixels(path: Path) -> Tensor:
+    """Maps the pixels of a file that was checked already."""
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        start, end = json.loads(file.read(size))["pixels"]["data_offsets"]
+        # A change would change a copy, never the file; and none is reserved in memory, without
+        # which Linux would not map more than it has.
+        flags = mmap.MAP_PRIVATE | NO_RESERVE
+        pages = mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+    return torch.frombuffer(pages, dtype=torch.uint8, count=end - start, offset=8 + size + start)
 
 
 def _content(
