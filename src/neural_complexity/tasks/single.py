@@ -6,7 +6,6 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from neural_complexity.seeding import stream
@@ -191,6 +190,9 @@ def _join(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Loaded:
 
 def _digits(_folder: Path, _download: bool) -> Loaded:
     """Takes scikit-learn's digits, in an order that is always the same."""
+    # Worker processes import this module too, and half of their start would go into this.
+    from sklearn.datasets import load_digits
+
     values, labels = load_digits(return_X_y=True)  # 0 to 16
     order = torch.randperm(len(labels), generator=stream(0, "digits"))
     pixels = (torch.from_numpy(values) * 255 / 16).round().to(torch.uint8)
