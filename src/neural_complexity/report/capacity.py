@@ -18,10 +18,10 @@ TITLE = "Network size"
 LEAD = (
     "Does NC help only because there are more parameters? Plain learners of a multiple of the "
     "capacity, which are several networks trained jointly whose predictions are averaged, at the "
-    "same learning rate, against learners of the usual size with NC. Transductive: NC judges the learner on the unlabelled "
-    "test images themselves, as in the paper; inductive: on held-out training images, whose labels "
-    "the learner then does not see either. NC's own parameters are not the learner's and are not "
-    "counted."
+    "same learning rate, against learners of the usual size with NC. Transductive: NC judges the "
+    "learner on the unlabelled test images themselves, as in the paper; inductive: on held-out "
+    "training images, whose labels the learner then does not see either. NC's own parameters are "
+    "not the learner's and are not counted."
 )
 
 

@@ -2,7 +2,7 @@
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
 from neural_complexity.experiments.networks import HEADS
@@ -117,7 +117,7 @@ def curves(
         look = {"color": COLORS["none"], "lw": 0.9, "ls": (0, (6, 3))}
         axes[2].axhline(100 * level, **look, label=f"{plain}, after convergence")
     axes[2].set(ylabel="test error in %", yscale="log", title="Test error")
-    axes[2].yaxis.set_major_locator(MaxNLocator(6))
+    axes[2].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes[2].yaxis.set_major_formatter("{x:g}")
     axes[2].yaxis.set_minor_locator(NullLocator())
     for ax in axes:
