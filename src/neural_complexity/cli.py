@@ -37,6 +37,9 @@ EXPERIMENTS = (
     "ablation",
     "surfaces",
     "single",
+    "dataset_size",
+    "single_curves",
+    "capacity",
 )
 DEFAULT_PRESET = "cpu"
 
@@ -113,7 +116,7 @@ def _list() -> None:
     for name in EXPERIMENTS:
         module = _experiment(name)
         summary = (module.__doc__ or "").splitlines()[0]
-        print(f"{name:12} {summary}  presets: {', '.join(module.PRESETS)}")
+        print(f"{name:14} {summary}  presets: {', '.join(module.PRESETS)}")
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> None:

@@ -12,7 +12,12 @@ from torch.optim import SGD
 
 from neural_complexity.experiments.basics import Basics, check_least
 from neural_complexity.experiments.few_shot import LabelTraining
+<<<<<<< HEAD
 from neural_complexity.experiments.machine import hold_memory
+=======
+from neural_complexity.experiments.networks import HEADS
+from neural_complexity.experiments.pieces import Pieces
+>>>>>>> c50317ad85738487bc7e8efa52f76b1efb426366
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.training import Head, tell_moments, train_nc
 from neural_complexity.learners.batched import BatchedLearner
@@ -43,11 +48,16 @@ from neural_complexity.tasks.single import DATASETS, SingleDataset, load
 from neural_complexity.tasks.splits import Minibatches, Splits
 
 __all__ = [
+    "NC_METHODS",
+    "PLAIN",
     "Judge",
     "LargeConfig",
     "SplitTraining",
     "World",
+    "arrange",
     "by_size",
+    "chunks",
+    "in_chunks",
     "large_direct",
     "large_posterior",
     "learn",
@@ -55,8 +65,18 @@ __all__ = [
     "make_recipe",
     "make_world",
     "outputs",
+    "run_seed",
+    "subsets",
     "train_large",
 ]
+
+PLAIN = "cross-entropy"
+# By name: whose NC, and whether it judges on the test images.
+NC_METHODS: dict[str, tuple[Head, bool]] = {
+    f"NC {head}, {mode}": (head, mode == "transductive")
+    for head in HEADS
+    for mode in ("transductive", "inductive")
+}
 
 UNITS = 2048  # images that NC takes its units from
 PART = 2000  # points that all learners predict at a time: bounds memory
@@ -529,6 +549,70 @@ def _rising(ramp: float, progress: float) -> float:
     return min(1.0, progress / ramp)
 
 
+def arrange(
+    config: LargeConfig, world: World, judges: dict[str, Judge], method: str, runs: int
+) -> tuple[Task, Task, Regularizer | None]:
+    """Gives what learners of the whole dataset learn from, are judged on, and are regularized by.
+
+    Args:
+        config: The settings.
+        world: The dataset.
+        judges: NCs by head.
+        method: One of `NC_METHODS`, or any other, without NC.
+        runs: How many learners.
+    """
+    task = world.task(world.train, world.test, runs)
+    judged = world.task(world.train[: config.judged], world.test, runs)
+    if method not in NC_METHODS:
+        return task, judged, None
+    head, transductive = NC_METHODS[method]
+    if not transductive:
+        task = world.task(world.pool, world.held, runs)
+    return task, judged, judges[head].penalty(task, weight=config.weight, floor=config.floor)
+
+
+def run_seed(config: LargeConfig, first: int) -> int:
+    """Gives the seed of learners of the whole dataset, the same for every method."""
+    return stream(config.seed, "runs", first).initial_seed()
+
+
+def chunks(config: LargeConfig) -> list[tuple[int, int]]:
+    """Gives the first of the learners that are trained together, and how many they are.
+
+    Convolutions of several learners are faster one by one, products of matrices at once.
+    """
+    if config.learner == "MLP":
+        return [(0, config.runs)]
+    return [(run, 1) for run in range(config.runs)]
+
+
+def in_chunks(
+    config: LargeConfig,
+    pieces: Pieces,
+    name: str,
+    work: Callable[[int, int], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """Does the learners of a method, as one piece or as several, and joins what they give.
+
+    Args:
+        config: The settings.
+        pieces: Does the pieces.
+        name: Names the method.
+        work: Trains learners from the first and the number of them, see `learn`.
+    """
+    parts = [
+        pieces.do(
+            name if len(chunks(config)) == 1 else f"{name}, run {first}",
+            partial(work, first, runs),
+        )
+        for first, runs in chunks(config)
+    ]
+    return {
+        key: torch.cat([p[key] for p in parts], dim=1) if key != "step" else parts[0][key]
+        for key in parts[0]
+    }
+
+
 def by_size(
     config: LargeConfig, world: World, sizes: Sequence[int]
 ) -> dict[int, tuple[Task, Task]]:
@@ -537,15 +621,39 @@ def by_size(
     Their validation points are the images that no NC was trained on.
     """
     each = max(1, config.eval_tasks // len(sizes))
-    found = {}
-    for size in sizes:
-        keys = torch.rand(each, len(world.pool), generator=stream(config.seed, "sizes", size))
-        chosen = world.pool[keys.topk(size, dim=1).indices.to(world.pool.device)]
-        Y = world.dataset.labels.to(chosen.device)
-        held = world.held.expand(each, -1)
-        judged = chosen[:, : config.judged]
-        found[size] = (
-            Task(chosen, Y[chosen], held, Y[held]),
-            Task(judged, Y[judged], held, Y[held]),
+    return {
+        size: subsets(
+            config, world, world.pool, world.held, size, each, stream(config.seed, "sizes", size)
         )
-    return found
+        for size in sizes
+    }
+
+
+def subsets(
+    config: LargeConfig,
+    world: World,
+    source: Tensor,
+    test: Tensor,
+    size: int,
+    copies: int,
+    generator: torch.Generator,
+) -> tuple[Task, Task]:
+    """Gives tasks with random training sets: what learners learn from, and are judged on.
+
+    Args:
+        config: The settings.
+        world: The dataset.
+        source: Numbers of the images to draw from.
+        test: Numbers of the test images.
+        size: Training images of each.
+        copies: How many tasks.
+        generator: The source of randomness, on the CPU.
+    """
+    if size > len(source):
+        raise ValueError(f"sizes must be at most the {len(source)} images there are, got {size}")
+    keys = torch.rand(copies, len(source), generator=generator)
+    chosen = source[keys.topk(size, dim=1).indices.to(source.device)]
+    Y = world.dataset.labels.to(chosen.device)
+    test = test.expand(copies, -1)
+    judged = chosen[:, : config.judged]
+    return Task(chosen, Y[chosen], test, Y[test]), Task(judged, Y[judged], test, Y[test])

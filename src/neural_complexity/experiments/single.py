@@ -12,16 +12,22 @@ from torch import Tensor
 from torch.optim import SGD
 
 from neural_complexity.experiments.large import (
+    NC_METHODS,
+    PLAIN,
     Judge,
     LargeConfig,
     SplitTraining,
     World,
+    arrange,
     by_size,
+    chunks,
+    in_chunks,
     large_direct,
     large_posterior,
     learn,
     make_recipe,
     make_world,
+    run_seed,
     train_large,
 )
 from neural_complexity.experiments.networks import HEADS
@@ -62,6 +68,7 @@ __all__ = [
     "PAPER",
     "PLAIN",
     "PRESETS",
+    "SCORES",
     "Config",
     "cifar",
     "cpu",
@@ -70,10 +77,11 @@ __all__ = [
     "run",
     "small",
     "smoke",
+    "svhn",
 ]
 
 NAME = "single"
-PLAIN, EARLY = "cross-entropy", "early stopping"
+EARLY = "early stopping"
 DISTILLED = "distilled from the CNN, transductive"
 BELIEFS, CNN = "NC posterior, its beliefs", "the same CNN, trained directly"
 NO_LEARNER = "no learner"
@@ -194,7 +202,7 @@ def small() -> Config:
 
 
 def cifar() -> Config:
-    """A narrow, shallow residual network on a part of CIFAR-10 or SVHN, on two cores.
+    """A narrow, shallow residual network on a part of CIFAR-10, on two cores.
 
     8 filters instead of 64 at first, 3 blocks instead of 8, 10,000 images, 300 steps.
     """
@@ -225,6 +233,12 @@ def cifar() -> Config:
         cnn_updates=960,
         **STRENGTHS,
     )
+
+
+def svhn() -> Config:
+    """The same on SVHN, whose digits must not be turned around."""
+    config = cifar()
+    return replace(config, dataset="svhn", posterior=replace(config.posterior, flip=False))
 
 
 def smoke() -> Config:
@@ -267,6 +281,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "cpu": cpu,
     "small": small,
     "cifar": cifar,
+    "svhn": svhn,
     "paper": paper,
     "paper-resnet": paper_resnet,
 }
@@ -321,19 +336,15 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         method: min((tried[method, s].item(), s) for s in getattr(config, name))[1]
         for method, name in OPPONENTS.items()
     }
-    results = {}
-    for method in methods():
-        parts = [
-            pieces.do(
-                method if len(_chunks(config)) == 1 else f"{method}, run {seed}",
-                partial(_learn, config, world, judges, chosen, logits, method, seed, runs),
-            )
-            for seed, runs in _chunks(config)
-        ]
-        results[method] = {
-            name: torch.cat([p[name] for p in parts], dim=1) if name != "step" else parts[0][name]
-            for name in parts[0]
-        }
+    results = {
+        method: in_chunks(
+            config,
+            pieces,
+            method,
+            partial(_learn, config, world, judges, chosen, logits, method),
+        )
+        for method in methods()
+    }
     rows = _accuracy_rows(config, world, judges, results, logits["test"])
     rows += _tuning_rows(config, tried, chosen)
     for setting, found in (("plain", plain), ("with NC posterior", regularized)):
@@ -355,24 +366,13 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
 
 def methods() -> list[str]:
     """Gives what learners are trained with, in the order of the table."""
-    by_nc = [f"NC {head}, {mode}" for head in HEADS for mode in ("transductive", "inductive")]
-    return [PLAIN, *OPPONENTS, EARLY, *by_nc, DISTILLED]
-
-
-def _chunks(config: Config) -> list[tuple[int, int]]:
-    """Gives the seed of learners that are trained together, and how many they are.
-
-    Convolutions of several learners are faster one by one, products of matrices at once.
-    """
-    if config.learner == "MLP":
-        return [(0, config.runs)]
-    return [(run, 1) for run in range(config.runs)]
+    return [PLAIN, *OPPONENTS, EARLY, *NC_METHODS, DISTILLED]
 
 
 def _count(config: Config) -> int:
     """Counts the pieces of a run."""
     tuned = sum(len(getattr(config, name)) for name in OPPONENTS.values())
-    return 2 * len(config.sizes) + 1 + tuned + len(methods()) * len(_chunks(config))
+    return 2 * len(config.sizes) + 1 + tuned + len(methods()) * len(chunks(config))
 
 
 def _variant(config: Config, world: World, method: str, strength: float) -> Recipe:
@@ -504,14 +504,13 @@ def _learn(
     chosen: dict[str, float],
     logits: dict[str, Tensor],
     method: str,
-    seed: int,
+    first: int,
     runs: int,
 ) -> dict[str, Tensor]:
     """Trains learners with one method, and looks at them on the test images."""
     recipe = make_recipe(config, world)
-    task = world.task(world.train, world.test, runs)
-    judged = world.task(world.train[: config.judged], world.test, runs)
-    regularizer, held = None, None
+    task, judged, regularizer = arrange(config, world, judges, method, runs)
+    held = None
     if method in OPPONENTS:
         recipe = _variant(config, world, method, chosen[method])
     elif method == EARLY:
@@ -525,11 +524,6 @@ def _learn(
         regularizer = nc_penalty_by_number(
             judges["posterior"].nc, known, weight=config.weight, floor=config.floor
         )
-    elif method != PLAIN:
-        head = "posterior" if "posterior" in method else "direct"
-        if "inductive" in method:
-            task = world.task(world.pool, world.held, runs)
-        regularizer = judges[head].penalty(task, weight=config.weight, floor=config.floor)
     visits = (
         range(0, config.steps + 1, max(1, config.steps // 20))
         if method == EARLY
@@ -540,7 +534,7 @@ def _learn(
         config,
         task,
         judged,
-        seed=stream(config.seed, "runs", seed).initial_seed(),
+        seed=run_seed(config, first),
         regularizer=regularizer,
         judges=judges,
         visits=visits,

@@ -2,14 +2,15 @@
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
 from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.rows import Row
+from neural_complexity.experiments.single import NO_LEARNER
 from neural_complexity.report.drawing import COLORS
 
-__all__ = ["color_of", "compare", "curves", "listed", "scatter"]
+__all__ = ["color_of", "compare", "curves", "dots", "scatter", "verdict"]
 
 MODES = {"transductive": "-", "inductive": "--"}
 
@@ -29,11 +30,56 @@ def compare(ours: Row, theirs: Row) -> str:
     return "worse" if theirs.value - ours.value > room else "neither"
 
 
-def listed(names: list[str]) -> str:
-    """Writes names as a sentence lists them; "none" if there are none."""
-    if len(names) < 2:
-        return names[0] if names else "none"
-    return ", ".join(names[:-1]) + " and " + names[-1]
+VERDICTS = {
+    "better": "beyond the intervals better than",
+    "worse": "beyond the intervals worse than",
+    "neither": "not to be told apart from",
+}
+
+
+def verdict(found: dict[str, Row], method: str, opponents: list[str]) -> str:
+    """Says which opponents a method beats, in one sentence.
+
+    Args:
+        found: Accuracies by method.
+        method: Whose sentence it is.
+        opponents: The methods it is compared with.
+    """
+    by = {name: compare(found[method], found[name]) for name in opponents}
+    parts = [
+        f"{text} {_listed([name for name in opponents if by[name] == kind])}"
+        for kind, text in VERDICTS.items()
+        if kind in by.values()
+    ]
+    return f"{method}: {'; '.join(parts)}."
+
+
+def _listed(names: list[str]) -> str:
+    """Writes names as a sentence lists them."""
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def dots(found: dict[str, Row], plain: str) -> Canvas:
+    """Draws accuracies with their intervals, and the paper's.
+
+    Args:
+        found: Accuracies by method, from above to below.
+        plain: The method at which a line is drawn.
+    """
+    canvas = Canvas(figsize=(6.8, 0.26 * len(found) + 0.8), layout="constrained")
+    ax = canvas.subplots()
+    for y, (method, row) in enumerate(found.items()):
+        mark = "s" if row.setting.endswith(NO_LEARNER) else "o"
+        ax.errorbar(row.value, y, xerr=row.ci95, color=color_of(method), marker=mark, ms=5, lw=1.2)
+        if row.paper is not None:
+            ax.plot(row.paper, y, "o", ms=6, mfc="none", color=COLORS["target"])
+    ax.axvline(found[plain].value, color=COLORS["none"], lw=0.8, ls=":")
+    ax.set_yticks(range(len(found)), list(found))
+    ax.set_ylim(len(found) - 0.4, -0.6)
+    low, high = ax.get_xlim()  # few runs have intervals that say nothing
+    ax.set(xlim=(max(low, -2), min(high, 102)))
+    ax.set(xlabel="accuracy in %", title=found[plain].setting)
+    return canvas
 
 
 def curves(
@@ -71,7 +117,7 @@ def curves(
         look = {"color": COLORS["none"], "lw": 0.9, "ls": (0, (6, 3))}
         axes[2].axhline(100 * level, **look, label=f"{plain}, after convergence")
     axes[2].set(ylabel="test error in %", yscale="log", title="Test error")
-    axes[2].yaxis.set_major_locator(MaxNLocator(6))
+    axes[2].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes[2].yaxis.set_major_formatter("{x:g}")
     axes[2].yaxis.set_minor_locator(NullLocator())
     for ax in axes:

@@ -8,6 +8,7 @@ import torch
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
+from neural_complexity.experiments.large import NC_METHODS
 from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
@@ -22,7 +23,7 @@ from neural_complexity.experiments.single import (
 )
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.report.drawing import COLORS, STYLE, save
-from neural_complexity.report.large import color_of, compare, curves, listed, scatter
+from neural_complexity.report.large import compare, curves, dots, scatter, verdict
 from neural_complexity.report.page import Figure
 from neural_complexity.report.tables import Table, find, show
 
@@ -62,6 +63,7 @@ def _accuracies(rows: list[Row]) -> Table:
         published = "" if row.paper is None else f"{row.paper:.2f}"
         lines.append((method, show(row), *(show(loss, 3) for loss in losses), published))
     setting = found[PLAIN].setting
+    opponents = [PLAIN, *OPPONENTS, EARLY]
     return Table(
         f"Accuracy in % on the test images: {setting}, {found[PLAIN].n} runs",
         ("method", "accuracy", "test loss", "train loss", "paper's accuracy"),
@@ -70,36 +72,16 @@ def _accuracies(rows: list[Row]) -> Table:
             [
                 "Value ± 95 % interval over runs; what needs no learner is one network and has "
                 "none. Test images are the same in all runs.",
-                *_verdicts(found),
+                *(verdict(found, method, opponents) for method in NC_METHODS),
                 _honesty(found),
             ]
         ),
     )
 
 
-def _verdicts(found: dict[str, Row]) -> list[str]:
-    """Says of each NC which opponents it beats, beyond the intervals."""
-    opponents = [PLAIN, *OPPONENTS, EARLY]
-    said = []
-    for method in (m for m in methods() if m.startswith("NC")):
-        by = {m: compare(found[method], found[m]) for m in opponents}
-        named = {kind: [m for m in opponents if by[m] == kind] for kind in set(by.values())}
-        parts = [
-            f"{text} {listed(named[kind])}"
-            for kind, text in (
-                ("better", "beyond the intervals better than"),
-                ("worse", "beyond the intervals worse than"),
-                ("neither", "not to be told apart from"),
-            )
-            if kind in named
-        ]
-        said.append(f"{method}: {'; '.join(parts)}.")
-    return said
-
-
 def _honesty(found: dict[str, Row]) -> str:
     """Says whether NC beats what is distilled from the same CNN."""
-    verdict = {
+    said = {
         "better": "beats the learner distilled from the CNN",
         "worse": "does not beat the learner distilled from the CNN, but is worse",
         "neither": "does not beat the learner distilled from the CNN: the intervals overlap",
@@ -109,7 +91,7 @@ def _honesty(found: dict[str, Row]) -> str:
         method = f"NC {head}, transductive"
         ours, theirs = found[method], found[DISTILLED]
         numbers = f"({show(ours)} against {show(theirs)})"
-        sentences.append(f"{method}, {verdict[compare(ours, theirs)]} {numbers}.")
+        sentences.append(f"{method}, {said[compare(ours, theirs)]} {numbers}.")
     return " ".join(sentences)
 
 
@@ -153,7 +135,7 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
     with mpl.rc_context(STYLE):
         return [
             Figure(
-                save(_dots(outcome.rows), folder, "accuracy"),
+                save(dots(_by_method(outcome.rows), PLAIN), folder, "accuracy"),
                 "Accuracy on the test images",
                 "Ours with 95 % interval over runs (dots; squares: one network, no learner) and "
                 "the paper's (circles). The dotted line is cross-entropy.",
@@ -172,24 +154,6 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
                 "head.",
             ),
         ]
-
-
-def _dots(rows: list[Row]) -> Canvas:
-    found = _by_method(rows)
-    canvas = Canvas(figsize=(6.8, 0.26 * len(found) + 0.8), layout="constrained")
-    ax = canvas.subplots()
-    for y, (method, row) in enumerate(found.items()):
-        mark = "o" if row.n > 1 or method in methods() else "s"
-        ax.errorbar(row.value, y, xerr=row.ci95, color=color_of(method), marker=mark, ms=5, lw=1.2)
-        if row.paper is not None:
-            ax.plot(row.paper, y, "o", ms=6, mfc="none", color=COLORS["target"])
-    ax.axvline(found[PLAIN].value, color=COLORS["none"], lw=0.8, ls=":")
-    ax.set_yticks(range(len(found)), list(found))
-    ax.set_ylim(len(found) - 0.4, -0.6)
-    low, high = ax.get_xlim()  # few runs have intervals that say nothing
-    ax.set(xlim=(max(low, -2), min(high, 102)))
-    ax.set(xlabel="accuracy in %", title=found[PLAIN].setting)
-    return canvas
 
 
 def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
