@@ -12,12 +12,9 @@ from torch.optim import SGD
 
 from neural_complexity.experiments.basics import Basics, check_least
 from neural_complexity.experiments.few_shot import LabelTraining
-<<<<<<< HEAD
 from neural_complexity.experiments.machine import hold_memory
-=======
 from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.pieces import Pieces
->>>>>>> c50317ad85738487bc7e8efa52f76b1efb426366
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.training import Head, tell_moments, train_nc
 from neural_complexity.learners.batched import BatchedLearner
