@@ -31,7 +31,19 @@ from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.networks import pooled
 from neural_complexity.meta.scores import Estimate, estimate_over_seeds
 
-__all__ = ["NAME", "PAPER", "PRESETS", "Config", "cifar", "cpu", "larger", "paper", "run", "smoke"]
+__all__ = [
+    "NAME",
+    "PAPER",
+    "PRESETS",
+    "Config",
+    "cifar",
+    "cpu",
+    "larger",
+    "paper",
+    "run",
+    "smoke",
+    "svhn",
+]
 
 NAME = "capacity"
 
@@ -68,8 +80,13 @@ def paper() -> Config:
 
 
 def cifar() -> Config:
-    """A narrow, shallow residual network on a part of CIFAR-10 or SVHN, on two cores."""
+    """A narrow, shallow residual network on a part of CIFAR-10, on two cores."""
     return Config(**shared_with(single.cifar()))
+
+
+def svhn() -> Config:
+    """The same on SVHN."""
+    return Config(**shared_with(single.svhn()))
 
 
 def cpu() -> Config:
@@ -86,6 +103,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": smoke,
     "cpu": cpu,
     "cifar": cifar,
+    "svhn": svhn,
     "paper": paper,
 }
 

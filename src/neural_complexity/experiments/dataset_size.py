@@ -56,8 +56,10 @@ def paper() -> Config:
 
 def cpu() -> Config:
     """KMNIST's test images, on two cores."""
-    own = {"dataset": "kmnist-10k", "held": 1000, "steps": 3000, "looks": 16}
-    return Config(**shared_with(single.cpu(), **own), sizes=(250, 500, 1000, 2000, 4000, 8000))
+    return Config(
+        **shared_with(single.small(), looks=16, judged=8000),
+        sizes=(250, 500, 1000, 2000, 4000, 8000),
+    )
 
 
 def smoke() -> Config:

@@ -57,8 +57,7 @@ def paper() -> Config:
 
 def cpu() -> Config:
     """KMNIST's test images, on two cores."""
-    own = {"dataset": "kmnist-10k", "held": 1000, "steps": 3000, "looks": 32}
-    return Config(**shared_with(single.cpu(), **own), long_steps=9000)
+    return Config(**shared_with(single.small(), looks=32), long_steps=9000)
 
 
 def smoke() -> Config:
