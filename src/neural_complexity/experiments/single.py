@@ -172,13 +172,15 @@ def cpu() -> Config:
     """An MLP of 500 units on MNIST or one of its kin, on two cores."""
     return Config(
         dataset="mnist",
-        steps=4000,
+        steps=3000,
         momentum=0.9,
+        looks=7,
         judged=5000,
-        posterior=large_posterior(iterations=60, updates=50),
-        direct=large_direct(iterations=40, updates=30),
+        split_steps=500,
+        posterior=large_posterior(iterations=30, updates=120),
+        direct=large_direct(iterations=24, updates=40),
         share_images=True,
-        cnn_updates=3000,
+        cnn_updates=2400,
         **STRENGTHS,
     )
 
@@ -195,6 +197,8 @@ def small() -> Config:
         judged=2000,
         sizes=(500, 1500, 5000),
         eval_tasks=15,
+        looks=12,
+        split_steps=1000,
         posterior=large_posterior(iterations=40, updates=50, smallest=500),
         direct=large_direct(iterations=40, updates=30, smallest=500),
         cnn_updates=2000,
@@ -525,7 +529,7 @@ def _learn(
             judges["posterior"].nc, known, weight=config.weight, floor=config.floor
         )
     visits = (
-        range(0, config.steps + 1, max(1, config.steps // 20))
+        range(0, config.steps + 1, max(1, config.steps // 10))
         if method == EARLY
         else log_steps(config.steps, config.looks)
     )
