@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/sinusoid
 
-.PHONY: install run suite images test lint bench docs
+.PHONY: install run suite images single test lint bench docs
 .DEFAULT_GOAL := run
 
 # Done anew only when the list of dependencies changes.
@@ -32,6 +32,23 @@ suite images: install
 	  if [ -f runs/$$name/config.json ]; then options="--resume runs/$$name"; \
 	  else options="--preset cpu --out runs/$$name"; \
 	    if [ $$name != $(firstword $(SUITE)) ]; then options="$$options $(NETWORKS)"; fi; fi; \
+	  $(BIN)/neural-complexity run $$name $$options || exit 1; \
+	done
+
+# One large dataset: each under a run of its own, then what asks the networks of two of them.
+SINGLE := cpu:mnist cpu:fashion-mnist small:kmnist-10k cifar:cifar-10 svhn:svhn
+ASKING := dataset_size:kmnist-10k single_curves:kmnist-10k capacity:fashion-mnist
+single: install
+	@for each in $(SINGLE); do \
+	  run=runs/single-$${each#*:}; \
+	  if [ -f $$run/config.json ]; then options="--resume $$run"; \
+	  else options="--preset $${each%:*} --dataset $${each#*:} --out $$run"; fi; \
+	  $(BIN)/neural-complexity run single $$options || exit 1; \
+	done
+	@for each in $(ASKING); do \
+	  name=$${each%:*}; run=runs/$$name; \
+	  if [ -f $$run/config.json ]; then options="--resume $$run"; \
+	  else options="--preset cpu --networks runs/single-$${each#*:} --out $$run"; fi; \
 	  $(BIN)/neural-complexity run $$name $$options || exit 1; \
 	done
 

@@ -91,7 +91,7 @@ def svhn() -> Config:
 
 def cpu() -> Config:
     """An MLP of 500 units on Fashion-MNIST, on two cores."""
-    return Config(**shared_with(single.cpu(), dataset="fashion-mnist", looks=4))
+    return Config(**shared_with(single.cpu(), dataset="fashion-mnist", looks=4, runs=3))
 
 
 def smoke() -> Config:

@@ -57,8 +57,8 @@ def paper() -> Config:
 def cpu() -> Config:
     """KMNIST's test images, on two cores."""
     return Config(
-        **shared_with(single.small(), looks=16, judged=8000),
-        sizes=(250, 500, 1000, 2000, 4000, 8000),
+        **shared_with(single.small(), looks=12, judged=8000, runs=3),
+        sizes=(500, 2000, 8000),
     )
 
 

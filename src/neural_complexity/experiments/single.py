@@ -204,7 +204,7 @@ def small() -> Config:
 def cifar() -> Config:
     """A narrow, shallow residual network on a part of CIFAR-10, on two cores.
 
-    8 filters instead of 64 at first, 3 blocks instead of 8, 10,000 images, 300 steps.
+    8 filters instead of 64 at first, 3 blocks instead of 8, 10,000 images, 200 steps.
     """
     learners: dict[str, Any] = {"tasks": 1, "learner_steps": 60, "smallest": 500}
     return Config(
@@ -217,7 +217,7 @@ def cifar() -> Config:
         learner="ResNet",
         learner_width=8,
         learner_blocks=(1, 1, 1),
-        steps=300,
+        steps=200,
         lr=0.05,
         momentum=0.9,
         batch=32,
@@ -226,11 +226,11 @@ def cifar() -> Config:
         judged=500,
         eval_tasks=6,
         sizes=(500, 2000, 7000),
-        split_steps=150,
-        posterior=large_posterior(iterations=24, updates=40, flip=True, **learners),
-        direct=large_direct(iterations=30, updates=30, **learners),
+        split_steps=100,
+        posterior=large_posterior(iterations=20, updates=40, flip=True, **learners),
+        direct=large_direct(iterations=20, updates=30, **learners),
         share_images=True,
-        cnn_updates=960,
+        cnn_updates=800,
         **STRENGTHS,
     )
 
