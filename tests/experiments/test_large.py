@@ -63,7 +63,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
 
 
 def different(numbers: list[Tensor]) -> Tensor:
-    return torch.cat([some.flatten() for some in numbers]).unique()
+    found: Tensor = torch.cat([some.flatten() for some in numbers]).unique()
+    return found
 
 
 def within(some: Tensor, all_of: Tensor) -> bool:
