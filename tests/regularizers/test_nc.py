@@ -9,7 +9,8 @@ from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Categorical, cross_entropy
 from neural_complexity.model.complexity import Context, NeuralComplexity
-from neural_complexity.regularizers.nc import nc_penalty
+from neural_complexity.model.large import Known, believe, by_embeddings, embed
+from neural_complexity.regularizers.nc import nc_penalty, nc_penalty_by_number
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
@@ -241,3 +242,68 @@ def test_images_that_nc_cannot_judge_are_refused_at_once(
         nc_penalty(image_nc, task, X_unlabelled=task.X_te.flatten(2))
     with pytest.raises(TypeError, match="X_te must be torch.float64 like NC, got torch.float32"):
         nc_penalty(image_nc, task, X_unlabelled=task.X_te.float())
+
+
+@pytest.fixture(params=["posterior", "direct"])
+def by_number(
+    request: pytest.FixtureRequest, few_shot: FewShot
+) -> tuple[NeuralComplexity, Task, Task, Known]:
+    """An NC, tasks as images and as numbers, and what it makes of the numbers."""
+    images, numbers = (make(4, stream(0, "by number")) for make in (few_shot.sample, few_shot.draw))
+    nc = NeuralComplexity.for_tasks(images, loss="cross_entropy", head=request.param, width=16)
+    embeddings = embed(nc, few_shot.look_up, torch.arange(few_shot.inputs))
+    posterior = request.param == "posterior"
+    known = believe(nc, embeddings, numbers) if posterior else by_embeddings(nc, embeddings)
+    return nc, images, numbers, known
+
+
+def test_by_number_the_penalty_is_the_same(
+    by_number: tuple[NeuralComplexity, Task, Task, Known], image_recipe: Recipe
+) -> None:
+    nc, images, numbers, known = by_number
+    h = stack(image_recipe.make, len(images), stream(0, "h"))
+    snapshot = take_snapshot(h, images)
+    named = Snapshot(numbers.X_tr, numbers.Y_tr, snapshot.H_tr, numbers.X_te, snapshot.H_te)
+    weights = torch.linspace(0, 2, len(images))
+    for floor in (None, -0.1, 0.2):
+        own = nc_penalty_by_number(nc, known, weight=weights, floor=floor)(h, named)
+        usual = nc_penalty(nc, images, weight=weights, floor=floor, safeguard=False)(h, snapshot)
+        torch.testing.assert_close(own, usual)
+        parameters = list(h.parameters())
+        for a, b in zip(
+            torch.autograd.grad(own.sum(), parameters, retain_graph=True),
+            torch.autograd.grad(usual.sum(), parameters, retain_graph=True),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b)
+
+
+def test_by_number_there_is_no_gradient_below_the_floor(
+    by_number: tuple[NeuralComplexity, Task, Task, Known], image_recipe: Recipe
+) -> None:
+    nc, images, numbers, known = by_number
+    h = stack(image_recipe.make, len(images), stream(0, "h"))
+    snapshot = take_snapshot(h, images)
+    named = Snapshot(numbers.X_tr, numbers.Y_tr, snapshot.H_tr, numbers.X_te, snapshot.H_te)
+    free = nc_penalty_by_number(nc, known, floor=None)(h, named)
+    floor = free.median().item()
+    penalty = nc_penalty_by_number(nc, known, floor=floor)(h, named)
+    torch.testing.assert_close(penalty, free.clamp(min=floor))
+    parameters = list(h.parameters())
+    gradients = torch.autograd.grad(penalty.sum(), parameters)
+    for gradient in gradients:
+        size = gradient.flatten(1).norm(dim=1)
+        assert (size[free < floor] == 0).all()
+    assert (free < floor).any()
+    total = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).sum(dim=0)
+    assert (total[free > floor] > 0).all()
+
+
+def test_the_papers_floor_is_the_default(
+    by_number: tuple[NeuralComplexity, Task, Task, Known],
+) -> None:
+    nc, _, numbers, known = by_number
+    sharp = 30 * torch.nn.functional.one_hot(numbers.Y_te, 3).to(torch.get_default_dtype())
+    flat_logits = torch.zeros(*numbers.Y_tr.shape, 3)
+    named = Snapshot(numbers.X_tr, numbers.Y_tr, flat_logits, numbers.X_te, sharp)
+    assert nc_penalty_by_number(nc, known)(torch.nn.Identity(), named).min() >= -0.1

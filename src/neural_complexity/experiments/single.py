@@ -250,6 +250,7 @@ def smoke() -> Config:
     tiny = {"width": 16, "heads": 2, "channels": 8, "M": 16, "N": 16, "iterations": 3}
     tiny |= {"updates": 4, "tasks": 2, "learner_steps": 8, "looks": 4, "smallest": 100}
     return Config(
+        test_images=120,
         held=200,
         split_train=900,
         split_test=300,
@@ -265,7 +266,7 @@ def smoke() -> Config:
         looks=3,
         judged=200,
         posterior=large_posterior(**tiny, unlabelled=64, shift=1),
-        direct=large_direct(**tiny, unlabelled=64),
+        direct=large_direct(**(tiny | {"N": 60}), unlabelled=64),
         share_images=True,
         workers=0,
         l2=(0.001, 0.01),

@@ -1,0 +1,164 @@
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from neural_complexity.seeding import stream
+from neural_complexity.task import IndexedFamily, Task
+from neural_complexity.tasks.splits import Minibatches, Splits
+
+
+@dataclass(frozen=True)
+class Store:
+    """Inputs that tell their own number."""
+
+    labels: Tensor
+
+    def look_up(self, numbers: Tensor) -> Tensor:
+        return numbers[..., None].to(torch.get_default_dtype())
+
+
+def store(P: int = 60) -> Store:
+    return Store(torch.arange(P) * 7 % 3)
+
+
+def splits(**sizes: int) -> Splits:
+    own = {"train": 20, "test": 10, "M": 4, "N": 3} | sizes
+    return Splits(store(), torch.arange(5, 50), **own)
+
+
+@st.composite
+def made(draw: st.DrawFn) -> tuple[Splits, int, int]:
+    P = draw(st.integers(4, 40))
+    pool = torch.randperm(60, generator=stream(draw(st.integers(0, 9)), "pool"))[:P]
+    train = draw(st.integers(1, P - 1))
+    test = draw(st.integers(1, P - train))
+    M, N = draw(st.integers(1, train)), draw(st.integers(1, test))
+    numbers = Store(torch.arange(60) % 2)
+    if numbers.labels[pool].unique().numel() < 2:
+        pool = torch.arange(P)
+    return Splits(numbers, pool, train=train, test=test, M=M, N=N), draw(st.integers(1, 4)), train
+
+
+@given(made(), st.integers(0, 99))
+def test_splits_are_disjoint_and_of_the_pool_with_its_labels(
+    case: tuple[Splits, int, int], seed: int
+) -> None:
+    family, batch, train = case
+    whole = family.split(batch, stream(seed, "split"))
+    part = family.draw(batch, stream(seed, "draw"))
+    fewer = family.split(batch, stream(seed, "split"), train=(train + 1) // 2)
+    sizes = [(train, family.test), (family.M, family.N), ((train + 1) // 2, family.test)]
+    for task, (m, n) in zip((whole, part, fewer), sizes, strict=True):
+        assert task.X_tr.shape == task.Y_tr.shape == (batch, m)
+        assert task.X_te.shape == task.Y_te.shape == (batch, n)
+        for row in torch.cat([task.X_tr, task.X_te], dim=1):
+            assert len(row.unique()) == m + n
+            assert torch.isin(row, family.pool).all()
+        assert torch.equal(task.Y_tr, family.store.labels[task.X_tr])
+        assert torch.equal(task.Y_te, family.store.labels[task.X_te])
+
+
+def test_the_same_generator_draws_the_same_splits_and_another_one_others() -> None:
+    one, same, other = (splits().split(3, stream(seed, "split")) for seed in (0, 0, 1))
+    assert torch.equal(one.X_tr, same.X_tr)
+    assert torch.equal(one.X_te, same.X_te)
+    assert not torch.equal(one.X_tr, other.X_tr)
+    assert not torch.equal(one.X_tr[0], one.X_tr[1])
+
+
+def test_every_input_is_as_likely_as_any_other() -> None:
+    task = splits().split(4000, stream(0, "split"))
+    for numbers, share in ((task.X_tr, 20 / 45), (task.X_te, 10 / 45)):
+        counts = numbers.flatten().bincount(minlength=60)[5:50]
+        assert (counts / 4000 - share).abs().max() < 0.04  # five standard deviations
+
+
+def test_samples_are_the_inputs_of_draws() -> None:
+    family = splits()
+    assert isinstance(family, IndexedFamily)
+    drawn, sampled = family.draw(2, stream(0, "x")), family.sample(2, stream(0, "x"))
+    assert torch.equal(sampled.X_tr, family.look_up(drawn.X_tr))
+    assert torch.equal(sampled.X_te, family.look_up(drawn.X_te))
+    assert torch.equal(sampled.Y_te, drawn.Y_te)
+    assert family.inputs == 60
+
+
+def test_equal_texts_mean_equal_tasks() -> None:
+    assert repr(splits()) == repr(splits())
+    others = [splits(train=21), splits(test=9), splits(M=5), splits(N=2)]
+    others.append(Splits(store(), torch.arange(5, 50).flip(0), train=20, test=10, M=4, N=3))
+    assert repr(splits()) not in {repr(other) for other in others}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ({"train": 36}, r"train \+ test must be at most the 45 inputs there are, got 36 \+ 10"),
+        ({"train": 0}, "train must be at least 1, got 0"),
+        ({"M": 21}, "M and N must be at most train and test, 20 and 10, got 21 and 3"),
+        ({"N": 11}, "M and N must be at most train and test, 20 and 10, got 4 and 11"),
+    ],
+)
+def test_impossible_sizes_are_refused(sizes: dict[str, int], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        splits(**sizes)
+
+
+def test_impossible_draws_and_a_single_class_are_refused() -> None:
+    with pytest.raises(ValueError, match="train must be from 1 to 20, got 21"):
+        splits().split(1, stream(0, "x"), train=21)
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        splits().draw(0, stream(0, "x"))
+    with pytest.raises(ValueError, match="labels must be of two classes at least, got 1 alone"):
+        Splits(Store(torch.ones(9).long()), torch.arange(9), train=4, test=4, M=1, N=1)
+
+
+def numbered(B: int, m: int, n: int) -> Task:
+    """Tasks whose inputs and labels tell task, set and place."""
+    X_tr, X_te = torch.arange(B * m).view(B, m), 1000 + torch.arange(B * n).view(B, n)
+    return Task(X_tr, 2 * X_tr, X_te, 2 * X_te)
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.integers(1, 14),
+    st.integers(1, 14),
+    st.integers(0, 9),
+)
+def test_each_round_meets_each_point_once(
+    B: int, m: int, n: int, M: int, N: int, seed: int
+) -> None:
+    task = numbered(B, m, n)
+    batches = Minibatches(task, M=M, N=N, seed=seed)
+    assert len(batches) == B
+    for name, size, points in (("tr", min(M, m), m), ("te", min(N, n), n)):
+        steps = points // size
+        for start in (0, 2 * steps):  # the first and the third round
+            met = [getattr(batches(start + i), f"X_{name}") for i in range(steps)]
+            row = torch.cat(met, dim=1)
+            assert row.shape == (B, steps * size)  # what fills no step is left out
+            assert all(len(r.unique()) == steps * size for r in row)
+            if points % size == 0:
+                assert torch.equal(row.sort(dim=1).values, getattr(task, f"X_{name}"))
+    step = batches(5)
+    assert torch.equal(step.Y_tr, 2 * step.X_tr)
+    assert torch.equal(step.Y_te, 2 * step.X_te)
+
+
+def test_minibatches_are_a_pure_function_of_seed_and_step() -> None:
+    task = numbered(2, 30, 30)
+    forth, back, other = (Minibatches(task, M=4, N=7, seed=seed) for seed in (0, 0, 1))
+    expected = [forth(step) for step in range(20)]
+    for step in reversed(range(20)):
+        again = back(step)
+        assert torch.equal(again.X_tr, expected[step].X_tr)
+        assert torch.equal(again.X_te, expected[step].X_te)
+    assert not torch.equal(other(0).X_tr, expected[0].X_tr)
+    with pytest.raises(ValueError, match="M must be at least 1, got 0"):
+        Minibatches(task, M=0, N=1, seed=0)
