@@ -45,6 +45,7 @@ single: install
 	  else options="--preset $${each%:*} --dataset $${each#*:} --out $$run"; fi; \
 	  $(BIN)/neural-complexity run single $$options || exit 1; \
 	done
+	@$(BIN)/neural-complexity report $(foreach each,$(SINGLE),runs/single-$(lastword $(subst :, ,$(each))))
 	@for each in $(ASKING); do \
 	  name=$${each%:*}; run=runs/$$name; \
 	  if [ -f $$run/config.json ]; then options="--resume $$run"; \

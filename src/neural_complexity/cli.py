@@ -64,8 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         elif options.command == "list":
             _list()
+        elif len(options.folders) == 1:
+            _report(RunFolder(options.folders[0]))
         else:
-            _report(RunFolder(options.folder))
+            _compare([RunFolder(folder) for folder in options.folders])
     except KeyboardInterrupt:
         print("stopped; go on with --resume and the folder of the run", file=sys.stderr)
         return 130
@@ -103,8 +105,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--resume", type=Path, help="the folder of a run to go on with")
     run.add_argument("-h", "--help", action="store_true", help="show this and all config fields")
     run.set_defaults(parser=run)
-    report = commands.add_parser("report", help="draw tables, figures and page of a run again")
-    report.add_argument("folder", type=Path, metavar="DIR")
+    report = commands.add_parser(
+        "report", help="draw tables, figures and page of a run again, or compare several"
+    )
+    report.add_argument("folders", type=Path, metavar="DIR", nargs="+")
     return parser
 
 
@@ -183,15 +187,33 @@ def _work(folder: RunFolder, module: Any, config: Any) -> None:
     _report(folder)
 
 
-def _report(folder: RunFolder) -> None:
+def _console() -> Console:
     # Piped into a file there is no width to ask for, and eighty columns break the tables.
-    console = Console() if sys.stdout.isatty() else Console(width=140)
+    return Console() if sys.stdout.isatty() else Console(width=140)
+
+
+def _reporter(folder: RunFolder) -> Any:
+    name = folder.read_config()["experiment"]
+    if name not in EXPERIMENTS:
+        raise ValueError(f"{folder.path} must be a run of {', '.join(EXPERIMENTS)}, got {name}")
+    return import_module(f"neural_complexity.report.{name}")
+
+
+def _compare(folders: list[RunFolder]) -> None:
+    """Puts several runs of one experiment into one table."""
+    reports = [_reporter(folder) for folder in folders]
+    joint = getattr(reports[0], "joint", None)
+    if joint is None or any(report is not reports[0] for report in reports):
+        names = ", ".join(folder.read_config()["experiment"] for folder in folders)
+        raise ValueError(f"several runs must be of single, got runs of {names}")
+    table = joint([folder.results()[0].rows for folder in folders])
+    _console().print(to_rich(table))
+
+
+def _report(folder: RunFolder) -> None:
+    console = _console()
     started = folder.read_config()
-    if started["experiment"] not in EXPERIMENTS:
-        raise ValueError(
-            f"{folder.path} must be a run of {', '.join(EXPERIMENTS)}, got {started['experiment']}"
-        )
-    report = import_module(f"neural_complexity.report.{started['experiment']}")
+    report = _reporter(folder)
     outcome, machine = folder.results()
     tables = report.tables(outcome.rows)
     figures = report.figures(outcome, folder.figures)

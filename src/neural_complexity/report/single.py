@@ -27,7 +27,7 @@ from neural_complexity.report.large import compare, curves, dots, scatter, verdi
 from neural_complexity.report.page import Figure
 from neural_complexity.report.tables import Table, find, show
 
-__all__ = ["LEAD", "TITLE", "figures", "tables"]
+__all__ = ["LEAD", "TITLE", "figures", "joint", "tables"]
 
 TITLE = "One image dataset"
 LEAD = (
@@ -47,6 +47,32 @@ LEAD = (
 def tables(rows: list[Row]) -> list[Table]:
     """Makes the paper's table, the fits to the gap, and the choice of strengths."""
     return [_accuracies(rows), _fits(rows), _strengths(rows)]
+
+
+def joint(runs: list[list[Row]]) -> Table:
+    """Makes the paper's table: methods against datasets, one run of each.
+
+    Raises:
+        ValueError: If two runs are of one dataset.
+    """
+    columns = [_by_method(rows) for rows in runs]
+    names = [column[PLAIN].setting.removesuffix(" learner") for column in columns]
+    if len(set(names)) < len(names):
+        raise ValueError(f"runs must be of different datasets, got {', '.join(names)}")
+    lines = []
+    for method in columns[0]:
+        lines.append((method, *(show(column[method]) for column in columns)))
+        papers = [column[method].paper for column in columns]
+        if any(papers):
+            shown = ("" if paper is None else f"{paper:.2f}" for paper in papers)
+            lines.append((f"the paper's {method}", *shown))
+    return Table(
+        "Accuracy in % on the test images, by dataset and learner",
+        ("method", *names),
+        tuple(lines),
+        "Value ± 95 % interval over runs. The paper's numbers are of full datasets and its own "
+        "learners; each run's page says how far it is from that.",
+    )
 
 
 def _by_method(rows: list[Row]) -> dict[str, Row]:
