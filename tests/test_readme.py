@@ -1,6 +1,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ def examples() -> list[str]:
 
 def test_the_example_of_the_readme_runs_and_nc_helps(capsys: pytest.CaptureFixture[str]) -> None:
     torch.set_default_dtype(torch.float32)  # as users run it
-    example, _ = examples()
+    example = examples()[0]
     assert len([line for line in example.splitlines() if line.strip()]) <= 20
     exec(compile(example, "README.md", "exec"), {})
     output = capsys.readouterr().out
@@ -32,6 +33,15 @@ def test_the_example_of_images_runs_on_drawings_of_any_size(
     logits = {"H_tr": torch.randn(2, 4, 3), "H_te": torch.randn(2, 3, 3)}
     exec(compile(examples()[1], "README.md", "exec"), {**names, **labels, **logits})
     assert len(re.findall("tensor", capsys.readouterr().out)) == 2
+
+
+def test_the_example_of_one_dataset_runs_on_arrays(capsys: pytest.CaptureFixture[str]) -> None:
+    generator = np.random.default_rng(0)
+    labels = np.arange(200) % 3
+    data = {"X_train": generator.random((200, 12, 12)), "y_train": labels}
+    data |= {"X_test": generator.random((30, 12, 12)), "y_test": labels[:30]}
+    exec(compile(examples()[2], "README.md", "exec"), data)
+    assert capsys.readouterr().out == "torch.Size([4, 32, 1, 12, 12])\n"
 
 
 def test_relative_links_of_the_documents_lead_somewhere() -> None:
