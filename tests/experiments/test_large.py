@@ -84,7 +84,7 @@ def test_images_are_dealt_out_once_and_by_the_seed_alone(world: World) -> None:
 
 
 def test_held_out_splits_are_judged_on_images_that_no_nc_has_seen(world: World) -> None:
-    config = replace(smoke(), judged=50)
+    config = replace(smoke(), judged=50, eval_tasks=3)
     for size, (task, judged) in by_size(config, world, [100, 30]).items():
         assert task.X_tr.shape == (3, size)
         assert judged.X_tr.shape == (3, min(size, 50))

@@ -60,6 +60,7 @@ __all__ = [
     "learn",
     "make_collector",
     "make_recipe",
+    "make_splits",
     "make_world",
     "outputs",
     "run_seed",
@@ -178,7 +179,7 @@ class LargeConfig(Basics):
     split_test: int = 10_000
     """Validation points of a split."""
     eval_tasks: int = 16
-    """Learners on held-out splits, by which NC is scored."""
+    """Learners on held-out splits, by which NC is scored, of each size."""
     runs: int = 5
     """Learners of the whole dataset, by method."""
     learner: Literal["MLP", "ResNet"] = "MLP"
@@ -617,10 +618,10 @@ def by_size(
 
     Their validation points are the images that no NC was trained on.
     """
-    each = max(1, config.eval_tasks // len(sizes))
+    B = config.eval_tasks
     return {
         size: subsets(
-            config, world, world.pool, world.held, size, each, stream(config.seed, "sizes", size)
+            config, world, world.pool, world.held, size, B, stream(config.seed, "sizes", size)
         )
         for size in sizes
     }

@@ -26,6 +26,7 @@ from neural_complexity.experiments.large import (
     large_posterior,
     learn,
     make_recipe,
+    make_splits,
     make_world,
     run_seed,
     train_large,
@@ -154,11 +155,15 @@ def paper() -> Config:
 
 
 def paper_resnet() -> Config:
-    """The same for ResNet-18 on CIFAR-10 and SVHN."""
+    """The same for ResNet-18 on CIFAR-10 and SVHN.
+
+    CIFAR-10 has 50,000 training images: those that are held out are missing in the splits.
+    """
     deep: dict[str, Any] = {"width": 400, "heads": 8, "self_layers": 3, "batch": 4}
-    deep |= {"image_encoder": "resnet", "channels": 64, "image_layers": 4}
+    deep |= {"image_encoder": "resnet", "channels": 64, "image_layers": 4, "unlabelled": 5000}
     return Config(
         dataset="cifar-10",
+        split_test=5000,
         learner="ResNet",
         learner_width=64,
         lr=0.0001,
@@ -303,6 +308,10 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         tell: Told about the progress.
     """
     world = make_world(config)
+    # What does not fit the dataset is said now, and not when hours have gone.
+    by_size(config, world, config.sizes)
+    for training in (config.posterior, config.direct):
+        make_splits(config, training, world)
     recipe = make_recipe(config, world)
     pieces = Pieces(_count(config), config, folder, tell)
     plain = {
