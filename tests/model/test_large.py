@@ -96,6 +96,15 @@ def test_numbers_need_not_start_at_zero() -> None:
     assert found[..., 0].tolist() == [[3, 1], [2, 3]]
 
 
+@pytest.mark.parametrize("change", [(0, 0, 1), (2, 0, 0)])  # one that convolutions do not mind, too
+def test_images_of_another_size_are_refused(
+    nc: NeuralComplexity, change: tuple[int, int, int]
+) -> None:
+    shape = [a + b for a, b in zip(nc.architecture["inputs"], change, strict=True)]
+    with pytest.raises(ValueError, match=r"inputs must be of NC's size, .*, got \(\d+, \d+, \d+\)"):
+        embed(nc, lambda numbers: torch.zeros(*numbers.shape, *shape), torch.arange(3))
+
+
 @pytest.mark.parametrize("missing", [0, 4, 10])
 def test_numbers_that_nc_has_not_looked_at_are_refused(missing: int) -> None:
     numbers, table = torch.tensor([2, 5, 9]), torch.eye(3)
