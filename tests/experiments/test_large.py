@@ -18,6 +18,7 @@ from neural_complexity.experiments.large import (
     arrange,
     by_size,
     chunks,
+    describe,
     in_chunks,
     learn,
     make_recipe,
@@ -25,7 +26,7 @@ from neural_complexity.experiments.large import (
     run_seed,
 )
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.single import Config, smoke
+from neural_complexity.experiments.single import Config, paper_resnet, smoke
 from neural_complexity.losses import cross_entropy
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -181,6 +182,15 @@ def test_learners_are_the_same_whatever_is_asked_about_them(
 
 def residual(config: Config) -> Config:
     return replace(config, learner="ResNet", learner_width=2, learner_blocks=(1,), steps=2, runs=3)
+
+
+def test_a_reduced_scale_is_said() -> None:
+    assert describe(smoke()) == "digits, MLP learner"
+    assert describe(paper_resnet()) == "cifar-10, ResNet learner"
+    config = replace(paper_resnet(), train_images=6000, learner_width=8, learner_blocks=(1, 1, 1))
+    assert describe(config) == (
+        "cifar-10 (6,000 training images), ResNet learner of 8 layers, 8 filters"
+    )
 
 
 def test_convolutional_learners_are_trained_one_by_one_and_joined(tmp_path: Path) -> None:

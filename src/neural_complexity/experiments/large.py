@@ -54,6 +54,7 @@ __all__ = [
     "arrange",
     "by_size",
     "chunks",
+    "describe",
     "in_chunks",
     "large_direct",
     "large_posterior",
@@ -567,6 +568,15 @@ def arrange(
     if not transductive:
         task = world.task(world.pool, world.held, runs)
     return task, judged, judges[head].penalty(task, weight=config.weight, floor=config.floor)
+
+
+def describe(config: LargeConfig) -> str:
+    """Names dataset and learner, and says where they are smaller than the paper's."""
+    images = f" ({config.train_images:,} training images)" if config.train_images else ""
+    layers = 2 * sum(config.learner_blocks) + 2  # as ResNet-18 counts them
+    small = config.learner == "ResNet" and (config.learner_width, layers) != (64, 18)
+    size = f" of {layers} layers, {config.learner_width} filters" if small else ""
+    return f"{config.dataset}{images}, {config.learner} learner{size}"
 
 
 def run_seed(config: LargeConfig, first: int) -> int:

@@ -21,6 +21,7 @@ from neural_complexity.experiments.large import (
     arrange,
     by_size,
     chunks,
+    describe,
     in_chunks,
     large_direct,
     large_posterior,
@@ -579,7 +580,7 @@ def _accuracy_rows(
     """How good learners are at their end under each method, and what classifies without one."""
     rows = []
     published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
-    setting = f"{config.dataset}, {config.learner} learner"
+    setting = describe(config)
     for method, result in results.items():
         add = partial(_row, config, method, setting)
         last = torch.full((result["error"].shape[1],), -1)
