@@ -107,6 +107,7 @@ def test_only_transductive_learners_are_shown_test_images(
     recipe = make_recipe(config, world)
     learn(recipe, config, task, judged, seed=0, regularizer=regularizer)
     assert torch.equal(judged.X_te, world.test[None])  # all are judged on them
+    assert within(judged.X_tr, task.X_tr)  # a training loss is one of what was learned from
     learned, unlabelled = different([t.X_tr for t in seen]), different([t.X_te for t in seen])
     if method.endswith(", inductive"):
         assert within(learned, world.pool)  # the held-out labels are not used either

@@ -560,13 +560,13 @@ def arrange(
         method: One of `NC_METHODS`, or any other, without NC.
         runs: How many learners.
     """
-    task = world.task(world.train, world.test, runs)
-    judged = world.task(world.train[: config.judged], world.test, runs)
-    if method not in NC_METHODS:
+    head, transductive = NC_METHODS.get(method, (None, True))
+    train, test = (world.train, world.test) if transductive else (world.pool, world.held)
+    task = world.task(train, test, runs)
+    # The training loss is that of images that the learner learns from, not of held-out ones.
+    judged = world.task(train[: config.judged], world.test, runs)
+    if head is None:
         return task, judged, None
-    head, transductive = NC_METHODS[method]
-    if not transductive:
-        task = world.task(world.pool, world.held, runs)
     return task, judged, judges[head].penalty(task, weight=config.weight, floor=config.floor)
 
 

@@ -532,6 +532,7 @@ def _learn(
         recipe = _variant(config, world, method, chosen[method])
     elif method == EARLY:
         task = held = world.task(world.pool, world.held, runs)
+        judged = world.task(world.pool[: config.judged], world.test, runs)
     elif method == DISTILLED:
         order = world.test.argsort()
         known = Beliefs(
