@@ -8,9 +8,9 @@ from torch.optim import SGD
 from neural_complexity.experiments.large import SplitTraining, large_direct, large_posterior
 from neural_complexity.experiments.machine import hold_memory
 from neural_complexity.experiments.training import Head
-from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.batched import stack
+from neural_complexity.learners.fit import Regularizer, fit
 from neural_complexity.learners.networks import image_mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.model.large import Known, believe, by_embeddings, embed, show
@@ -52,18 +52,21 @@ def step_ratio(head: Head, training: SplitTraining, runs: int) -> list[Ratio]:
     known: Known = by_embeddings(nc, embeddings)
     if head == "posterior":
         known = believe(nc, embeddings, show(task, 1000, stream(0, "shown")))
-    recipe = Recipe(
-        make=partial(image_mlp, SHAPE, [500], CLASSES),
-        loss=cross_entropy,
-        steps=STEPS,
-        lr=1e-6,
-        optimizer=partial(SGD, momentum=0.9, foreach=True),
-        look_up=dataset.look_up,
-    )
+    # Made once: making learners takes as long as several steps, and would hide what a step costs.
+    make = partial(image_mlp, SHAPE, [500], CLASSES)
+    h = stack(make, runs, stream(0, "learners"), look_up=dataset.look_up)
     batches = Minibatches(task, M=128, N=128, seed=0)
 
     def steps(regularizer: Regularizer | None = None) -> None:
-        recipe.train(batches, stream(0, "learners"), regularizer=regularizer)
+        fit(
+            h,
+            batches,
+            loss=cross_entropy,
+            steps=STEPS,
+            lr=1e-6,
+            optimizer=partial(SGD, momentum=0.9, foreach=True),
+            regularizer=regularizer,
+        )
 
     def anew(points: Task | Snapshot) -> Context:
         few = torch.cat([points.X_tr, points.X_te], dim=1)

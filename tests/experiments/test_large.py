@@ -18,6 +18,7 @@ from neural_complexity.experiments.large import (
     arrange,
     by_size,
     chunks,
+    describe,
     in_chunks,
     learn,
     make_recipe,
@@ -25,7 +26,7 @@ from neural_complexity.experiments.large import (
     run_seed,
 )
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.single import Config, smoke
+from neural_complexity.experiments.single import Config, paper_resnet, smoke
 from neural_complexity.losses import cross_entropy
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -84,7 +85,7 @@ def test_images_are_dealt_out_once_and_by_the_seed_alone(world: World) -> None:
 
 
 def test_held_out_splits_are_judged_on_images_that_no_nc_has_seen(world: World) -> None:
-    config = replace(smoke(), judged=50)
+    config = replace(smoke(), judged=50, eval_tasks=3)
     for size, (task, judged) in by_size(config, world, [100, 30]).items():
         assert task.X_tr.shape == (3, size)
         assert judged.X_tr.shape == (3, min(size, 50))
@@ -106,6 +107,7 @@ def test_only_transductive_learners_are_shown_test_images(
     recipe = make_recipe(config, world)
     learn(recipe, config, task, judged, seed=0, regularizer=regularizer)
     assert torch.equal(judged.X_te, world.test[None])  # all are judged on them
+    assert within(judged.X_tr, task.X_tr)  # a training loss is one of what was learned from
     learned, unlabelled = different([t.X_tr for t in seen]), different([t.X_te for t in seen])
     if method.endswith(", inductive"):
         assert within(learned, world.pool)  # the held-out labels are not used either
@@ -181,6 +183,15 @@ def test_learners_are_the_same_whatever_is_asked_about_them(
 
 def residual(config: Config) -> Config:
     return replace(config, learner="ResNet", learner_width=2, learner_blocks=(1,), steps=2, runs=3)
+
+
+def test_a_reduced_scale_is_said() -> None:
+    assert describe(smoke()) == "digits, MLP learner"
+    assert describe(paper_resnet()) == "cifar-10, ResNet learner"
+    config = replace(paper_resnet(), train_images=6000, learner_width=8, learner_blocks=(1, 1, 1))
+    assert describe(config) == (
+        "cifar-10 (6,000 training images), ResNet learner of 8 layers, 8 filters"
+    )
 
 
 def test_convolutional_learners_are_trained_one_by_one_and_joined(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_every_line_of_nc_says_on_which_images_it_judges() -> None:
 def test_the_verdict_follows_the_numbers(outcome: Outcome) -> None:
     ours = "NC posterior, transductive"
 
-    def verdict(accuracy: float, ci95: float) -> str:
+    def verdict(accuracy: float, ci95: float | None) -> str:
         changed = [
             replace(row, value=accuracy, ci95=ci95)
             if (row.method, row.metric) == (ours, "accuracy")
@@ -102,6 +102,7 @@ def test_the_verdict_follows_the_numbers(outcome: Outcome) -> None:
 
     opponents = "cross-entropy, L2, label smoothing, mixup, dropout, SAM and early stopping"
     good, bad, unclear = verdict(60.0, 1.0), verdict(40.0, 1.0), verdict(51.5, 1.0)
+    assert f"{ours}: not to be told apart from {opponents}." in verdict(60.0, None)  # of one run
     assert f"{ours}: beyond the intervals better than {opponents}." in good
     assert f"{ours}, beats the learner distilled from the CNN (60.00 ± 1.00" in good
     assert f"{ours}: beyond the intervals worse than {opponents}." in bad
@@ -177,6 +178,19 @@ def test_a_config_survives_json() -> None:
         assert config_from_dict(Config, json.loads(json.dumps(asdict(config)))) == config
 
 
+def test_presets_fit_their_datasets() -> None:
+    images = {"digits": 1437, "mnist": 60_000, "kmnist-10k": 8000, "svhn": 73_257}
+    images |= {"cifar-10": 50_000}
+    for name, preset in PRESETS.items():
+        config = preset()
+        pool = (config.train_images or images[config.dataset]) - config.held
+        assert config.split_train + config.split_test <= pool, name
+        assert max(config.sizes) <= pool, name
+        for training in (config.posterior, config.direct):
+            assert training.unlabelled <= config.split_test, name
+            assert min(training.smallest, config.split_train) >= training.M, name
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -210,6 +224,10 @@ def test_impossible_configs_are_refused(change: dict[str, object], sentence: str
         ({"split_train": 938}, r"train \+ test must be at most the 1237 inputs there are, got 938"),
     ],
 )
-def test_more_than_the_dataset_has_is_refused(change: dict[str, object], sentence: str) -> None:
+def test_more_than_the_dataset_has_is_refused_at_once(
+    change: dict[str, object], sentence: str
+) -> None:
+    began: list[str] = []
     with pytest.raises(ValueError, match=sentence):
-        run(replace(smoke(), **change))  # type: ignore[arg-type]
+        run(replace(smoke(), **change), tell=lambda stage, *_: began.append(stage))  # type: ignore[arg-type]
+    assert not began

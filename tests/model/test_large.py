@@ -7,6 +7,7 @@ from neural_complexity.losses import Categorical, cross_entropy
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.heads import Sets
 from neural_complexity.model.large import (
+    Beliefs,
     Embeddings,
     Known,
     believe,
@@ -93,6 +94,27 @@ def test_numbers_need_not_start_at_zero() -> None:
     table = torch.tensor([[1.0], [2.0], [3.0]])
     found = Embeddings(torch.tensor([2, 5, 9]), table)(torch.tensor([[9, 2], [5, 9]]))
     assert found[..., 0].tolist() == [[3, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("change", [(0, 0, 1), (2, 0, 0)])  # one that convolutions do not mind, too
+def test_images_of_another_size_are_refused(
+    nc: NeuralComplexity, change: tuple[int, int, int]
+) -> None:
+    shape = [a + b for a, b in zip(nc.architecture["inputs"], change, strict=True)]
+    with pytest.raises(ValueError, match=r"inputs must be of NC's size, .*, got \(\d+, \d+, \d+\)"):
+        embed(nc, lambda numbers: torch.zeros(*numbers.shape, *shape), torch.arange(3))
+
+
+@pytest.mark.parametrize("missing", [0, 4, 10])
+def test_numbers_that_nc_has_not_looked_at_are_refused(missing: int) -> None:
+    numbers, table = torch.tensor([2, 5, 9]), torch.eye(3)
+    sentence = f"inputs must be among the 3 that NC has looked at, got others: .{missing}"
+    with pytest.raises(ValueError, match=sentence):
+        Embeddings(numbers, table)(torch.tensor([5, missing]))
+    beliefs = Beliefs(numbers.expand(2, -1).contiguous(), table.expand(2, -1, -1))
+    seen, asked = torch.tensor([[2], [5]]), torch.tensor([[9, 2], [5, missing]])
+    with pytest.raises(ValueError, match=sentence):
+        beliefs(Task(seen, seen, asked, asked))
 
 
 @pytest.mark.parametrize(

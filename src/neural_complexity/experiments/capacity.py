@@ -19,6 +19,7 @@ from neural_complexity.experiments.large import (
     NC_METHODS,
     PLAIN,
     chunks,
+    describe,
     in_chunks,
     make_recipe,
     make_world,
@@ -147,7 +148,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
 def _rows(config: Config, method: str, weights: int, result: dict[str, Tensor]) -> list[Row]:
     """How good learners are at their end, and how large they are."""
     published = PAPER.get(config.dataset, {}).get("NC" if method == PAPER_NC else method)
-    setting = f"{config.dataset}, {config.learner} learner"
+    setting = describe(config)
     accuracy = estimate_over_seeds(100 * (1 - result["error"][-1]))
     row = partial(score_row, NAME, config.seed, method, setting)
     return [

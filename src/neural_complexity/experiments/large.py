@@ -54,12 +54,14 @@ __all__ = [
     "arrange",
     "by_size",
     "chunks",
+    "describe",
     "in_chunks",
     "large_direct",
     "large_posterior",
     "learn",
     "make_collector",
     "make_recipe",
+    "make_splits",
     "make_world",
     "outputs",
     "run_seed",
@@ -178,7 +180,7 @@ class LargeConfig(Basics):
     split_test: int = 10_000
     """Validation points of a split."""
     eval_tasks: int = 16
-    """Learners on held-out splits, by which NC is scored."""
+    """Learners on held-out splits, by which NC is scored, of each size."""
     runs: int = 5
     """Learners of the whole dataset, by method."""
     learner: Literal["MLP", "ResNet"] = "MLP"
@@ -558,14 +560,23 @@ def arrange(
         method: One of `NC_METHODS`, or any other, without NC.
         runs: How many learners.
     """
-    task = world.task(world.train, world.test, runs)
-    judged = world.task(world.train[: config.judged], world.test, runs)
-    if method not in NC_METHODS:
+    head, transductive = NC_METHODS.get(method, (None, True))
+    train, test = (world.train, world.test) if transductive else (world.pool, world.held)
+    task = world.task(train, test, runs)
+    # The training loss is that of images that the learner learns from, not of held-out ones.
+    judged = world.task(train[: config.judged], world.test, runs)
+    if head is None:
         return task, judged, None
-    head, transductive = NC_METHODS[method]
-    if not transductive:
-        task = world.task(world.pool, world.held, runs)
     return task, judged, judges[head].penalty(task, weight=config.weight, floor=config.floor)
+
+
+def describe(config: LargeConfig) -> str:
+    """Names dataset and learner, and says where they are smaller than the paper's."""
+    images = f" ({config.train_images:,} training images)" if config.train_images else ""
+    layers = 2 * sum(config.learner_blocks) + 2  # as ResNet-18 counts them
+    small = config.learner == "ResNet" and (config.learner_width, layers) != (64, 18)
+    size = f" of {layers} layers, {config.learner_width} filters" if small else ""
+    return f"{config.dataset}{images}, {config.learner} learner{size}"
 
 
 def run_seed(config: LargeConfig, first: int) -> int:
@@ -617,10 +628,10 @@ def by_size(
 
     Their validation points are the images that no NC was trained on.
     """
-    each = max(1, config.eval_tasks // len(sizes))
+    B = config.eval_tasks
     return {
         size: subsets(
-            config, world, world.pool, world.held, size, each, stream(config.seed, "sizes", size)
+            config, world, world.pool, world.held, size, B, stream(config.seed, "sizes", size)
         )
         for size in sizes
     }

@@ -21,11 +21,13 @@ from neural_complexity.experiments.large import (
     arrange,
     by_size,
     chunks,
+    describe,
     in_chunks,
     large_direct,
     large_posterior,
     learn,
     make_recipe,
+    make_splits,
     make_world,
     run_seed,
     train_large,
@@ -154,11 +156,15 @@ def paper() -> Config:
 
 
 def paper_resnet() -> Config:
-    """The same for ResNet-18 on CIFAR-10 and SVHN."""
+    """The same for ResNet-18 on CIFAR-10 and SVHN.
+
+    CIFAR-10 has 50,000 training images: those that are held out are missing in the splits.
+    """
     deep: dict[str, Any] = {"width": 400, "heads": 8, "self_layers": 3, "batch": 4}
-    deep |= {"image_encoder": "resnet", "channels": 64, "image_layers": 4}
+    deep |= {"image_encoder": "resnet", "channels": 64, "image_layers": 4, "unlabelled": 5000}
     return Config(
         dataset="cifar-10",
+        split_test=5000,
         learner="ResNet",
         learner_width=64,
         lr=0.0001,
@@ -303,6 +309,10 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         tell: Told about the progress.
     """
     world = make_world(config)
+    # What does not fit the dataset is said now, and not when hours have gone.
+    by_size(config, world, config.sizes)
+    for training in (config.posterior, config.direct):
+        make_splits(config, training, world)
     recipe = make_recipe(config, world)
     pieces = Pieces(_count(config), config, folder, tell)
     plain = {
@@ -522,6 +532,7 @@ def _learn(
         recipe = _variant(config, world, method, chosen[method])
     elif method == EARLY:
         task = held = world.task(world.pool, world.held, runs)
+        judged = world.task(world.pool[: config.judged], world.test, runs)
     elif method == DISTILLED:
         order = world.test.argsort()
         known = Beliefs(
@@ -570,7 +581,7 @@ def _accuracy_rows(
     """How good learners are at their end under each method, and what classifies without one."""
     rows = []
     published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
-    setting = f"{config.dataset}, {config.learner} learner"
+    setting = describe(config)
     for method, result in results.items():
         add = partial(_row, config, method, setting)
         last = torch.full((result["error"].shape[1],), -1)

@@ -35,10 +35,12 @@ class Embeddings:
     table: Tensor  # (P, features)
 
     def __call__(self, numbers: Tensor) -> Tensor:
-        """Gives embeddings of numbers (...), as (..., features)."""
-        if len(self.numbers) == int(self.numbers[-1]) + 1:  # 0, 1, 2, ...
-            return self.table[numbers]
-        return self.table[torch.searchsorted(self.numbers, numbers.contiguous())]
+        """Gives embeddings of numbers (...), as (..., features).
+
+        Raises:
+            ValueError: If some were not embedded.
+        """
+        return self.table[_places(self.numbers, numbers)]
 
 
 @torch.no_grad()
@@ -49,8 +51,14 @@ def embed(nc: NeuralComplexity, look_up: Callable[[Tensor], Tensor], numbers: Te
         nc: The gap predictor as it is now.
         look_up: Gives the inputs of numbers.
         numbers: Which inputs, of any shape.
+
+    Raises:
+        ValueError: If the inputs are of another size than NC was made for.
     """
     different = numbers.unique()
+    shape, inputs = tuple(look_up(different[:1]).shape[1:]), nc.architecture["inputs"]
+    if shape != ((inputs,) if isinstance(inputs, int) else tuple(inputs)):
+        raise ValueError(f"inputs must be of NC's size, {inputs}, got {shape}")
     table = torch.cat([nc.embed(look_up(part)) for part in different.split(PART)])
     return Embeddings(different, table)
 
@@ -83,10 +91,28 @@ class Beliefs:
     logits: Tensor  # (B, n, C)
 
     def __call__(self, points: Task | Snapshot) -> Context:
-        """Gives the context of points given by number."""
-        place = torch.searchsorted(self.numbers, points.X_te.contiguous())  # (B, N)
+        """Gives the context of points given by number.
+
+        Raises:
+            ValueError: If there are no beliefs about some of the test points.
+        """
+        place = _places(self.numbers, points.X_te)  # (B, N)
         chosen = self.logits.gather(1, place[..., None].expand(-1, -1, self.logits.shape[-1]))
         return Context(points.Y_tr, Categorical(chosen))
+
+
+def _places(known: Tensor, numbers: Tensor) -> Tensor:
+    """Finds numbers, (..., n), in ordered ones, (P,) or (..., P)."""
+    place = torch.searchsorted(known, numbers.contiguous())
+    # Without a look at what is there, the next larger number would answer for one that is missing.
+    place = place.clamp(max=known.shape[-1] - 1)
+    found = known[place] if known.ndim == 1 else known.gather(-1, place)
+    if not torch.equal(found, numbers):
+        raise ValueError(
+            f"inputs must be among the {known.shape[-1]} that NC has looked at, got others: "
+            f"{numbers[found != numbers][:3].tolist()}"
+        )
+    return place
 
 
 def show(task: Task, shown: int, generator: torch.Generator) -> Task:

@@ -23,8 +23,10 @@ def color_of(method: str) -> str:
 
 
 def compare(ours: Row, theirs: Row) -> str:
-    """Tells whether ours is better, worse or neither, which is where the intervals overlap."""
-    room = (ours.ci95 or 0.0) + (theirs.ci95 or 0.0)
+    """Tells whether ours is better, worse or neither: where intervals overlap or there are none."""
+    if ours.ci95 is None or theirs.ci95 is None:
+        return "neither"
+    room = ours.ci95 + theirs.ci95
     if ours.value - theirs.value > room:
         return "better"
     return "worse" if theirs.value - ours.value > room else "neither"

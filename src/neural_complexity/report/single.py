@@ -39,8 +39,8 @@ LEAD = (
     "error on them is least. All learners start from the same weights and take the same number of "
     "steps. Three lines say where NC's help comes from: NC's own beliefs used as a classifier "
     "without a learner, a network of NC's image encoder trained directly on the same labels, and "
-    "the learner that descends its training loss plus its distance to that network's answers on "
-    "the unlabelled test images (distilled)."
+    "the learner that is regularized as by the posterior head, but with that network's answers on "
+    "the unlabelled test images in the place of NC's beliefs (distilled)."
 )
 
 
@@ -132,11 +132,13 @@ def _fits(rows: list[Row]) -> Table:
         "Predicted against true gap",
         ("gap predictor; learners", "learners", *metrics),
         tuple(lines),
-        "Value ± 95 % interval over learners. Held-out splits: learners of training sets of "
-        "several sizes, plain or regularized by the posterior head, judged on images that no NC "
-        "was trained on. Test images: the learners of the table above, all methods together, "
-        "transductive ones among them. Endpoints: after the last step; all the way: at every look, "
-        "which depend on each other, so there is no interval. R2 is the coefficient of "
+        "Value ± 95 % interval over learners, for these images: all of a kind are judged on the "
+        "same ones. Held-out splits: learners of training sets of several sizes, all sizes "
+        "together, plain or regularized by the posterior head on the images that they are then "
+        "judged on (transductive), which no NC was trained on. Test images: the learners of the "
+        "table above, all methods together, transductive ones among them. Endpoints: after the "
+        "last step; all the way: at every look (on test images, but the one before the first "
+        "step), which depend on each other, so there is no interval. R2 is the coefficient of "
         "determination.",
     )
 
