@@ -56,6 +56,7 @@ __all__ = [
     "chunks",
     "describe",
     "in_chunks",
+    "join",
     "large_direct",
     "large_posterior",
     "learn",
@@ -615,6 +616,11 @@ def in_chunks(
         )
         for first, runs in chunks(config)
     ]
+    return join(parts)
+
+
+def join(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Puts what `learn` gave for several learners side by side."""
     return {
         key: torch.cat([p[key] for p in parts], dim=1) if key != "step" else parts[0][key]
         for key in parts[0]

@@ -23,6 +23,7 @@ from neural_complexity.experiments.large import (
     chunks,
     describe,
     in_chunks,
+    join,
     large_direct,
     large_posterior,
     learn,
@@ -46,6 +47,7 @@ from neural_complexity.meta.scores import (
     Estimate,
     correlation,
     estimate,
+    estimate_mean,
     estimate_over_seeds,
     mean_absolute_error,
     r_squared,
@@ -415,19 +417,26 @@ def _split(
 ) -> dict[str, Tensor]:
     """Trains learners on held-out splits of one size, and keeps their predictions."""
     task, judged = by_size(config, world, [size])[size]
-    penalty = None
-    if judge is not None:
-        penalty = judge.penalty(task, weight=config.weight, floor=config.floor)
-    return learn(
-        replace(recipe, steps=config.split_steps),
-        config,
-        task,
-        judged,
-        seed=stream(config.seed, "splits", size).initial_seed(),
-        regularizer=penalty,
-        visits=log_steps(config.split_steps, 5),
-        keep=True,
-    )
+    parts = []
+    for first, count in chunks(replace(config, runs=len(task))):
+        rows = slice(first, first + count)
+        penalty = None
+        if judge is not None:
+            penalty = judge.penalty(task[rows], weight=config.weight, floor=config.floor)
+        names = ("splits", size) if count == len(task) else ("splits", size, first)
+        parts.append(
+            learn(
+                replace(recipe, steps=config.split_steps),
+                config,
+                task[rows],
+                judged[rows],
+                seed=stream(config.seed, *names).initial_seed(),
+                regularizer=penalty,
+                visits=log_steps(config.split_steps, 5),
+                keep=True,
+            )
+        )
+    return join(parts)
 
 
 def _predictions(
@@ -641,7 +650,7 @@ def _split_rows(
     }
     rows = []
     for head in judges:
-        for setting, steps in (("endpoints", slice(-1, None)), ("all the way", slice(None))):
+        for setting, steps in (("endpoints", slice(-1, None)), ("all the way", slice(1, None))):
             own, true = (
                 torch.cat([column[size][name][steps].flatten() for size in found])
                 for column, name in ((predicted, f"predicted/{head}"), (found, "gap"))
@@ -649,6 +658,15 @@ def _split_rows(
             rows += _score_rows(
                 config, head, f"held-out splits, {learners}, {setting}", own, true, setting
             )
+        for size in found:
+            own, true = predicted[size][f"predicted/{head}"][-1], found[size]["gap"][-1]
+            where = f"held-out splits of {size}, {learners}, endpoints"
+            for metric, value in (
+                ("gap", estimate_mean(true)),
+                ("predicted gap", estimate_mean(own)),
+                ("MAE within a size", estimate(mean_absolute_error, own, true)),
+            ):
+                rows.append(_row(config, f"NC {head}", where, metric, value))
     return rows
 
 
@@ -671,7 +689,8 @@ def _score_rows(
     rows = []
     for metric, score in SCORES.items():
         value = estimate(score, predicted, true)
-        if setting != "endpoints":  # a learner's looks are not independent: no interval
+        # A learner's looks are not independent, nor are one run's learners: no interval.
+        if setting != "endpoints" or where.startswith("test images"):
             value = Estimate(value.value, None, value.n)
         rows.append(_row(config, f"NC {head}", where, metric, value))
     return rows

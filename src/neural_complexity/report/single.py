@@ -46,7 +46,7 @@ LEAD = (
 
 def tables(rows: list[Row]) -> list[Table]:
     """Makes the paper's table, the fits to the gap, and the choice of strengths."""
-    return [_accuracies(rows), _fits(rows), _strengths(rows)]
+    return [_accuracies(rows), _fits(rows), _by_size(rows), _strengths(rows)]
 
 
 def joint(runs: list[list[Row]]) -> Table:
@@ -137,9 +137,26 @@ def _fits(rows: list[Row]) -> Table:
         "together, plain or regularized by the posterior head on the images that they are then "
         "judged on (transductive), which no NC was trained on. Test images: the learners of the "
         "table above, all methods together, transductive ones among them. Endpoints: after the "
-        "last step; all the way: at every look (on test images, but the one before the first "
-        "step), which depend on each other, so there is no interval. R2 is the coefficient of "
-        "determination.",
+        "last step; all the way: at every look but the one before the first step. Looks at one "
+        "learner, and learners that started alike, depend on each other, so there is no interval. "
+        "R2 is the coefficient of determination.",
+    )
+
+
+def _by_size(rows: list[Row]) -> Table:
+    metrics = ("gap", "predicted gap", "MAE within a size")
+    lines = []
+    for row in rows:
+        if row.metric == metrics[0]:
+            scores = (show(find(rows, row.method, row.setting, m), 3) for m in metrics)
+            lines.append((f"{row.method}; {row.setting}", f"{row.n:,}", *scores))
+    return Table(
+        "Predicted and true gap by the size of the training set",
+        ("gap predictor; learners", "learners", *metrics),
+        tuple(lines),
+        "Value ± 95 % interval over learners, for these images. Learners of one size have nearly "
+        "one gap, so that R2 over all sizes says how well NC tells sizes apart, and the mean "
+        "absolute error how far it is off.",
     )
 
 
