@@ -71,11 +71,12 @@ def test_all_that_a_report_needs_is_there(outcome: Outcome, tmp_path: Path) -> N
             for end in ("endpoints", "all the way"):
                 assert (f"NC {head}", f"test images, {end}", metric) in keys
                 assert (f"NC {head}", f"held-out splits, plain, {end}", metric) in keys
-    accuracies, fits, strengths = tables(rows)
+    accuracies, fits, sizes, strengths = tables(rows)
     # NC stands beside what shows where its help comes from.
     assert [line[0] for line in accuracies.rows] == [*methods(), BELIEFS, CNN]
     assert methods()[-1] == DISTILLED
     assert len(fits.rows) == 12
+    assert len(sizes.rows) == 2 * len(HEADS) * len(smoke().sizes)
     assert [line[-1] for line in strengths.rows].count("chosen") == len(OPPONENTS)
     assert all(figure.path.stat().st_size > 10_000 for figure in figures(outcome, tmp_path))
 
