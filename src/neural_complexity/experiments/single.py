@@ -201,15 +201,13 @@ def small() -> Config:
         held=1000,
         split_train=5000,
         split_test=2000,
-        steps=3000,
+        steps=1500,
         judged=2000,
         sizes=(500, 1500, 5000),
-        eval_tasks=15,
-        looks=12,
-        split_steps=1000,
-        posterior=large_posterior(iterations=40, updates=50, smallest=500),
-        direct=large_direct(iterations=40, updates=30, smallest=500),
-        cnn_updates=2000,
+        eval_tasks=8,
+        posterior=large_posterior(iterations=20, updates=80, smallest=500),
+        direct=large_direct(iterations=20, updates=30, smallest=500),
+        cnn_updates=1200,
     )
 
 

@@ -57,7 +57,7 @@ def paper() -> Config:
 
 def cpu() -> Config:
     """KMNIST's test images, on two cores."""
-    return Config(**shared_with(single.small(), looks=24, runs=3), long_steps=6000)
+    return Config(**shared_with(single.small(), looks=24, runs=3), long_steps=4500)
 
 
 def smoke() -> Config:
