@@ -53,8 +53,9 @@ single: install
 	  $(BIN)/neural-complexity run $$name $$options || exit 1; \
 	done
 
+# One process for each core, each with one thread: they would get into each other's way otherwise.
 test: install
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: install
 	$(BIN)/ruff format --check .
