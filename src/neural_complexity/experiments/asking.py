@@ -18,11 +18,14 @@ from neural_complexity.experiments.large import (
     run_seed,
 )
 from neural_complexity.experiments.networks import HEADS, load_network
+from neural_complexity.experiments.rows import Row, read_rows
+from neural_complexity.experiments.single import BELIEFS, CNN, DISTILLED
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.splitting import log_steps
 
-__all__ = ["AsksSingle", "learn_whole", "load_judges", "shared_with"]
+__all__ = ["BESIDE", "AsksSingle", "beside_rows", "learn_whole", "load_judges", "shared_with"]
 
+BESIDE = "the run of single that NC comes from"
 # What must be as it was when the networks were trained: which images those have seen.
 SAME = ("dataset", "train_images", "test_images", "held", "seed")
 
@@ -74,6 +77,20 @@ def load_judges(config: AsksSingle, world: World) -> dict[str, Judge]:
         )
         for head in HEADS
     }
+
+
+def beside_rows(config: AsksSingle, name: str) -> list[Row]:
+    """Gives what must stand beside NC in every table, as the run of `single` measured it.
+
+    Args:
+        config: The settings of the experiment.
+        name: The name of the experiment.
+    """
+    return [
+        replace(row, experiment=name, setting=BESIDE)
+        for row in read_rows(Path(config.networks) / "rows.jsonl")
+        if row.method in (BELIEFS, CNN, DISTILLED) and row.metric in ("accuracy", "test loss")
+    ]
 
 
 def learn_whole(

@@ -11,6 +11,7 @@ from torch import Tensor
 from neural_complexity.experiments import single
 from neural_complexity.experiments.asking import (
     AsksSingle,
+    beside_rows,
     learn_whole,
     load_judges,
     shared_with,
@@ -141,6 +142,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
             weights = sum(parameter.numel() for parameter in own.make().parameters())
         rows += _rows(config, method, weights, result)
         tensors |= {f"{method}/{name}": tensor for name, tensor in result.items()}
+    rows += beside_rows(config, NAME)
     networks = {head: judge.nc for head, judge in judges.items()}
     return Outcome(rows, tensors, facts=how_made(networks, pieces))
 

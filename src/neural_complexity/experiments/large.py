@@ -234,7 +234,7 @@ class LargeConfig(Basics):
                 "lr must be positive and momentum from 0 to below 1, got "
                 f"{self.lr} and {self.momentum}"
             )
-        if self.weight < 0 or not 0 <= self.ramp <= 1:
+        if not self.weight >= 0 or not 0 <= self.ramp <= 1:
             raise ValueError(
                 "weight must not be negative and ramp from 0 to 1, got "
                 f"{self.weight} and {self.ramp}"

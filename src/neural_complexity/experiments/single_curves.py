@@ -11,6 +11,7 @@ from torch import Tensor
 from neural_complexity.experiments import single
 from neural_complexity.experiments.asking import (
     AsksSingle,
+    beside_rows,
     learn_whole,
     load_judges,
     shared_with,
@@ -91,7 +92,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         )
         for method in methods
     }
-    rows = _step_rows(config, found) + _reach_rows(config, found)
+    rows = _step_rows(config, found) + _reach_rows(config, found) + beside_rows(config, NAME)
     tensors = {f"{m}/{k}": t for m, result in found.items() for k, t in result.items()}
     networks = {head: judge.nc for head, judge in judges.items()}
     return Outcome(rows, tensors, facts=how_made(networks, pieces))

@@ -18,6 +18,7 @@ from neural_complexity.meta.collect import ByNumber, collect, draw
 from neural_complexity.meta.engine import Collection, Engine, Job
 from neural_complexity.meta.hypotheses import make_up
 from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.model.large import embed
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, point_gaps, take_snapshot
 from neural_complexity.task import IndexedFamily, TaskFamily
@@ -386,5 +387,5 @@ def _mix(snapshot: Snapshot, Y_te: Tensor, share: float, generator: torch.Genera
 @torch.no_grad()
 def embed_all(nc: NeuralComplexity, family: IndexedFamily) -> Tensor:
     """Embeds every input of a family's store, (inputs, features)."""
-    every = torch.arange(family.inputs, device=nc.x_mean.device).split(4096)
-    return torch.cat([nc.embed(family.look_up(part)) for part in every])
+    every = torch.arange(family.inputs, device=nc.x_mean.device)
+    return embed(nc, family.look_up, every).table

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import matplotlib as mpl
 
+from neural_complexity.experiments.asking import BESIDE
 from neural_complexity.experiments.large import NC_METHODS, PLAIN
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
 from neural_complexity.report.drawing import STYLE, save
-from neural_complexity.report.large import dots, verdict
+from neural_complexity.report.large import beside, dots, verdict
 from neural_complexity.report.page import Figure
 from neural_complexity.report.tables import Table, find, show
 
@@ -26,8 +27,8 @@ LEAD = (
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Makes the paper's table."""
-    found = {row.method: row for row in rows if row.metric == "accuracy"}
+    """Makes the paper's table, and what must stand beside it."""
+    found = _accuracies(rows)
     lines = []
     for method, row in found.items():
         size = find(rows, method, row.setting, "parameters")
@@ -46,13 +47,18 @@ def tables(rows: list[Row]) -> list[Table]:
             ("learner", "its parameters", *header),
             tuple(lines),
             " ".join(["Value ± 95 % interval over runs.", *said]),
-        )
+        ),
+        beside(rows),
     ]
+
+
+def _accuracies(rows: list[Row]) -> dict[str, Row]:
+    return {r.method: r for r in rows if r.metric == "accuracy" and r.setting != BESIDE}
 
 
 def figures(outcome: Outcome, folder: Path) -> list[Figure]:
     """Draws the table."""
-    found = {row.method: row for row in outcome.rows if row.metric == "accuracy"}
+    found = _accuracies(outcome.rows)
     with mpl.rc_context(STYLE):
         return [
             Figure(

@@ -5,12 +5,14 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
+from neural_complexity.experiments.asking import BESIDE
 from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.rows import Row
 from neural_complexity.experiments.single import NO_LEARNER
 from neural_complexity.report.drawing import COLORS
+from neural_complexity.report.tables import Table, find, show
 
-__all__ = ["color_of", "compare", "curves", "dots", "scatter", "verdict"]
+__all__ = ["beside", "color_of", "compare", "curves", "dots", "scatter", "verdict"]
 
 MODES = {"transductive": "-", "inductive": "--"}
 
@@ -152,3 +154,18 @@ def scatter(ax: Axes, true: Tensor, predicted: Tensor, color: object, **look: ob
     for looks, size, alpha, label in pairs:
         columns = (true[looks].flatten(), predicted[looks].flatten())
         ax.plot(*columns, "o", ms=size, alpha=alpha, mew=0, color=color, label=label)
+
+
+def beside(rows: list[Row]) -> Table:
+    """Makes the table of what must stand beside NC: where its help comes from."""
+    found = [row for row in rows if row.setting == BESIDE and row.metric == "accuracy"]
+    lines = [
+        (row.method, show(row), show(find(rows, row.method, BESIDE, "test loss"), 3))
+        for row in found
+    ]
+    return Table(
+        f"Beside NC, from {BESIDE}",
+        ("method", "accuracy", "test loss"),
+        tuple(lines),
+        "What classifies without a learner is one network and has no interval.",
+    )

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import matplotlib as mpl
 
+from neural_complexity.experiments.asking import BESIDE
 from neural_complexity.experiments.large import PLAIN
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
 from neural_complexity.experiments.single_curves import LONG
 from neural_complexity.report.drawing import STYLE, save
-from neural_complexity.report.large import curves
+from neural_complexity.report.large import beside, curves
 from neural_complexity.report.page import Figure
 from neural_complexity.report.tables import Table, find, show
 
@@ -26,7 +27,7 @@ LEAD = (
 
 def tables(rows: list[Row]) -> list[Table]:
     """Makes the tables of accuracies and losses by step, and of who is faster."""
-    found = [row for row in rows if row.metric == "accuracy"]
+    found = [row for row in rows if row.metric == "accuracy" and row.setting != BESIDE]
     steps = sorted({int(row.setting.split()[0]) for row in found})
     settings = [f"{step} steps" for step in steps]
     runs = found[0].n
@@ -44,7 +45,7 @@ def tables(rows: list[Row]) -> list[Table]:
         made.append(
             Table(f"{title} after learner steps", ("method", *settings), tuple(lines), note)
         )
-    return [*made, _reached(rows, runs)]
+    return [*made, _reached(rows, runs), beside(rows)]
 
 
 def _reached(rows: list[Row], runs: int) -> Table:
