@@ -30,7 +30,9 @@ from neural_complexity.experiments.single import Config, paper_resnet, smoke
 from neural_complexity.losses import cross_entropy
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
+from neural_complexity.tasks.single import load
 from neural_complexity.tasks.splits import Minibatches
+from neural_complexity.tasks.store import store
 
 
 @pytest.fixture(autouse=True)
@@ -218,3 +220,16 @@ def test_a_residual_network_learns_with_nc(world: World, judges: dict[str, Judge
     found = learn(recipe, config, task, judged, seed=0, regularizer=penalty, visits=(0,))
     assert found["loss_tr"].isfinite().all()
     assert not torch.equal(found["loss_tr"][0], found["loss_tr"][1])
+
+
+def test_stored_images_of_ones_own_serve_as_the_dataset(tmp_path: Path) -> None:
+    mine = load("digits")
+    store(mine, tmp_path / "mine.safetensors")
+    config = replace(smoke(), dataset=str(tmp_path / "mine.safetensors"))
+    theirs, own = make_world(smoke()), make_world(config)
+    assert describe(config) == "mine, MLP learner"
+    torch.testing.assert_close(
+        own.dataset.look_up(own.train[:9]), theirs.dataset.look_up(theirs.train[:9])
+    )
+    with pytest.raises(FileNotFoundError, match="must be a stored dataset, got no such file"):
+        make_world(replace(config, dataset=str(tmp_path / "none.safetensors")))

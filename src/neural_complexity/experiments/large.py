@@ -43,6 +43,7 @@ from neural_complexity.task import Task
 from neural_complexity.tasks.augment import moved
 from neural_complexity.tasks.single import DATASETS, SingleDataset, load
 from neural_complexity.tasks.splits import Minibatches, Splits
+from neural_complexity.tasks.store import open_store
 
 __all__ = [
     "NC_METHODS",
@@ -53,6 +54,7 @@ __all__ = [
     "World",
     "arrange",
     "by_size",
+    "called",
     "chunks",
     "describe",
     "in_chunks",
@@ -78,6 +80,7 @@ NC_METHODS: dict[str, tuple[Head, bool]] = {
     for mode in ("transductive", "inductive")
 }
 
+STORED = ".safetensors"
 UNITS = 2048  # images that NC takes its units from
 PART = 2000  # points that all learners predict at a time: bounds memory
 
@@ -166,7 +169,8 @@ class LargeConfig(Basics):
     """One dataset: learners of all of it, and NCs that are trained on splits of it."""
 
     dataset: str = "digits"
-    """One of digits, mnist, fashion-mnist, kmnist, kmnist-10k, cifar-10, svhn."""
+    """One of digits, mnist, fashion-mnist, kmnist, kmnist-10k, cifar-10, svhn; or a file of your
+    own images, NAME.safetensors, as `tasks.arrays` and `tasks.store` make it."""
     data: str = ""
     """The folder of its files; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
     train_images: int = 0
@@ -223,8 +227,11 @@ class LargeConfig(Basics):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dataset not in DATASETS:
-            raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {self.dataset}")
+        if self.dataset not in DATASETS and not self.dataset.endswith(STORED):
+            raise ValueError(
+                f"dataset must be one of {', '.join(DATASETS)}, or a file *{STORED}, got "
+                f"{self.dataset}"
+            )
         sizes = ("held", "split_train", "split_test", "learner_width", "batch", "unlabelled_batch")
         check_least(self, 1, *sizes, "steps", "runs", "shown", "judged")
         check_least(self, 0, "train_images", "test_images", "workers")
@@ -270,7 +277,8 @@ def make_world(config: LargeConfig) -> World:
     Raises:
         ValueError: If there are fewer images than the config asks for.
     """
-    dataset = load(config.dataset, config.data or None)
+    stored = config.dataset.endswith(STORED)
+    dataset = open_store(config.dataset) if stored else load(config.dataset, config.data or None)
     numbers = {"train_images": dataset.train_numbers, "test_images": dataset.test_numbers}
     for name, own in numbers.items():
         wanted = getattr(config, name)
@@ -571,13 +579,18 @@ def arrange(
     return task, judged, judges[head].penalty(task, weight=config.weight, floor=config.floor)
 
 
+def called(config: LargeConfig) -> str:
+    """Gives what results call the dataset."""
+    return Path(config.dataset).name.removesuffix(STORED)
+
+
 def describe(config: LargeConfig) -> str:
     """Names dataset and learner, and says where they are smaller than the paper's."""
     images = f" ({config.train_images:,} training images)" if config.train_images else ""
     layers = 2 * sum(config.learner_blocks) + 2  # as ResNet-18 counts them
     small = config.learner == "ResNet" and (config.learner_width, layers) != (64, 18)
     size = f" of {layers} layers, {config.learner_width} filters" if small else ""
-    return f"{config.dataset}{images}, {config.learner} learner{size}"
+    return f"{called(config)}{images}, {config.learner} learner{size}"
 
 
 def run_seed(config: LargeConfig, first: int) -> int:

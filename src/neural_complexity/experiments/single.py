@@ -20,6 +20,7 @@ from neural_complexity.experiments.large import (
     World,
     arrange,
     by_size,
+    called,
     chunks,
     describe,
     in_chunks,
@@ -607,7 +608,7 @@ def _accuracy_rows(
     assert isinstance(context.known, Categorical)
     for method, logits in ((BELIEFS, context.known.logits[0]), (CNN, cnn)):
         H, Y = logits[None].to(config.device), task.Y_te
-        add = partial(_row, config, method, f"{config.dataset}, {NO_LEARNER}")
+        add = partial(_row, config, method, f"{called(config)}, {NO_LEARNER}")
         rows.append(add("accuracy", _single(100 * (1 - zero_one(H, Y).mean()))))
         rows.append(add("test loss", _single(cross_entropy(H, Y).mean())))
         rows.append(add("predicted accuracy", _single(100 * H.softmax(-1).amax(-1).mean())))
