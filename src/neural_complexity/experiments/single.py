@@ -121,7 +121,7 @@ class Config(LargeConfig):
     split_steps: int = 1000
     """Updates of the learners of those."""
     cnn_updates: int = 20_000
-    """Updates of the CNN that is trained directly."""
+    """Updates of the CNN that is trained directly; the presets show it as many labels as NC."""
     cnn_batch: int = 256
     """Images of each of these."""
 
@@ -178,18 +178,19 @@ def paper_resnet() -> Config:
 
 
 def cpu() -> Config:
-    """An MLP of 500 units on MNIST or one of its kin, on two cores."""
+    """An MLP of 500 units on MNIST or one of its kin, an hour or two on two cores."""
     return Config(
         dataset="mnist",
-        steps=3000,
+        steps=5000,
         momentum=0.9,
         looks=7,
         judged=5000,
+        eval_tasks=8,
         split_steps=500,
         posterior=large_posterior(iterations=30, updates=120),
-        direct=large_direct(iterations=24, updates=40),
+        direct=large_direct(iterations=30, updates=120),
         share_images=True,
-        cnn_updates=2400,
+        cnn_updates=2700,
         **STRENGTHS,
     )
 
@@ -202,33 +203,32 @@ def small() -> Config:
         held=1000,
         split_train=5000,
         split_test=2000,
-        steps=1500,
+        steps=3000,
         judged=2000,
         sizes=(500, 1500, 5000),
-        eval_tasks=8,
-        posterior=large_posterior(iterations=20, updates=80, smallest=500),
-        direct=large_direct(iterations=20, updates=30, smallest=500),
-        cnn_updates=1200,
+        posterior=large_posterior(iterations=30, updates=80, smallest=500),
+        direct=large_direct(iterations=30, updates=80, smallest=500),
+        cnn_updates=1800,
     )
 
 
 def cifar() -> Config:
     """A narrow, shallow residual network on a part of CIFAR-10, on two cores.
 
-    8 filters instead of 64 at first, 3 blocks instead of 8, 6,000 images, 150 steps.
+    8 filters instead of 64 at first, 3 blocks instead of 8, 10,000 images, 300 steps.
     """
-    learners: dict[str, Any] = {"tasks": 1, "learner_steps": 50, "looks": 10, "smallest": 500}
+    learners: dict[str, Any] = {"tasks": 1, "learner_steps": 60, "smallest": 500}
     return Config(
         dataset="cifar-10",
-        train_images=6000,
-        test_images=1000,
+        train_images=10_000,
+        test_images=2000,
         held=1000,
-        split_train=4000,
-        split_test=1000,
+        split_train=7000,
+        split_test=2000,
         learner="ResNet",
         learner_width=8,
         learner_blocks=(1, 1, 1),
-        steps=150,
+        steps=300,
         lr=0.05,
         momentum=0.9,
         batch=32,
@@ -236,14 +236,12 @@ def cifar() -> Config:
         looks=3,
         judged=500,
         eval_tasks=6,
-        sizes=(500, 2000, 4000),
-        split_steps=80,
-        posterior=large_posterior(
-            iterations=16, updates=40, flip=True, unlabelled=1000, **learners
-        ),
-        direct=large_direct(iterations=16, updates=30, unlabelled=1000, **learners),
+        sizes=(500, 2000, 7000),
+        split_steps=100,
+        posterior=large_posterior(iterations=30, updates=60, flip=True, **learners),
+        direct=large_direct(iterations=30, updates=60, **learners),
         share_images=True,
-        cnn_updates=600,
+        cnn_updates=1350,
         **STRENGTHS,
     )
 
