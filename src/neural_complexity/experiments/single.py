@@ -363,15 +363,19 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     }
     rows = _accuracy_rows(config, world, judges, results, logits["test"])
     rows += _tuning_rows(config, tried, chosen)
-    for setting, found in (("plain", plain), ("with NC posterior", regularized)):
-        rows += _split_rows(config, world, judges, found, setting)
-    rows += _test_rows(config, results)
     tensors = {f"{m}/{k}": t for m, result in results.items() for k, t in result.items()}
-    for setting, found in (("plain", plain), ("with NC", regularized)):
-        for size, result in found.items():
-            kept = {k: t for k, t in result.items() if not k.startswith("H_")}
-            predicted = _predictions(config, world, judges, size, result)
-            tensors |= {f"splits/{size}/{setting}/{k}": t for k, t in (kept | predicted).items()}
+    for learners, found in (("plain", plain), ("with NC posterior", regularized)):
+        seen = {
+            size: {
+                **{name: t for name, t in result.items() if not name.startswith("H_")},
+                **_predictions(config, world, judges, size, result),
+            }
+            for size, result in found.items()
+        }
+        rows += _split_rows(config, seen, learners)
+        short = learners.removesuffix(" posterior")
+        tensors |= {f"splits/{z}/{short}/{k}": t for z, r in seen.items() for k, t in r.items()}
+    rows += _test_rows(config, results)
     facts = {
         "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
         "strengths": chosen,
@@ -634,29 +638,20 @@ def _tuning_rows(
     ]
 
 
-def _split_rows(
-    config: Config,
-    world: World,
-    judges: dict[str, Judge],
-    found: dict[int, dict[str, Tensor]],
-    learners: str,
-) -> list[Row]:
+def _split_rows(config: Config, found: dict[int, dict[str, Tensor]], learners: str) -> list[Row]:
     """How well NC foretells the gap on splits whose validation images it was not trained on."""
-    predicted = {
-        size: _predictions(config, world, judges, size, result) for size, result in found.items()
-    }
     rows = []
-    for head in judges:
+    for head in HEADS:
         for setting, steps in (("endpoints", slice(-1, None)), ("all the way", slice(1, None))):
             own, true = (
-                torch.cat([column[size][name][steps].flatten() for size in found])
-                for column, name in ((predicted, f"predicted/{head}"), (found, "gap"))
+                torch.cat([result[name][steps].flatten() for result in found.values()])
+                for name in (f"predicted/{head}", "gap")
             )
             rows += _score_rows(
                 config, head, f"held-out splits, {learners}, {setting}", own, true, setting
             )
-        for size in found:
-            own, true = predicted[size][f"predicted/{head}"][-1], found[size]["gap"][-1]
+        for size, result in found.items():
+            own, true = result[f"predicted/{head}"][-1], result["gap"][-1]
             where = f"held-out splits of {size}, {learners}, endpoints"
             for metric, value in (
                 ("gap", estimate_mean(true)),
