@@ -120,10 +120,12 @@ def curves(
     if level is not None:
         look = {"color": COLORS["none"], "lw": 0.9, "ls": (0, (6, 3))}
         axes[2].axhline(100 * level, **look, label=f"{plain}, after convergence")
-    axes[2].set(ylabel="test error in %", yscale="log", title="Test error")
-    axes[2].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes[2].yaxis.set_major_formatter("{x:g}")
-    axes[2].yaxis.set_minor_locator(NullLocator())
+    axes[2].set(ylabel="test error in %", title="Test error")
+    for ax in axes:  # what matters happens where everything is small
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_locator(NullLocator())
     for ax in axes:
         ax.set(xscale="log", xlabel="learner step")
     canvas.legend(*axes[2].get_legend_handles_labels(), loc="outside lower center", ncols=3)
