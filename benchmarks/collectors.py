@@ -3,44 +3,54 @@
 from functools import partial
 
 import torch
+from torch.optim import SGD
 
+from neural_complexity.experiments.large import large_posterior
 from neural_complexity.experiments.machine import hold_memory
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
-from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.engine import Engine, Here, Processes
+from neural_complexity.meta.splitting import SplitCollector
 from neural_complexity.meta.train import MetaLearner
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import seeded, stream
-from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.single import SingleDataset
+from neural_complexity.tasks.splits import Splits
 from timing import Ratio, seconds_each, show
 
 SHAPE, CLASSES, ITERATIONS = (1, 28, 28), 10, 3
+TRAINING = large_posterior(channels=32, width=64)
 
 
-def family() -> FewShot:
-    """Makes tasks of noise: what is in an image costs nothing."""
-    pixels = torch.randint(256, (2000, *SHAPE), generator=stream(0, "pixels"), dtype=torch.uint8)
-    return FewShot(Images(pixels, torch.arange(2000) % CLASSES), ways=CLASSES, shots=5, queries=5)
+def splits() -> Splits:
+    """Makes splits of noise: what is in an image costs nothing."""
+    pixels = torch.randint(256, (6000, *SHAPE), generator=stream(0, "pixels"), dtype=torch.uint8)
+    dataset = SingleDataset("noise", Images(pixels, torch.arange(6000) % CLASSES), 5900)
+    numbers = dataset.train_numbers
+    return Splits(dataset, numbers, train=4000, test=1000, M=TRAINING.M, N=TRAINING.N)
 
 
-def collector() -> TaskCollector:
+def collector() -> SplitCollector:
+    tasks = splits()
     make = partial(image_mlp, SHAPE, [500], CLASSES)
-    recipe = Recipe(make=make, loss=cross_entropy, steps=8, lr=0.01)
-    return TaskCollector(family=family(), recipe=recipe, tasks=4, seed=0)
+    sgd = partial(SGD, momentum=0.9, foreach=True)
+    recipe = Recipe(
+        make=make, loss=cross_entropy, steps=60, lr=0.01, optimizer=sgd, look_up=tasks.look_up
+    )
+    return SplitCollector(
+        tasks, recipe, seed=0, tasks=2, looks=16, smallest=4000, unlabelled=1000, shown=500
+    )
 
 
 def learner(engine: Engine, lag: int, updates: int) -> MetaLearner:
-    tasks = family()
+    tasks = splits()
     with seeded(0, "weights"):
         nc = NeuralComplexity.for_tasks(
-            tasks.sample(16, stream(0, "units")),
+            tasks.sample(4, stream(0, "units")),
             loss="cross_entropy",
-            width=64,
-            channels=32,
-            image_layers=3,
+            **TRAINING.architecture("posterior"),
         )
     return MetaLearner(
         nc,
@@ -48,11 +58,10 @@ def learner(engine: Engine, lag: int, updates: int) -> MetaLearner:
         seed=0,
         iterations=10**6,
         updates=updates,
-        batch=4,
+        batch=1,
         lr=1e-4,
         ramp=0.0,  # all learners are regularized: each collection costs the same
         capacity=5000,
-        run=4,
         engine=engine,
         lag=lag,
     )
@@ -61,7 +70,7 @@ def learner(engine: Engine, lag: int, updates: int) -> MetaLearner:
 def balance() -> int:
     """Gives how many updates of NC take as long as one collection."""
     alone, both = (learner(Here(collector()), 0, updates) for updates in (0, 4))
-    collecting, whole = seconds_each(alone.iterate, both.iterate, rounds=5)
+    collecting, whole = seconds_each(alone.iterate, both.iterate, rounds=4)
     return max(1, round(4 * collecting / (whole - collecting)))
 
 
@@ -87,7 +96,7 @@ def main() -> None:
             partial(advance, in_turn, 1),
             partial(advance, threaded, 2),
             partial(advance, apart, 1),
-            rounds=4,
+            rounds=3,
             warmup=1,
         )
     rows = ITERATIONS * apart.rows_per_iteration
