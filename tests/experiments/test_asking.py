@@ -12,7 +12,7 @@ import torch
 from conftest import FinishedRun
 from neural_complexity.experiments import single
 from neural_complexity.experiments.folder import RunFolder, config_from_dict
-from neural_complexity.experiments.large import NC_METHODS, PLAIN
+from neural_complexity.experiments.following import NC_METHODS, PLAIN
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
 from neural_complexity.experiments.single_curves import LONG, reported

@@ -8,23 +8,20 @@ import torch
 from torch import Tensor
 
 from conftest import FinishedRun
-from neural_complexity.experiments import large
+from neural_complexity.experiments import following
 from neural_complexity.experiments.asking import AsksSingle, load_judges, shared_with
-from neural_complexity.experiments.large import (
+from neural_complexity.experiments.following import (
     NC_METHODS,
     PLAIN,
     Judge,
-    World,
     arrange,
     by_size,
     chunks,
-    describe,
     in_chunks,
     learn,
-    make_recipe,
-    make_world,
     run_seed,
 )
+from neural_complexity.experiments.large import World, describe, make_recipe, make_world
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.single import Config, paper_resnet, smoke
 from neural_complexity.losses import cross_entropy
@@ -61,7 +58,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
             shown.append(super().__call__(step))
             return shown[-1]
 
-    monkeypatch.setattr(large, "Minibatches", Watched)
+    monkeypatch.setattr(following, "Minibatches", Watched)
     return shown
 
 

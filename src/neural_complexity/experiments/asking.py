@@ -7,16 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from neural_complexity.experiments.folder import RunFolder, config_from_dict
-from neural_complexity.experiments.large import (
-    Judge,
-    LargeConfig,
-    SplitTraining,
-    World,
-    arrange,
-    learn,
-    make_recipe,
-    run_seed,
-)
+from neural_complexity.experiments.following import Judge, arrange, learn, run_seed
+from neural_complexity.experiments.large import LargeConfig, SplitTraining, World, make_recipe
 from neural_complexity.experiments.networks import HEADS, load_network
 from neural_complexity.experiments.rows import Row, read_rows
 from neural_complexity.experiments.single import BELIEFS, CNN, DISTILLED

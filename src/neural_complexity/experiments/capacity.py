@@ -16,15 +16,8 @@ from neural_complexity.experiments.asking import (
     load_judges,
     shared_with,
 )
-from neural_complexity.experiments.large import (
-    NC_METHODS,
-    PLAIN,
-    chunks,
-    describe,
-    in_chunks,
-    make_recipe,
-    make_world,
-)
+from neural_complexity.experiments.following import NC_METHODS, PLAIN, chunks, in_chunks
+from neural_complexity.experiments.large import describe, make_recipe, make_world
 from neural_complexity.experiments.networks import how_made
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces

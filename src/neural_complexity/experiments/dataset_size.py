@@ -5,28 +5,26 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from neural_complexity.experiments import single
 from neural_complexity.experiments.asking import AsksSingle, load_judges, shared_with
-from neural_complexity.experiments.large import (
+from neural_complexity.experiments.following import (
     Judge,
-    World,
     chunks,
+    fit_rows,
     in_chunks,
     learn,
-    make_recipe,
-    make_world,
     run_seed,
     subsets,
 )
+from neural_complexity.experiments.large import World, make_recipe, make_world
 from neural_complexity.experiments.networks import how_made
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.meta.scores import Estimate, estimate, estimate_over_seeds
+from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.meta.splitting import log_steps
 from neural_complexity.seeding import stream
 
@@ -92,7 +90,8 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         for size in config.sizes
     }
     rows = _size_rows(config, found)
-    rows += [row for head in judges for row in _fit_rows(config, head, found)]
+    results = list(found.values())
+    rows += [row for head in judges for row in fit_rows(NAME, config, head, "", results)]
     tensors = {f"{size}/{k}": t for size, result in found.items() for k, t in result.items()}
     networks = {head: judge.nc for head, judge in judges.items()}
     return Outcome(rows, tensors, facts=how_made(networks, pieces))
@@ -135,20 +134,4 @@ def _size_rows(config: Config, found: dict[int, dict[str, Tensor]]) -> list[Row]
         error = estimate_over_seeds(100 * (1 - result["error"][-1]))
         setting = f"{size} training images"
         rows.append(score_row(NAME, config.seed, TRUE, setting, "accuracy", error))
-    return rows
-
-
-def _fit_rows(config: Config, head: str, found: dict[int, dict[str, Tensor]]) -> list[Row]:
-    """How well NC foretells the gap, over all sizes and runs."""
-    rows = []
-    for setting, looks in (("endpoints", slice(-1, None)), ("all the way", slice(1, None))):
-        predicted, true = (
-            torch.cat([result[name][looks].flatten() for result in found.values()])
-            for name in (f"predicted/{head}", "gap")
-        )
-        for metric, score in single.SCORES.items():
-            value = estimate(score, predicted, true)
-            if setting != "endpoints":  # a learner's looks are not independent: no interval
-                value = Estimate(value.value, None, value.n)
-            rows.append(score_row(NAME, config.seed, f"NC {head}", setting, metric, value))
     return rows

@@ -11,27 +11,30 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
-from neural_complexity.experiments.large import (
+from neural_complexity.experiments.following import (
     NC_METHODS,
     PLAIN,
     Judge,
+    arrange,
+    by_size,
+    chunks,
+    fit_rows,
+    in_chunks,
+    join,
+    learn,
+    run_seed,
+)
+from neural_complexity.experiments.large import (
     LargeConfig,
     SplitTraining,
     World,
-    arrange,
-    by_size,
     called,
-    chunks,
     describe,
-    in_chunks,
-    join,
     large_direct,
     large_posterior,
-    learn,
     make_recipe,
     make_splits,
     make_world,
-    run_seed,
     train_large,
 )
 from neural_complexity.experiments.networks import HEADS
@@ -46,7 +49,6 @@ from neural_complexity.losses import Categorical, SmoothedCrossEntropy, cross_en
 from neural_complexity.meta.classifier import Classifier, train_classifier
 from neural_complexity.meta.scores import (
     Estimate,
-    correlation,
     estimate,
     estimate_mean,
     estimate_over_seeds,
@@ -73,7 +75,6 @@ __all__ = [
     "PAPER",
     "PLAIN",
     "PRESETS",
-    "SCORES",
     "Config",
     "cifar",
     "cpu",
@@ -99,7 +100,6 @@ PAPER = {
     "cifar-10": (79.76, 79.84, 80.45, 80.92, 81.15),
 }
 PAPER_METHODS = (PLAIN, "L2", "label smoothing", "mixup", "NC direct, transductive")
-SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -642,14 +642,8 @@ def _split_rows(config: Config, found: dict[int, dict[str, Tensor]], learners: s
     """How well NC foretells the gap on splits whose validation images it was not trained on."""
     rows = []
     for head in HEADS:
-        for setting, steps in (("endpoints", slice(-1, None)), ("all the way", slice(1, None))):
-            own, true = (
-                torch.cat([result[name][steps].flatten() for result in found.values()])
-                for name in (f"predicted/{head}", "gap")
-            )
-            rows += _score_rows(
-                config, head, f"held-out splits, {learners}, {setting}", own, true, setting
-            )
+        where = f"held-out splits, {learners}, "
+        rows += fit_rows(NAME, config, head, where, list(found.values()))
         for size, result in found.items():
             own, true = result[f"predicted/{head}"][-1], result["gap"][-1]
             where = f"held-out splits of {size}, {learners}, endpoints"
@@ -664,25 +658,9 @@ def _split_rows(config: Config, found: dict[int, dict[str, Tensor]], learners: s
 
 def _test_rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row]:
     """How well NC foretells the gap on the test images, over all methods and looks."""
-    rows = []
-    for head in HEADS:
-        for setting, steps in (("endpoints", slice(-1, None)), ("all the way", slice(1, None))):
-            own, true = (
-                torch.cat([result[name][steps].flatten() for result in results.values()])
-                for name in (f"predicted/{head}", "gap")
-            )
-            rows += _score_rows(config, head, f"test images, {setting}", own, true, setting)
-    return rows
-
-
-def _score_rows(
-    config: Config, head: str, where: str, predicted: Tensor, true: Tensor, setting: str
-) -> list[Row]:
-    rows = []
-    for metric, score in SCORES.items():
-        value = estimate(score, predicted, true)
-        # A learner's looks are not independent, nor are one run's learners: no interval.
-        if setting != "endpoints" or where.startswith("test images"):
-            value = Estimate(value.value, None, value.n)
-        rows.append(_row(config, f"NC {head}", where, metric, value))
-    return rows
+    found = list(results.values())
+    return [
+        row
+        for head in HEADS  # learners that started alike depend on each other
+        for row in fit_rows(NAME, config, head, "test images, ", found, independent=False)
+    ]

@@ -17,14 +17,8 @@ from neural_complexity.experiments.asking import (
     shared_with,
 )
 from neural_complexity.experiments.basics import check_least
-from neural_complexity.experiments.large import (
-    NC_METHODS,
-    PLAIN,
-    chunks,
-    in_chunks,
-    make_recipe,
-    make_world,
-)
+from neural_complexity.experiments.following import NC_METHODS, PLAIN, chunks, in_chunks
+from neural_complexity.experiments.large import make_recipe, make_world
 from neural_complexity.experiments.networks import how_made
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces

@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib as mpl
 
 from neural_complexity.experiments.asking import BESIDE
-from neural_complexity.experiments.large import NC_METHODS, PLAIN
+from neural_complexity.experiments.following import NC_METHODS, PLAIN
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
 from neural_complexity.report.drawing import STYLE, save

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
-from neural_complexity.experiments.large import NC_METHODS
+from neural_complexity.experiments.following import NC_METHODS
 from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.rows import Row
