@@ -318,6 +318,10 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     meta.bank.flush()
     with pytest.raises(ValueError, match="lag must be 1 as it was so far, got 2"):
         learner(Here(plain()), 2, bank_folder=tmp_path, keep=1, resume=meta.state())
+    tensors, counters = meta.state()
+    del counters["lag"]  # as releases before engines wrote it
+    with pytest.raises(ValueError, match="must be of this release, got an earlier one"):
+        learner(Here(plain()), 1, bank_folder=tmp_path, keep=1, resume=(tensors, counters))
 
 
 def test_a_collection_of_another_size_is_refused() -> None:

@@ -357,6 +357,8 @@ class MetaLearner:
     ) -> None:
         if bank_folder is None:
             raise ValueError("resuming needs the folder of the bank, got none")
+        if not {"lag", "rows_per_iteration"} <= set(counters):
+            raise ValueError("the checkpoint must be of this release, got an earlier one")
         if counters["lag"] != self.lag:
             raise ValueError(f"lag must be {counters['lag']} as it was so far, got {self.lag}")
         self.iteration, self.loss = counters["iteration"], counters["loss"]
