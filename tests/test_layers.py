@@ -13,9 +13,9 @@ LAYERS = [
     {"model"},
     {"regularizers"},
     {"meta"},
+    {"display"},
     {"experiments"},
     {"report"},
-    {"display"},
     {"cli"},
 ]
 ROOT = Path(neural_complexity.__file__).parent

@@ -181,7 +181,7 @@ def _resumed_config(folder: RunFolder, name: str, module: Any) -> Any:
 def _work(folder: RunFolder, module: Any, config: Any) -> None:
     if not folder.finished:
         hold_memory()
-        with Display(Console(stderr=True), folder) as display:
+        with Display(Console(stderr=True), folder.tensorboard) as display:
             outcome = module.run(config, folder=folder.work, tell=display.tell)
         folder.finish(outcome)
     _report(folder)

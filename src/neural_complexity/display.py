@@ -3,12 +3,11 @@
 import math
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-
-from neural_complexity.experiments.folder import RunFolder
 
 __all__ = ["Display"]
 
@@ -20,12 +19,12 @@ class Display:
 
     Args:
         console: Where to show it.
-        folder: Where TensorBoard's files go.
+        tensorboard: Where TensorBoard's files go; none are written if `None`.
     """
 
-    def __init__(self, console: Console, folder: RunFolder) -> None:
+    def __init__(self, console: Console, tensorboard: Path | None = None) -> None:
         self.console = console
-        self.writer = _tensorboard(folder)
+        self.writer = None if tensorboard is None else _tensorboard(tensorboard)
         self.bars: dict[str, TaskID] = {}
         self.last_line = time.monotonic()
         self.progress = Progress(
@@ -75,9 +74,9 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
-def _tensorboard(folder: RunFolder):  # type: ignore[no-untyped-def]
+def _tensorboard(folder: Path):  # type: ignore[no-untyped-def]
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None  # the extra is not installed
-    return SummaryWriter(str(folder.tensorboard))
+    return SummaryWriter(str(folder))

@@ -1,5 +1,6 @@
 """Losses per point, and their expectation under a belief about the target."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +20,7 @@ __all__ = [
     "SquaredError",
     "ZeroOne",
     "cross_entropy",
+    "join",
     "squared_error",
     "zero_one",
 ]
@@ -35,6 +37,10 @@ class Gaussian:
     def prediction(self) -> Tensor:
         """What to predict, (B, N, C), if the belief is all there is."""
         return self.mean
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> "Gaussian":
+        """Chooses or moves points: changes mean and variance alike."""
+        return Gaussian(change(self.mean), change(self.variance))
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,22 @@ class Categorical:
         """The probability of each class, (B, N, C)."""
         return softmax(self.logits, dim=-1)
 
+    def apply(self, change: Callable[[Tensor], Tensor]) -> "Categorical":
+        """Chooses or moves points: changes the logits."""
+        return Categorical(change(self.logits))
+
 
 Belief = Gaussian | Categorical
+
+
+def join(beliefs: Sequence[Belief]) -> Belief:
+    """Puts beliefs of one kind about the points of the same tasks one after another."""
+    if isinstance(beliefs[0], Categorical):
+        return Categorical(torch.cat([b.logits for b in beliefs if isinstance(b, Categorical)], 1))
+    whole = [b for b in beliefs if isinstance(b, Gaussian)]
+    return Gaussian(
+        torch.cat([b.mean for b in whole], dim=1), torch.cat([b.variance for b in whole], dim=1)
+    )
 
 
 class Loss(Protocol):

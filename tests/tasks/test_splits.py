@@ -113,7 +113,7 @@ def test_impossible_draws_and_a_single_class_are_refused() -> None:
         splits().split(1, stream(0, "x"), train=21)
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
         splits().draw(0, stream(0, "x"))
-    with pytest.raises(ValueError, match="labels must be of two classes at least, got 1 alone"):
+    with pytest.raises(ValueError, match="targets must be of two classes at least, got 1 alone"):
         Splits(Store(torch.ones(9).long()), torch.arange(9), train=4, test=4, M=1, N=1)
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neural_complexity.losses import Categorical
+from neural_complexity.losses import Belief, join
 from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.model.heads import Sets
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
@@ -88,7 +89,7 @@ class Beliefs:
     """
 
     numbers: Tensor  # (B, n), in order
-    logits: Tensor  # (B, n, C)
+    belief: Belief  # about these, (B, n, C)
 
     def __call__(self, points: Task | Snapshot) -> Context:
         """Gives the context of points given by number.
@@ -97,8 +98,8 @@ class Beliefs:
             ValueError: If there are no beliefs about some of the test points.
         """
         place = _places(self.numbers, points.X_te)  # (B, N)
-        chosen = self.logits.gather(1, place[..., None].expand(-1, -1, self.logits.shape[-1]))
-        return Context(points.Y_tr, Categorical(chosen))
+        row = torch.arange(len(place), device=place.device)[:, None]
+        return Context(points.Y_tr, self.belief.apply(lambda values: values[row, place]))
 
 
 def _places(known: Tensor, numbers: Tensor) -> Tensor:
@@ -125,7 +126,8 @@ def show(task: Task, shown: int, generator: torch.Generator) -> Task:
     """
     keys = torch.rand(task.X_tr.shape, generator=generator)
     few = keys.topk(min(shown, keys.shape[1]), dim=1).indices.to(task.X_tr.device)
-    return Task(task.X_tr.gather(1, few), task.Y_tr.gather(1, few), task.X_te, task.Y_te)
+    row = torch.arange(len(task), device=few.device)[:, None]
+    return Task(task.X_tr[row, few], task.Y_tr[row, few], task.X_te, task.Y_te)
 
 
 @torch.no_grad()
@@ -136,20 +138,20 @@ def believe(nc: NeuralComplexity, embeddings: Embeddings, task: Task) -> Beliefs
         nc: The gap predictor.
         embeddings: Of the tasks' inputs.
         task: The tasks as numbers, with as many training points as NC should see at once; the test
-            labels are not looked at.
+            targets are not looked at.
 
     Raises:
-        ValueError: If NC has no beliefs about labels.
+        ValueError: If NC has no beliefs.
     """
     E_tr = embeddings(task.X_tr)
     numbers = task.X_te.sort(dim=1).values
     parts = []
     for part in numbers.split(PART, dim=1):
         known = nc.context(E_tr, task.Y_tr, embeddings(part)).known
-        if not isinstance(known, Categorical):
-            raise ValueError("NC must have a posterior head and labels to believe in, got another")
-        parts.append(known.logits)
-    return Beliefs(numbers, torch.cat(parts, dim=1))
+        if isinstance(known, Sets):
+            raise ValueError("a belief needs the posterior head, got the direct head")
+        parts.append(known)
+    return Beliefs(numbers, join(parts))
 
 
 @torch.no_grad()

@@ -15,11 +15,11 @@ __all__ = ["Labelled", "Minibatches", "Splits"]
 
 
 class Labelled(Protocol):
-    """A store of labelled inputs, told apart by number."""
+    """A store of inputs with their targets, told apart by number."""
 
     @property
     def labels(self) -> Tensor:
-        """The label of every input, (P,)."""
+        """The label of every input, (P,), or its real targets, (P, C)."""
         ...
 
     def look_up(self, numbers: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class Splits:
     learn from; `draw` gives a few points of one, which is what NC sees at a time.
 
     Args:
-        store: The inputs and their labels.
+        store: The inputs and their targets.
         pool: The numbers of the inputs that may be used, (P,).
         train: Training points of a split, m.
         test: Its validation points, m'.
@@ -64,8 +64,9 @@ class Splits:
                 f"{self.M} and {self.N}"
             )
         labels = self.store.labels[self.pool]
-        if int(labels.min()) == int(labels.max()):
-            raise ValueError(f"labels must be of two classes at least, got {int(labels[0])} alone")
+        if (labels == labels[0]).all():
+            kind = "of two classes at least" if labels.ndim == 1 else "two different ones at least"
+            raise ValueError(f"targets must be {kind}, got {labels[0].tolist()} alone")
 
     def split(self, batch: int, generator: torch.Generator, *, train: int | None = None) -> Task:
         """Draws whole splits, with numbers, (B, m) and (B, m'), in the place of inputs.
