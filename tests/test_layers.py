@@ -6,7 +6,7 @@ from pathlib import Path
 import neural_complexity
 
 LAYERS = [
-    {"seeding", "task", "snapshot", "losses", "files"},
+    {"seeding", "task", "snapshot", "losses", "files", "data"},
     {"tasks"},
     {"learners"},
     {"memory"},

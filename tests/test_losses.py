@@ -106,6 +106,33 @@ def test_the_expected_loss_is_the_mean_over_drawn_labels(loss: Loss) -> None:
     assert ((losses.mean(dim=0) - loss.expected(H, belief)[0]).abs() < 4 * error).all()
 
 
+@pytest.mark.parametrize("loss", [squared_error, *OF_LABELS], ids=lambda loss: loss.name)
+def test_the_variance_is_that_over_drawn_targets(loss: Loss) -> None:
+    H, draws = torch.randn(1, 4, 3), 40_000
+    belief: Gaussian | Categorical
+    if loss is squared_error:
+        belief = Gaussian(torch.randn(1, 4, 3), torch.rand(1, 4, 3))
+        Y = belief.mean + belief.variance.sqrt() * torch.randn(draws, 4, 3)
+    else:
+        belief = Categorical(torch.randn(1, 4, 3))
+        Y = torch.multinomial(belief.probabilities[0], draws, replacement=True).T  # (draws, 4)
+    squares = (loss(H.expand(draws, -1, -1), Y) - loss.expected(H, belief)).square()
+    error = squares.std(dim=0) / draws**0.5
+    variance = loss.variance(H, belief)
+    assert variance.shape == (1, 4)
+    assert ((squares.mean(dim=0) - variance[0]).abs() < 4 * error).all()
+
+
+@of_labels
+@given(C=sizes, seed=st.integers(0, 1000))
+def test_the_loss_of_a_certain_label_does_not_vary(loss: Loss, C: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    H = torch.randn(2, 3, C, generator=generator, dtype=torch.float64)
+    Y = torch.randint(C, (2, 3), generator=generator)
+    certain = Categorical(1000 * nn.functional.one_hot(Y, C).to(H.dtype))
+    torch.testing.assert_close(loss.variance(H, certain), torch.zeros(2, 3, dtype=H.dtype))
+
+
 def test_no_logits_are_expected_to_do_better_than_the_belief_itself() -> None:
     belief = Categorical(torch.randn(2, 50, 4))
     for loss in (cross_entropy, zero_one):

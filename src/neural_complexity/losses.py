@@ -1,4 +1,4 @@
-"""Losses per point, and their expectation under a belief about the target."""
+"""Losses per point, and their expectation and variance under a belief about the target."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,6 +90,10 @@ class Loss(Protocol):
         """Computes the expected loss of predictions H, (B, N, C), under a belief, as (B, N)."""
         ...
 
+    def variance(self, H: Tensor, belief: Belief) -> Tensor:
+        """Computes the variance of that loss under the belief, as (B, N)."""
+        ...
+
 
 class SquaredError:
     """The squared error, averaged over outputs."""
@@ -129,6 +133,21 @@ class SquaredError:
         assert isinstance(belief, Gaussian), "a squared error needs a belief about real targets"
         return ((H - belief.mean).square() + belief.variance).mean(dim=-1)
 
+    def variance(self, H: Tensor, belief: Belief) -> Tensor:
+        """Computes Var (h - y)^2 = 4 variance (h - mean)^2 + 2 variance^2 per point.
+
+        Args:
+            H: Predictions, (B, N, C).
+            belief: The distribution of y, whose outputs are independent.
+
+        Returns:
+            One value per point, (B, N).
+        """
+        assert isinstance(belief, Gaussian), "a squared error needs a belief about real targets"
+        v = belief.variance
+        each = 4 * v * (H - belief.mean).square() + 2 * v.square()  # (B, N, C)
+        return each.mean(dim=-1) / H.shape[-1]
+
 
 class CrossEntropy:
     """The cross-entropy of logits and labels."""
@@ -162,6 +181,20 @@ class CrossEntropy:
             One value per point, (B, N).
         """
         return -(_probabilities(H, belief) * log_softmax(H, dim=-1)).sum(dim=-1)
+
+    def variance(self, H: Tensor, belief: Belief) -> Tensor:
+        """Computes Var -log p_h(y) = sum_c p(c) (log p_h(c) - E log p_h(y))^2 per point.
+
+        Args:
+            H: Logits, (B, N, C).
+            belief: The distribution of y, over as many classes.
+
+        Returns:
+            One value per point, (B, N).
+        """
+        losses = -log_softmax(H, dim=-1)  # (B, N, C)
+        error = losses - self.expected(H, belief).unsqueeze(-1)
+        return (_probabilities(H, belief) * error.square()).sum(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -215,6 +248,18 @@ class SmoothedCrossEntropy:
         )  # (B, N, C)
         return -(smoothed * log_softmax(H, dim=-1)).sum(dim=-1)
 
+    def variance(self, H: Tensor, belief: Belief) -> Tensor:
+        """Computes (1 - smoothing)^2 Var -log p_h(y) per point: the rest does not depend on y.
+
+        Args:
+            H: Logits, (B, N, C).
+            belief: The distribution of y, over as many classes.
+
+        Returns:
+            One value per point, (B, N).
+        """
+        return (1 - self.smoothing) ** 2 * cross_entropy.variance(H, belief)
+
 
 class ZeroOne:
     """The share of wrong labels; one minus it is the accuracy. Has no gradient to train by."""
@@ -243,6 +288,16 @@ class ZeroOne:
         """
         chosen = one_hot(H.argmax(dim=-1), H.shape[-1]).to(H.dtype)  # (B, N, C)
         return 1 - (chosen * _probabilities(H, belief)).sum(dim=-1)
+
+    def variance(self, H: Tensor, belief: Belief) -> Tensor:
+        """Computes the variance of being wrong, p (1 - p), (B, N).
+
+        Args:
+            H: Logits, (B, N, C).
+            belief: The distribution of y, over as many classes.
+        """
+        wrong = self.expected(H, belief)
+        return wrong * (1 - wrong)
 
 
 def _check_labels(H: Tensor, Y: Tensor) -> None:

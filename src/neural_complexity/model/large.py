@@ -20,6 +20,7 @@ __all__ = [
     "by_embeddings",
     "embed",
     "predict_in_parts",
+    "predict_losses",
     "show",
 ]
 
@@ -183,9 +184,22 @@ def predict_in_parts(
             snapshot.H_te[:, te],
         )
         # Only the test points are cut: the training loss is that of all training points.
-        losses_te = nc.points(known(part), part.H_tr, part.H_te) + nc.loss(
-            part.H_tr, part.Y_tr
-        ).mean(dim=1, keepdim=True)
-        total += losses_te.sum(dim=1)
+        total += predict_losses(nc, known(part), part.H_tr, part.H_te).sum(dim=1)
     loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1)
     return total / snapshot.X_te.shape[1] - loss_tr
+
+
+def predict_losses(nc: NeuralComplexity, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
+    """Predicts the loss of each test point itself, whatever the other training points cost.
+
+    Args:
+        nc: The gap predictor.
+        context: What it makes of the points.
+        H_tr: Predictions on the training points that NC sees, (B, M, C).
+        H_te: Predictions on test points, (B, N, C).
+
+    Returns:
+        One value per test point, (B, N).
+    """
+    loss_tr = nc.loss(H_tr, context.Y_tr).mean(dim=1, keepdim=True)  # (B, 1)
+    return nc.points(context, H_tr, H_te) + loss_tr

@@ -1,0 +1,151 @@
+"""NC's judgement of learners on sets of any size, in parts that NC can see."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neural_complexity.losses import zero_one
+from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.model.heads import Sets
+from neural_complexity.model.large import predict_losses
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
+
+__all__ = ["Judgement", "judge"]
+
+SHOWN = 256  # training points that an NC sees at once if it does not say what it is used to
+PARTS = 4  # of the training points that NC answers from, at most
+TEST_PART = 2048  # test points at a time: bounds memory
+NUMBERS = 2**19  # points times classes at a time, likewise
+IMAGES = 1024  # images that are embedded at a time, likewise
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What NC says about B learners; NaN for those whose predictions are not finite."""
+
+    points: Tensor  # (B, N), each test point's predicted loss minus the training loss
+    gap: Tensor  # (B,), the mean of `points`
+    loss_tr: Tensor  # (B,), of all training points
+    spread: Tensor  # (B,), NC's own standard deviation of the mean test loss, positive
+    accuracy: Tensor  # (B,), predicted; NaN but for the posterior head on labels
+
+    @property
+    def loss_te(self) -> Tensor:
+        """The predicted mean test loss, (B,)."""
+        return self.loss_tr + self.gap
+
+
+@torch.no_grad()
+def judge(
+    nc: NeuralComplexity, snapshot: Snapshot, *, points: int | None = None, seed: int = 0
+) -> Judgement:
+    """Asks NC about learners whose sets may be larger than what NC can see at once.
+
+    Training points beyond `points` are cut at random into parts of that size, and NC answers from
+    each of at most four parts; the answers are averaged. The spread then has two sources, as the
+    variance of a mixture has: what NC is unsure of once it has seen a part (with the posterior
+    head, the variance of each test point's loss under the belief, as if points were independent;
+    with the direct head, how far its answers differ between test points), and how far its answers
+    differ between parts.
+
+    Test points are asked about in parts, too, of equal size as far as that goes. This changes no
+    answer, but for an NC whose test points see each other (`rounds` or `pool_first`): it sees 2,048
+    of them at a time, and fewer where there are very many classes.
+
+    Args:
+        nc: The gap predictor.
+        snapshot: B learners, on sets of any size.
+        points: Training points that NC sees at once; what NC was trained to see if `None`.
+        seed: Draws the parts, the same ones for all learners on so many training points.
+
+    Returns:
+        The judgement, without gradients.
+
+    Raises:
+        TypeError: As by `NeuralComplexity.check`.
+        ValueError: Likewise, or if NC is to see no training points.
+    """
+    shown = int(nc.provenance.get("shown", SHOWN)) if points is None else points
+    if shown < 1:
+        raise ValueError(f"points must be at least 1, got {shown}")
+    (B, N, C), M = snapshot.H_te.shape, snapshot.H_tr.shape[1]
+    fine = snapshot.H_tr.isfinite().all(dim=2).all(dim=1)
+    fine &= snapshot.H_te.isfinite().all(dim=2).all(dim=1)  # (B,)
+    rows = fine.nonzero().squeeze(1)
+    told = snapshot.H_te.new_full((B, N + 3), torch.nan)
+    if len(rows):
+        X_tr, Y_tr, H_tr, X_te, H_te = (snapshot if fine.all() else snapshot[rows]).tensors()
+        nc.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
+        parts = _parts(M, shown, stream(seed, "parts of training points"))
+        learners = max(1, NUMBERS // (C * (min(N, _test_part(C)) + len(parts[0]))))
+        for some in rows.split(learners):
+            told[some] = _judge(nc, snapshot[some], parts)
+    # A loss may be too large for a number even where predictions are not.
+    told[~told[:, :-1].isfinite().all(dim=1)] = torch.nan
+    losses, loss_tr, spread, accuracy = told.split([N, 1, 1, 1], dim=1)
+    answers = losses - loss_tr
+    return Judgement(
+        answers, answers.mean(dim=1), loss_tr.squeeze(1), spread.squeeze(1), accuracy.squeeze(1)
+    )
+
+
+def _parts(M: int, shown: int, generator: torch.Generator) -> list[Tensor]:
+    """Cuts training points at random; what is missing in the last part comes from the first."""
+    if shown >= M:
+        return [torch.arange(M)]
+    order = torch.randperm(M, generator=generator)
+    count = min(PARTS, -(-M // shown))
+    return [order[torch.arange(i * shown, (i + 1) * shown) % M] for i in range(count)]
+
+
+def _test_part(classes: int) -> int:
+    return max(1, min(TEST_PART, NUMBERS // classes))
+
+
+def _judge(nc: NeuralComplexity, snapshot: Snapshot, parts: list[Tensor]) -> Tensor:
+    """Gives predicted losses, training loss, spread and accuracy of few learners, (B, N + 3)."""
+    N, C = snapshot.H_te.shape[1:]
+    E_tr, E_te = _embed(nc, snapshot.X_tr), _embed(nc, snapshot.X_te)
+    test = torch.arange(N).tensor_split(-(-N // _test_part(C)))
+    answers = []
+    for tr in parts:
+        H_tr, Y_tr = snapshot.H_tr[:, tr], snapshot.Y_tr[:, tr]
+        told = []
+        for te in test:
+            context = nc.context(E_tr[:, tr], Y_tr, E_te[:, te], classes=C if nc.labels else None)
+            told.append(_ask(nc, context, H_tr, snapshot.H_te[:, te]))
+        answers.append(torch.cat(told, dim=-1))
+    losses, variances, right = torch.stack(answers).unbind(dim=1)  # (parts, B, N) each
+    if isinstance(context.known, Sets):
+        within = losses.var(dim=2, correction=0) / N  # (parts, B)
+    else:
+        within = variances.sum(dim=2) / N**2
+    between = losses.mean(dim=2).var(dim=0, correction=0)  # (B,)
+    # An NC that answers every point alike, or is certain, still is not to be divided by zero.
+    spread = (within.mean(dim=0) + between).sqrt().clamp(min=torch.finfo(losses.dtype).eps)
+    loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1)
+    each = torch.stack([loss_tr, spread, right.mean(dim=2).mean(dim=0)], dim=1)  # (B, 3)
+    return torch.cat([losses.mean(dim=0), each], dim=1)
+
+
+def _ask(nc: NeuralComplexity, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
+    """Gives each point's predicted loss, its variance and the chance to be right, (3, B, N).
+
+    The direct head knows nothing of the latter two: they are NaN.
+    """
+    losses = predict_losses(nc, context, H_tr, H_te)
+    variance, right = torch.full_like(losses, torch.nan), torch.full_like(losses, torch.nan)
+    if not isinstance(context.known, Sets):
+        variance = nc.loss.variance(H_te, context.known)
+        if nc.labels:
+            right = 1 - zero_one.expected(H_te, context.known)
+    return torch.stack([losses, variance, right])
+
+
+def _embed(nc: NeuralComplexity, X: Tensor) -> Tensor:
+    if nc.image_encoder is None:
+        return nc.embed(X)
+    parts = [nc.embed(part) for part in X.flatten(0, 1).split(IMAGES)]
+    return torch.cat(parts).view(*X.shape[:2], -1)
