@@ -10,7 +10,6 @@ from conftest import FinishedRun
 from neural_complexity.experiments.folder import config_from_dict
 from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row
 from neural_complexity.experiments.single import (
     BELIEFS,
@@ -27,6 +26,7 @@ from neural_complexity.experiments.single import (
     run,
     smoke,
 )
+from neural_complexity.progress import Tell
 from neural_complexity.report.single import figures, tables
 from neural_complexity.report.tables import find
 

@@ -25,7 +25,6 @@ from neural_complexity.experiments.omniglot import PAPER_ACCURACY
 from neural_complexity.experiments.opponents import PROTOTYPES, train_opponent, without_learner
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import train_validated
 from neural_complexity.learners.fit import Regularizer
@@ -43,6 +42,7 @@ from neural_complexity.meta.scores import (
 from neural_complexity.meta.session import Moment
 from neural_complexity.meta.train import embed_all
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.progress import Tell
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.few_shot import FewShot
 

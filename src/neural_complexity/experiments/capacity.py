@@ -21,10 +21,10 @@ from neural_complexity.experiments.large import describe, make_recipe, make_worl
 from neural_complexity.experiments.networks import how_made
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.networks import pooled
 from neural_complexity.meta.scores import Estimate, estimate_over_seeds
+from neural_complexity.progress import Tell
 
 __all__ = [
     "NAME",

@@ -22,10 +22,10 @@ from neural_complexity.experiments.comparison import (
 from neural_complexity.experiments.networks import how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.scores import Estimate, count, estimate, estimate_mean, share_of_oracle
+from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoid import Sinusoids

@@ -22,10 +22,10 @@ from neural_complexity.experiments.large import World, make_recipe, make_world
 from neural_complexity.experiments.networks import how_made
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.meta.splitting import log_steps
+from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 
 __all__ = ["NAME", "PRESETS", "TRUE", "Config", "cpu", "paper", "run", "smoke"]

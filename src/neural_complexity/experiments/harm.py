@@ -21,7 +21,6 @@ from neural_complexity.experiments.comparison import (
 from neural_complexity.experiments.networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import (
     Training,
@@ -32,6 +31,7 @@ from neural_complexity.meta.evaluate import CHUNK, predict_gaps
 from neural_complexity.meta.scores import count, estimate, estimate_mean, r_squared
 from neural_complexity.meta.session import Moment
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.progress import Tell
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task, TaskFamily

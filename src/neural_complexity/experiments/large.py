@@ -13,8 +13,7 @@ from torch.optim import SGD
 from neural_complexity.experiments.basics import Basics, check_least
 from neural_complexity.experiments.few_shot import LabelTraining
 from neural_complexity.experiments.machine import hold_memory
-from neural_complexity.experiments.progress import Tell
-from neural_complexity.experiments.training import Head, tell_moments, train_nc
+from neural_complexity.experiments.training import Head, train_nc
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
@@ -22,6 +21,7 @@ from neural_complexity.meta.engine import Here, Processes
 from neural_complexity.meta.session import Moment
 from neural_complexity.meta.splitting import SplitCollector
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.progress import Tell, tell_moments
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.augment import moved

@@ -20,7 +20,6 @@ from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.opponents import PROTOTYPES, train_opponent, without_learner
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import train_validated
 from neural_complexity.learners.recipe import Recipe
@@ -38,6 +37,7 @@ from neural_complexity.meta.scores import (
 )
 from neural_complexity.meta.session import Moment
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.progress import Tell
 from neural_complexity.snapshot import Snapshot, gap
 
 __all__ = [

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from neural_complexity.experiments.few_shot import FewShotConfig, LabelTraining
 from neural_complexity.experiments.judging import PART, Judge
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.losses import zero_one
 from neural_complexity.meta.prototypes import (
     PrototypicalNetwork,
@@ -16,6 +15,7 @@ from neural_complexity.meta.prototypes import (
     train_prototypes,
 )
 from neural_complexity.model.encoders import ImageEncoder
+from neural_complexity.progress import Tell
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.files import read_tensors, write_tensors
+from neural_complexity.progress import Tell
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -25,13 +25,13 @@ from neural_complexity.experiments.comparison import (
 from neural_complexity.experiments.networks import how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import Trajectory
 from neural_complexity.meta.metareg import train_metareg
 from neural_complexity.meta.scores import count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.progress import Tell
 from neural_complexity.regularizers.norms import weighted_l1_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task

@@ -26,11 +26,9 @@ from neural_complexity.experiments.comparison import (
 )
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import (
     ours,
-    tell_moments,
     train_nc,
     validation_learners,
     validation_r2,
@@ -47,6 +45,7 @@ from neural_complexity.meta.scores import (
 )
 from neural_complexity.meta.session import Moment
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.progress import Tell, tell_moments
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.sinusoid import Sinusoids
 

@@ -14,7 +14,6 @@ from neural_complexity.experiments.comparison import sinusoid_recipe
 from neural_complexity.experiments.networks import how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.closed_form import (
     ClosedForm,
@@ -37,6 +36,7 @@ from neural_complexity.meta.scores import (
     r_squared,
 )
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, take_snapshot
 from neural_complexity.task import Task

@@ -40,7 +40,6 @@ from neural_complexity.experiments.large import (
 from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import Head
 from neural_complexity.learners.mixup import mixup
@@ -60,6 +59,7 @@ from neural_complexity.meta.splitting import log_steps
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.large import Beliefs, Embeddings
+from neural_complexity.progress import Tell
 from neural_complexity.regularizers.nc import nc_penalty_by_number
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot

@@ -22,9 +22,9 @@ from neural_complexity.experiments.large import make_recipe, make_world
 from neural_complexity.experiments.networks import how_made
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.meta.scores import count, estimate_over_seeds
+from neural_complexity.progress import Tell
 
 __all__ = ["LONG", "NAME", "PRESETS", "Config", "cpu", "paper", "reported", "run", "smoke"]
 

@@ -19,7 +19,6 @@ from neural_complexity.experiments.comparison import (
 )
 from neural_complexity.experiments.networks import HEADS
 from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.experiments.training import Training, ours, train_validated
 from neural_complexity.learners.recipe import Recipe
@@ -36,6 +35,7 @@ from neural_complexity.meta.scores import (
 )
 from neural_complexity.meta.session import Moment
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoid import Sinusoids

@@ -14,7 +14,6 @@ from neural_complexity.experiments.judging import make_scene
 from neural_complexity.experiments.networks import SHIPPED_OMNIGLOT, how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.recipe import Recipe
@@ -28,6 +27,7 @@ from neural_complexity.meta.scores import (
     share_of_oracle,
 )
 from neural_complexity.meta.surfaces import gap_measure
+from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 

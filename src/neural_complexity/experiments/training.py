@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.engine import Engine
 from neural_complexity.meta.evaluate import Trajectory, follow, predict_gaps
@@ -18,6 +17,7 @@ from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment, Resume, Stop, Watch, meta_train
 from neural_complexity.meta.train import Augment, MetaLearner, Supervision, embed_all
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.progress import Tell, tell_moments
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import IndexedFamily, TaskFamily
 
@@ -25,7 +25,6 @@ __all__ = [
     "Head",
     "Training",
     "ours",
-    "tell_moments",
     "train_nc",
     "train_validated",
     "validation_learners",
@@ -152,18 +151,6 @@ def validation_r2(learners: Trajectory, nc: NeuralComplexity) -> float:
         return math.nan
     whole = learners[usable]
     return r_squared(predict_gaps(nc, whole.end), whole.gap).item()
-
-
-def tell_moments(tell: Tell | None, stage: str) -> Watch:
-    """Makes the watch that passes on where meta-learning stands."""
-
-    def watch(moment: Moment) -> None:
-        if tell is not None:
-            facts = {"loss": moment.loss, "R2": moment.r2}
-            facts |= {"bank": moment.bank, "dropped": moment.dropped}
-            tell(stage, moment.iteration, moment.iterations, moment.seconds, facts)
-
-    return watch
 
 
 def train_nc(
