@@ -198,18 +198,19 @@ class NeuralComplexity(nn.Module):
 
         Args:
             task: Some tasks; inputs and training targets give dimensions, centres and scales.
-            architecture: Any other argument of the class.
+            architecture: Any other argument of the class; `outputs`, too, where some classes may
+                be missing among the tasks.
         """
         X, Y = task.X_tr, task.Y_tr
         if architecture.get("loss") == cross_entropy.name:
             defaults = FOR_LABELS.get(architecture.get("head", "posterior"), {})
-            architecture = {**defaults, **architecture}
             # An untrained NC has seen labels, which say how many classes there are at least.
-            outputs = int(torch.stack([Y.max(), task.Y_te.max()]).max()) + 1
+            classes = int(torch.stack([Y.max(), task.Y_te.max()]).max()) + 1
+            architecture = {"outputs": classes, **defaults, **architecture}
         else:
-            outputs = Y.shape[-1]
+            architecture = {"outputs": Y.shape[-1], **architecture}
         images = X.ndim == 5
-        nc = cls(X.shape[2:] if images else X.shape[-1], outputs, **architecture)
+        nc = cls(X.shape[2:] if images else X.shape[-1], **architecture)
         flat = X.flatten(0, -4).transpose(0, 1).flatten(1).T if images else X.flatten(0, -2)
         for name, values in (("x", flat), *(() if nc.labels else (("y", Y.flatten(0, -2)),))):
             scale, mean = torch.std_mean(values, dim=0, correction=0)

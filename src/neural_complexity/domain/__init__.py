@@ -1,0 +1,1 @@
+"""A user's own domain: an NC for it in one call."""

@@ -1,0 +1,414 @@
+"""Meta-learning an NC for a user's own tasks, in one call."""
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.optim import Adam
+
+from neural_complexity.display import Display
+from neural_complexity.domain.plan import Plan, make_plan, seconds
+from neural_complexity.domain.report import describe, judge_all, make_report
+from neural_complexity.files import read_json, write_json
+from neural_complexity.learners.batched import stack
+from neural_complexity.learners.networks import image_mlp, mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import cross_entropy, squared_error
+from neural_complexity.meta.engine import Collection, Here
+from neural_complexity.meta.grounds import Ground, Part, TaskGround, TaskList, split_ground
+from neural_complexity.meta.scores import r_squared
+from neural_complexity.meta.session import Moment, Resume, meta_train
+from neural_complexity.meta.train import MetaLearner
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.progress import Tell, tell_moments
+from neural_complexity.seeding import seeded, stream
+from neural_complexity.task import Task, TaskFamily
+from neural_complexity.tasks.own import Points
+from neural_complexity.tasks.splits import Splits
+
+__all__ = ["meta_learn"]
+
+STEPS = 300  # of a learner of which only the network is given
+BATCH = 32  # training points of its step, on splits
+SCORES = 10  # looks at NC on its way, of which the best is kept
+EXAMPLES = 64  # tasks that NC takes its units from
+# What NC is for labels and for real targets; every field can be given another value.
+FOR_LABELS: dict[str, Any] = {"width": 96, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
+FOR_REALS: dict[str, Any] = {"width": 128, "heads": 4}
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """All that is settled before NC learns."""
+
+    ground: Ground
+    recipe: Recipe
+    nc: NeuralComplexity
+    together: int  # learners that run at once
+    seed: int
+    device: str
+
+    def held_out(self, part: Part, learners: int, tell: Tell | None) -> list[Collection]:
+        """Trains held-out learners, at least so many."""
+        start, groups = time.perf_counter(), []
+        wanted = -(-learners // self.together)
+        for index in range(wanted):
+            groups.append(self.group(part, index))
+            if tell is not None:
+                done = (index + 1) * self.together
+                spent = time.perf_counter() - start
+                tell(f"learners for {part}", done, wanted * self.together, spent, {})
+        return groups
+
+    def group(self, part: Part, index: int) -> Collection:
+        """Trains those that run at once."""
+        return self.ground.learners(
+            self.recipe,
+            part,
+            tasks=self.together,
+            seed=self.seed,
+            index=index,
+            device=self.device,
+        )
+
+    def meta_learner(
+        self, nc: NeuralComplexity, plan: Plan, bank: Path | None, resume: Resume | None
+    ) -> MetaLearner:
+        """Makes what runs Algorithm 2."""
+        labels = nc.labels
+        collector = self.ground.collector(
+            self.recipe, tasks=self.together, seed=self.seed, device=self.device
+        )
+        return MetaLearner(
+            nc,
+            self.ground.family,
+            seed=self.seed,
+            iterations=plan.iterations,
+            updates=plan.updates,
+            batch=8 if labels else 32,
+            lr=0.002,
+            capacity=8192,
+            made_up=0.5 if labels else 0.0,
+            engine=Here(collector),
+            bank_folder=bank,
+            keep=0 if bank is None else _save_every(plan),
+            resume=resume,
+        )
+
+
+def meta_learn(
+    tasks: Splits | TaskFamily | Task,
+    learner: Callable[[], nn.Module] | Recipe | None = None,
+    budget: str | float | Plan = "10min",
+    *,
+    head: Literal["posterior", "direct"] = "posterior",
+    seed: int = 0,
+    device: str = "cpu",
+    folder: str | Path | None = None,
+    progress: bool = True,
+    tell: Tell | None = None,
+    **architecture: Any,
+) -> NeuralComplexity:
+    """Meta-learns an NC for a domain, and finds out how far it can be trusted there.
+
+    Some tasks, or some points of a dataset that is split into tasks, are kept from NC. Of these a
+    part chooses the best NC on the way; the rest is for the report in `nc.provenance["report"]`,
+    and for the calibration that bounds need. A warning says when NC cannot beat predicting the
+    mean gap.
+
+    Args:
+        tasks: What `split_tasks` makes of a dataset; or any family of tasks; or tasks of one size
+            that are all there are.
+        learner: Builds one freshly initialised network; it is then trained with Adam. Or a recipe
+            with an optimizer, a loss and an objective (such as one that augments) of its own. An
+            MLP with 64 hidden units if `None`.
+        budget: The time for all of it, as in `"10min"`; or a `Plan`, which is the same work on any
+            machine.
+        head: `"posterior"`, or the paper's `"direct"`.
+        seed: The one seed of all draws.
+        device: Where NC and learners live.
+        folder: Where unfinished work is kept. Called again, it goes on; when all is done, it gives
+            the NC that is there.
+        progress: Whether to show progress and the report on the standard error.
+        tell: Told about the progress instead.
+        architecture: Other arguments of `NeuralComplexity`, such as `width=256`.
+
+    Returns:
+        NC in evaluation mode, calibrated, on the device.
+
+    Raises:
+        TypeError: If tasks or learner are of another kind.
+        ValueError: If the budget is no time, there are too few tasks, or the folder is of another
+            run.
+
+    Example:
+        ```python
+        nc = meta_learn(split_tasks(X, y), learner=make_model, budget="10min")
+        nc.save("my-domain.safetensors")
+        ```
+    """
+    start = time.perf_counter()
+    given = budget if isinstance(budget, Plan) else seconds(budget)
+    work = _settle(tasks, learner, head, seed, device, architecture)
+    place = None if folder is None else Path(folder)
+    if place is not None:
+        place.mkdir(parents=True, exist_ok=True)
+        finished = _finished(place, _identity(work))
+        if finished is not None:
+            return finished.to(device)
+    progress = progress and tell is None
+    with Display(Console(stderr=True, quiet=not progress)) as display:
+        tell = display.tell if progress else tell
+        plan = _plan(work, given, place, start)
+        validation = work.held_out("validation", plan.chosen_by, tell)
+        nc, history = _train(work, plan, validation, place, tell)
+        learners = work.held_out("report", plan.learners, tell)
+        report = make_report(judge_all(nc, learners))
+        if progress:
+            display.console.print(describe(report), markup=False, highlight=False, soft_wrap=True)
+    nc.provenance = _provenance(work, plan, history, report, time.perf_counter() - start)
+    nc.calibrate(learners)
+    if place is not None:
+        nc.save(place / "nc.safetensors")
+        write_json(place / "report.json", report)
+    if not report.get("beats_the_mean_gap", False):
+        warnings.warn(report["verdict"], stacklevel=2)
+    return nc
+
+
+def _settle(
+    tasks: Splits | TaskFamily | Task,
+    learner: Callable[[], nn.Module] | Recipe | None,
+    head: Literal["posterior", "direct"],
+    seed: int,
+    device: str,
+    architecture: dict[str, Any],
+) -> _Work:
+    ground = _make_ground(tasks, seed)
+    example = ground.family.sample(EXAMPLES, stream(seed, "units"))
+    labels = not example.Y_tr.is_floating_point()
+    outputs = _outputs(ground.family, example, labels)
+    recipe = _make_recipe(learner, tuple(example.X_tr.shape[2:]), outputs, labels)
+    together = _together(recipe, example, 8 if isinstance(tasks, Splits) else 64)
+    own = FOR_LABELS if labels else FOR_REALS
+    if example.X_tr.ndim == 5:
+        least = min(example.X_tr.shape[-2:])
+        own = {**own, "channels": 32, "image_layers": min(3, max(1, int(math.log2(least))))}
+    with seeded(seed, "weights"):
+        nc = NeuralComplexity.for_tasks(
+            example,
+            **{
+                "head": head,
+                "loss": (cross_entropy if labels else squared_error).name,
+                "outputs": outputs,
+                **own,
+                **architecture,
+            },
+        ).to(device)
+    return _Work(ground, recipe, nc, together, seed, device)
+
+
+def _make_ground(tasks: Splits | TaskFamily | Task, seed: int) -> Ground:
+    if isinstance(tasks, Splits):
+        return split_ground(tasks, seed=seed, batch=BATCH)
+    if isinstance(tasks, Task):
+        if len(tasks) < 10:
+            raise ValueError(f"tasks must be at least 10, to keep some from NC, got {len(tasks)}")
+        order = torch.randperm(len(tasks), generator=stream(seed, "held out"))
+        few = max(1, len(tasks) // 10)
+        parts = order.split([len(tasks) - 3 * few, few, 2 * few])
+        own, validation, report = (TaskList(tasks[rows]) for rows in parts)
+        return TaskGround(own, {"validation": validation, "report": report})
+    if not callable(getattr(tasks, "sample", None)):
+        raise TypeError(
+            "tasks must be made by split_tasks, be a family of tasks or a Task, got "
+            f"{type(tasks).__name__}"
+        )
+    return TaskGround(tasks, {"validation": tasks, "report": tasks})
+
+
+def _outputs(family: TaskFamily, example: Task, labels: bool) -> int:
+    if isinstance(family, Splits) and isinstance(family.store, Points):
+        return family.store.outputs
+    if isinstance(family, Splits):
+        return int(family.store.labels.max()) + 1
+    if labels:
+        return int(torch.stack([example.Y_tr.max(), example.Y_te.max()]).max()) + 1
+    return example.Y_tr.shape[-1]
+
+
+def _make_recipe(
+    learner: Callable[[], nn.Module] | Recipe | None,
+    shape: tuple[int, ...],
+    outputs: int,
+    labels: bool,
+) -> Recipe:
+    """Gives how learners learn, once it is sure that they can."""
+    if isinstance(learner, Recipe):
+        recipe = learner
+    else:
+        if learner is None:
+            images = partial(image_mlp, shape, (64,), outputs)
+            learner = images if len(shape) == 3 else partial(mlp, shape[0], (64,), outputs)
+        loss = cross_entropy if labels else squared_error
+        recipe = Recipe(
+            make=learner, loss=loss, steps=STEPS, lr=0.003, optimizer=partial(Adam, fused=True)
+        )
+    if isinstance(recipe.make, nn.Module) or not callable(recipe.make):
+        raise TypeError(
+            "learner must build a network when called, not be one, got "
+            f"{type(recipe.make).__name__}"
+        )
+    with torch.random.fork_rng(devices=[]):
+        h = recipe.make()
+    if not isinstance(h, nn.Module):
+        raise TypeError(f"learner must build a torch.nn.Module when called, got {type(h).__name__}")
+    with torch.no_grad():
+        got = tuple(h.eval()(torch.zeros(2, *shape)).shape)
+    if got != (2, outputs):
+        raise ValueError(
+            f"learner must map inputs {(2, *shape)} to predictions {(2, outputs)}, got {got}"
+        )
+    return recipe
+
+
+def _together(recipe: Recipe, example: Task, many: int) -> int:
+    """Tells how many learners run at once: one, if their network cannot be batched."""
+    h = stack(recipe.make, 2, stream(0, "probe"))
+    X = example.X_tr[:2]
+    try:
+        h(X).square().sum().backward()
+    except RuntimeError:  # what vmap cannot do: branch on values, or change a buffer in place
+        return 1
+    return many
+
+
+def _plan(work: _Work, given: float | Plan, folder: Path | None, start: float) -> Plan:
+    """Makes a plan, or takes up that of an earlier call."""
+    path = None if folder is None else folder / "plan.json"
+    if path is not None and path.exists():
+        kept = read_json(path)
+        if kept.pop("identity", None) != _identity(work):
+            raise ValueError(f"{folder} must be of the same tasks and settings, got others")
+        return Plan(**kept)
+    plan = given if isinstance(given, Plan) else _measured_plan(work, given, start)
+    if path is not None:
+        write_json(path, {**asdict(plan), "identity": _identity(work)})
+    return plan
+
+
+def _measured_plan(work: _Work, budget: float, start: float) -> Plan:
+    """Tries everything once, on a copy of NC, to see what fits into the budget."""
+    began = time.perf_counter()
+    work.group("validation", 0)
+    learner = (time.perf_counter() - began) / work.together
+    probe = Plan(iterations=2, updates=4, learners=1)
+    began = time.perf_counter()
+    meta = work.meta_learner(deepcopy(work.nc), probe, None, None)  # makes the first collection
+    collecting = time.perf_counter() - began
+    began = time.perf_counter()
+    meta.iterate()
+    updating = (time.perf_counter() - began) / probe.updates
+    left = max(budget - (time.perf_counter() - start), 0.3 * budget)
+    return make_plan(left, collecting=collecting, updating=updating, learner=learner)
+
+
+def _save_every(plan: Plan) -> int:
+    return max(1, plan.iterations // 20)
+
+
+def _train(
+    work: _Work, plan: Plan, validation: list[Collection], folder: Path | None, tell: Tell | None
+) -> tuple[NeuralComplexity, list[Moment]]:
+    """Runs Algorithm 2 and gives the best NC that was met."""
+    best = _Best(validation, None if folder is None else folder / "best.safetensors")
+    history = meta_train(
+        partial(work.meta_learner, work.nc, plan),
+        validate=best,
+        validate_every=max(1, plan.iterations // SCORES),
+        save_every=_save_every(plan),
+        folder=None if folder is None else folder / "training",
+        identity=_identity(work) + json.dumps(asdict(plan)),
+        watch=tell_moments(tell, "NC"),
+    )
+    return best.take(work.nc).eval(), history
+
+
+class _Best:
+    """Scores NC and remembers the best one, also through interruptions."""
+
+    def __init__(self, learners: list[Collection], path: Path | None) -> None:
+        self.learners, self.path = learners, path
+        self.score, self.weights = -math.inf, dict[str, Tensor]()
+        if path is not None and path.exists():
+            kept = NeuralComplexity.load(path)
+            self.score, self.weights = kept.provenance["score"], kept.state_dict()
+
+    def __call__(self, nc: NeuralComplexity) -> float:
+        """Gives the R2 on held-out learners."""
+        judged = judge_all(nc, self.learners)
+        score = r_squared(judged["predicted"], judged["true gap"]).item()
+        if score > self.score:
+            self.score = score
+            self.weights = {name: t.detach().clone() for name, t in nc.state_dict().items()}
+            if self.path is not None:
+                nc.provenance = {"score": score}
+                nc.save(self.path)
+        return score
+
+    def take(self, nc: NeuralComplexity) -> NeuralComplexity:
+        """Gives NC the weights of the best, or leaves it as it is if none had a score."""
+        if self.weights:
+            nc.load_state_dict(self.weights)
+        return nc
+
+
+def _identity(work: _Work) -> str:
+    """Names all that decides the result but the plan."""
+    recipe = work.recipe
+    with torch.random.fork_rng(devices=[]):
+        shapes = [list(p.shape) for p in recipe.make().parameters()]
+    settings = [repr(work.ground.family), work.nc.architecture, work.seed, recipe.loss.name]
+    return json.dumps([*settings, recipe.steps, recipe.lr, shapes], default=str)
+
+
+def _finished(folder: Path, identity: str) -> NeuralComplexity | None:
+    path = folder / "nc.safetensors"
+    if not path.exists():
+        return None
+    nc = NeuralComplexity.load(path)
+    if nc.provenance.get("identity") != identity:
+        raise ValueError(f"{folder} must be of the same tasks and settings, got others")
+    return nc.eval()
+
+
+def _provenance(
+    work: _Work, plan: Plan, history: list[Moment], report: dict[str, Any], spent: float
+) -> dict[str, Any]:
+    family = work.ground.family
+    made: dict[str, Any] = {
+        "made_by": "meta_learn",
+        "version": version("neural-complexity"),
+        "seed": work.seed,
+        "plan": asdict(plan),
+        "seconds": round(spent, 1),
+        "scores": [round(m.r2, 4) for m in history if math.isfinite(m.r2)],
+        "report": report,
+        "identity": _identity(work),
+    }
+    if isinstance(family, Splits):
+        made["shown"] = 256
+        if isinstance(family.store, Points) and family.store.classes:
+            made["classes"] = list(family.store.classes)
+    return made

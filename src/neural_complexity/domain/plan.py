@@ -1,0 +1,80 @@
+"""How much work fits into a budget of time."""
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["Plan", "make_plan", "seconds"]
+
+UNITS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
+# Shares of the budget; what is left goes to setting up and to saving.
+TRAINING, REPORT, CHOICE = 0.6, 0.2, 0.08
+FEWEST_LEARNERS, MOST_LEARNERS = 40, 400  # to report on; 59 give bounds at 95 % with any meaning
+FEWEST_CHOSEN_BY, MOST_CHOSEN_BY = 8, 48
+MOST_ITERATIONS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The work of `meta_learn`; the same plan gives the same NC on any machine.
+
+    Args:
+        iterations: How often learners are let loose.
+        updates: NC's updates after each time.
+        learners: How many held-out learners the report is about, at least.
+        chosen_by: How many others the best NC on the way is chosen by, at least.
+    """
+
+    iterations: int
+    updates: int
+    learners: int = MOST_LEARNERS
+    chosen_by: int = MOST_CHOSEN_BY
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "updates", "learners", "chosen_by"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+def seconds(budget: str | float) -> float:
+    """Reads a time: seconds, or text such as `"90s"`, `"10min"` or `"1.5h"`.
+
+    Raises:
+        ValueError: If it is none, or not positive.
+
+    Example:
+        >>> seconds("1.5min")
+        90.0
+    """
+    told = f'budget must be a positive time such as "30s", "10min" or "2h", got {budget!r}'
+    if isinstance(budget, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", budget.lower())
+        if found is None or found[2] not in UNITS:
+            raise ValueError(told)
+        budget = float(found[1]) * UNITS[found[2]]
+    elif isinstance(budget, bool) or not isinstance(budget, int | float):
+        raise ValueError(told)
+    if not 0 < budget < float("inf"):
+        raise ValueError(told)
+    return float(budget)
+
+
+def make_plan(budget: float, *, collecting: float, updating: float, learner: float) -> Plan:
+    """Divides a budget, all in seconds.
+
+    NC gets as much time as the learners it learns from: either alone would be wasted.
+
+    Args:
+        budget: All there is.
+        collecting: What letting learners loose once takes.
+        updating: What an update of NC takes.
+        learner: What a held-out learner takes.
+    """
+    updates = min(200, max(10, round(collecting / updating)))
+    iterations = TRAINING * budget / (collecting + updates * updating)
+    learners, chosen_by = (share * budget / learner for share in (REPORT, CHOICE))
+    return Plan(
+        iterations=min(MOST_ITERATIONS, max(2, round(iterations))),
+        updates=updates,
+        learners=min(MOST_LEARNERS, max(FEWEST_LEARNERS, round(learners))),
+        chosen_by=min(MOST_CHOSEN_BY, max(FEWEST_CHOSEN_BY, round(chosen_by))),
+    )

@@ -1,0 +1,148 @@
+"""How far an NC can be trusted, found out on learners that it was not trained on."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neural_complexity.meta.engine import Collection
+from neural_complexity.meta.scores import (
+    correlation,
+    estimate,
+    mean_absolute_error,
+    r_squared,
+)
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.judging import judge
+from neural_complexity.snapshot import gap
+
+__all__ = ["describe", "judge_all", "make_report"]
+
+LEAST = 10  # learners of a kind, to say something about it
+KINDS = ("training points", "training loss", "true gap")
+
+
+def judge_all(nc: NeuralComplexity, collections: list[Collection]) -> dict[str, Tensor]:
+    """Lets NC judge learners whose truth is known, those that diverged left out.
+
+    Args:
+        nc: The gap predictor.
+        collections: Learners and their test targets, any number of each size.
+
+    Returns:
+        One value per learner, (n,), of each name: predicted and true gap, training loss and points.
+    """
+    columns: dict[str, list[Tensor]] = {
+        name: [] for name in ("predicted", "true gap", "training loss", "training points")
+    }
+    for snapshot, Y_te in collections:
+        judgement = judge(nc, snapshot)
+        true = gap(nc.loss, snapshot, Y_te)
+        fine = judgement.gap.isfinite() & true.isfinite()
+        points = torch.full_like(true, snapshot.X_tr.shape[1])
+        for name, values in zip(
+            columns, (judgement.gap, true, judgement.loss_tr, points), strict=True
+        ):
+            columns[name].append(values[fine].double().cpu())
+    return {name: torch.cat(values) for name, values in columns.items()}
+
+
+def make_report(judged: dict[str, Tensor]) -> dict[str, Any]:
+    """Sums up how well NC predicts gaps, where it does worst, and whether it should be used.
+
+    Args:
+        judged: From `judge_all`.
+
+    Returns:
+        Numbers and sentences that JSON can hold.
+    """
+    predicted, true = judged["predicted"], judged["true gap"]
+    n = len(true)
+    if n < LEAST or true.std() == 0:
+        return {"learners": n, "verdict": _too_few(n)}
+    r2 = estimate(r_squared, predicted, true)
+    of_mean = (true - true.mean()).abs().mean().item()
+    error = mean_absolute_error(predicted, true).item()
+    report: dict[str, Any] = {
+        "learners": n,
+        "r2": r2.value,
+        "r2_ci95": r2.ci95,
+        "correlation": _number(correlation(predicted, true).item()),
+        "mean_error": error,
+        "mean_error_of_the_mean_gap": of_mean,
+        "bias": (predicted - true).mean().item(),
+        "mean_gap": true.mean().item(),
+        "kinds": _kinds(judged),
+    }
+    sure = r2.value - (r2.ci95 or math.inf) > 0
+    report["beats_the_mean_gap"] = sure
+    report["verdict"] = _verdict(report)
+    return report
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _too_few(n: int) -> str:
+    return (
+        f"NC could not be tested: {n} held-out learners with gaps of their own are too few. "
+        "Do not rely on it."
+    )
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    if not report["beats_the_mean_gap"]:
+        return (
+            f"NC cannot beat predicting the mean gap, {report['mean_gap']:.3g}, for every learner "
+            f"(R2 {report['r2']:.2f} on {report['learners']} held-out learners). Do not rely on "
+            "it: more data, more tasks or a larger budget may help."
+        )
+    said = (
+        f"NC explains {100 * report['r2']:.0f} % of the variance of the gap on "
+        f"{report['learners']} held-out learners; its mean error is {report['mean_error']:.3g}, "
+        f"that of the mean gap {report['mean_error_of_the_mean_gap']:.3g}."
+    )
+    worst = max(report["kinds"], key=lambda kind: kind["mean_error"], default=None)
+    if worst is None:
+        return said
+    return (
+        f"{said} It is least exact for learners of {worst['what']} {worst['from']:.3g} to "
+        f"{worst['to']:.3g}: mean error {worst['mean_error']:.3g}, bias {worst['bias']:.3g}."
+    )
+
+
+def _kinds(judged: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """Scores thirds of the learners, by what is known about them."""
+    found = []
+    error = judged["predicted"] - judged["true gap"]
+    for what in KINDS:
+        values = judged[what]
+        if (values == values[0]).all():
+            continue
+        for rows in values.argsort(stable=True).tensor_split(3):
+            if len(rows) >= LEAST // 2:
+                found.append(
+                    {
+                        "what": what,
+                        "from": values[rows].min().item(),
+                        "to": values[rows].max().item(),
+                        "learners": len(rows),
+                        "mean_error": error[rows].abs().mean().item(),
+                        "bias": error[rows].mean().item(),
+                    }
+                )
+    return found
+
+
+def describe(report: dict[str, Any]) -> str:
+    """Writes a report for people, with a table of where NC does well and where not."""
+    lines = [report["verdict"]]
+    for kind in report.get("kinds", ()):
+        span = f"{kind['from']:.3g} to {kind['to']:.3g}"
+        lines.append(
+            f"  {kind['what']:<16} {span:<20} {kind['learners']:>4} learners"
+            f"   mean error {kind['mean_error']:.3g}   bias {kind['bias']:+.3g}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,199 @@
+"""What meta-learning stands on: tasks to learn from, and others that NC is tested on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from neural_complexity.learners.batched import BatchedLearner
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta.collect import TaskCollector
+from neural_complexity.meta.engine import Collection, Collector
+from neural_complexity.meta.splitting import SplitCollector, log_steps
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot, take_snapshot
+from neural_complexity.task import Task, TaskFamily
+from neural_complexity.tasks.splits import Minibatches, Splits
+
+__all__ = ["Ground", "Part", "TaskGround", "TaskList", "split_ground"]
+
+Part = Literal["validation", "report"]
+SHARES = (0.7, 0.1, 0.2)  # to learn from, to choose by, to report on
+
+
+class Ground(Protocol):
+    """Tasks that NC learns from, and tasks that it never sees."""
+
+    @property
+    def family(self) -> TaskFamily:
+        """Where the tasks to learn from come from."""
+        ...
+
+    def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
+        """Makes what lets learners loose on the tasks to learn from, `tasks` at a time."""
+        ...
+
+    def learners(
+        self, recipe: Recipe, part: Part, *, tasks: int, seed: int, index: int, device: str
+    ) -> Collection:
+        """Trains learners on tasks that NC is not trained on, one for each task.
+
+        Each is recorded at a moment of its own, from its first step to its last.
+
+        Args:
+            recipe: How they learn.
+            part: What they are for.
+            tasks: How many.
+            seed: The run's seed.
+            index: Other numbers give other tasks.
+            device: Where they live.
+
+        Returns:
+            The learners with their inputs, and their test targets.
+        """
+        ...
+
+
+def _at_random_moments(seen: Sequence[Snapshot], generator: torch.Generator) -> Snapshot:
+    """Takes each learner at one of the moments at which all of them were seen."""
+    device = seen[0].H_te.device
+    moment = torch.randint(len(seen), (len(seen[0]),), generator=generator).to(device)
+    row = torch.arange(len(moment), device=device)
+    H_tr, H_te = (
+        torch.stack(every)[moment, row]
+        for every in ([s.H_tr for s in seen], [s.H_te for s in seen])
+    )
+    return Snapshot(seen[0].X_tr, seen[0].Y_tr, H_tr, seen[0].X_te, H_te)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskGround:
+    """Tasks that are all new, drawn from a family, or some of those that there are.
+
+    Args:
+        family: To learn from.
+        held: Of what NC is tested on; the family itself where it never runs out of new tasks.
+    """
+
+    family: TaskFamily
+    held: dict[Part, TaskFamily]
+
+    def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
+        """Makes what lets learners loose."""
+        return TaskCollector(
+            family=self.family, recipe=recipe, tasks=tasks, seed=seed, device=device
+        )
+
+    def learners(
+        self, recipe: Recipe, part: Part, *, tasks: int, seed: int, index: int, device: str
+    ) -> Collection:
+        """Trains learners on other tasks."""
+        task = self.held[part].sample(tasks, stream(seed, part, "tasks", index)).to(device)
+        seen: list[Snapshot] = []
+        recipe.train(
+            task,
+            stream(seed, part, "learners", index),
+            observe=lambda _, snapshot: seen.append(snapshot),
+        )
+        return _at_random_moments(seen, stream(seed, part, "moments", index)), task.Y_te
+
+
+@dataclass(frozen=True, eq=False)
+class TaskList:
+    """Tasks that a user has, as a family: drawn from without replacement as far as they go."""
+
+    task: Task
+
+    def sample(self, batch: int, generator: torch.Generator) -> Task:
+        """Draws `batch` of the tasks."""
+        times = -(-batch // len(self.task))
+        order = [torch.randperm(len(self.task), generator=generator) for _ in range(times)]
+        return self.task[torch.cat(order)[:batch]]
+
+
+@dataclass(frozen=True, eq=False)
+class SplitGround:
+    """Random splits of one dataset, of which some points are kept from NC.
+
+    NC is tested as it will be used: on learners of points that it knows, and on test points that
+    it does not.
+    """
+
+    family: Splits
+    held: dict[Part, Tensor]  # numbers of points
+    batch: int
+
+    def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
+        """Makes what lets learners loose."""
+        splits = self.family
+        return SplitCollector(
+            splits,
+            replace(recipe, look_up=splits.look_up),
+            seed=seed,
+            tasks=tasks,
+            looks=12,
+            batch=self.batch,
+            smallest=splits.M,
+            unlabelled=256,
+            shown=256,
+            device=device,
+        )
+
+    def learners(
+        self, recipe: Recipe, part: Part, *, tasks: int, seed: int, index: int, device: str
+    ) -> Collection:
+        """Trains learners on splits of one size, with test points that NC has never seen."""
+        splits, held = self.family, self.held[part]
+        low, high = splits.M, len(splits.pool)
+        share = torch.rand((), generator=stream(seed, part, "size", index)).item()
+        m, n = round(low * (high / low) ** share), max(1, (len(held) + 1) // 2)
+        generator = stream(seed, part, "tasks", index)
+        tr, te = (
+            numbers[torch.rand(tasks, len(numbers), generator=generator).topk(size).indices]
+            for numbers, size in ((splits.pool, m), (held, n))
+        )
+        labels = splits.store.labels
+        task = Task(tr, labels[tr], te, labels[te]).to(device)
+        inputs = Task(splits.look_up(task.X_tr), task.Y_tr, splits.look_up(task.X_te), task.Y_te)
+        seen: list[Snapshot] = []
+
+        def visit(_: int, h: BatchedLearner) -> None:
+            record = take_snapshot(h.predict, inputs, joined=not h.has_modes)
+            seen.append(record.detach())
+
+        recipe = replace(recipe, look_up=splits.look_up)
+        recipe.train(
+            Minibatches(task, M=self.batch, N=1, seed=seed + index),
+            stream(seed, part, "learners", index),
+            visit=visit,
+            visits=set(log_steps(recipe.steps, 12)),
+        )
+        return _at_random_moments(seen, stream(seed, part, "moments", index)), task.Y_te
+
+
+def split_ground(splits: Splits, *, seed: int, batch: int) -> SplitGround:
+    """Keeps some points of a dataset from NC.
+
+    Args:
+        splits: Of the whole dataset; the shares of training and validation points stay.
+        seed: Decides which points.
+        batch: Training points of a learner's step.
+    """
+    P = len(splits.pool)
+    order = splits.pool[torch.randperm(P, generator=stream(seed, "held out"))]
+    sizes = [max(2, round(share * P)) for share in SHARES[1:]]
+    pool, validation, report = order.split([P - sum(sizes), *sizes])
+    train = max(
+        1, min(len(pool) - 1, round(len(pool) * splits.train / (splits.train + splits.test)))
+    )
+    own = replace(
+        splits,
+        pool=pool,
+        train=train,
+        test=len(pool) - train,
+        M=min(splits.M, max(1, train // 2)),
+        N=min(splits.N, len(pool) - train),
+    )
+    return SplitGround(own, {"validation": validation, "report": report}, batch)

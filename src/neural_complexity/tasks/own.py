@@ -1,0 +1,109 @@
+"""A user's own points, and the tasks that splitting them makes."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neural_complexity.data import encode, inputs, pair, targets
+from neural_complexity.tasks.splits import Splits
+
+__all__ = ["Points", "split_tasks"]
+
+SEEN = 64  # points of each set that NC sees at a time
+FEWEST = 20  # points, of which tasks can still be made
+MANY = 100  # whole numbers more varied than this are rather counts or amounts than labels
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Points in memory, with labels or real targets, told apart by number."""
+
+    X: Tensor  # (P, D) or (P, channels, height, width)
+    labels: Tensor  # (P,), int64, or real targets, (P, C)
+    classes: tuple[Any, ...] = ()  # what the labels 0, 1, ... were called; nothing for real targets
+
+    @property
+    def outputs(self) -> int:
+        """Classes, or outputs of a real target."""
+        return len(self.classes) or self.labels.shape[1]
+
+    def look_up(self, numbers: Tensor) -> Tensor:
+        """Gives the inputs of numbers (...), as (..., D), on their device."""
+        return self.X.to(numbers.device)[numbers]
+
+    def __repr__(self) -> str:
+        """Names sizes and content, so that equal texts mean equal points."""
+        digest = hashlib.sha256()
+        for tensor in (self.X, self.labels):
+            digest.update(tensor.cpu().contiguous().numpy().data)
+        size = "x".join(map(str, self.X.shape[1:]))
+        return f"Points({len(self.X)} of {size}, {self.outputs}, {digest.hexdigest()[:12]})"
+
+
+def split_tasks(
+    X: object,
+    y: object = None,
+    *,
+    kind: Literal["classification", "regression"] | None = None,
+    train: int | None = None,
+    test: int | None = None,
+) -> Splits:
+    """Makes one dataset into any number of tasks, by splitting it at random (section 2).
+
+    Args:
+        X: Inputs, (P, D) or images (P, channels, height, width): an array, a tensor, lists or a
+            data frame; or a `Dataset` or `DataLoader` of pairs, and then no y.
+        y: Targets. Whole numbers, truth values and names are labels; numbers with a point are real
+            targets, (P,) or (P, C).
+        kind: Which of the two, where the type of y does not tell.
+        train: Training points of a split; three quarters if `None`.
+        test: Its validation points; the others if `None`.
+
+    Returns:
+        The tasks, for `meta_learn`.
+
+    Raises:
+        TypeError: If X or y holds no numbers.
+        ValueError: If there are too few points, all targets are the same, or a value is missing or
+            infinite.
+
+    Example:
+        >>> split_tasks(np.eye(40), ["yes", "no"] * 20).train
+        30
+    """
+    X, y = pair("X", X, y)
+    if y is None:
+        raise TypeError("y must be given, unless X is a Dataset or DataLoader of pairs, got none")
+    points = inputs("X", X)
+    P = len(points)
+    if P < FEWEST:
+        raise ValueError(f"X must have at least {FEWEST} points to be split, got {P}")
+    # Names stay as they are until they are numbered.
+    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    classes: tuple[Any, ...] = ()
+    if (kind or _kind_of(values)) == "classification":
+        classes = tuple(np.unique(values).tolist())
+        Y = targets("y", encode(values.reshape(-1), classes), labels=True, points=P)
+    else:
+        Y = targets("y", y, labels=False, points=P)
+    test = max(1, P - (3 * P + 3) // 4 if train is None else P - train) if test is None else test
+    train = P - test if train is None else train
+    store = Points(points, Y, classes)
+    seen = {"M": min(SEEN, max(1, train)), "N": min(SEEN, max(1, test))}
+    return Splits(store, torch.arange(P), train=train, test=test, **seen)
+
+
+def _kind_of(values: "np.typing.NDArray[Any]") -> Literal["classification", "regression"]:
+    """Tells labels from real targets by their type."""
+    if values.dtype.kind == "f":
+        return "regression"
+    if values.dtype.kind in "iu" and len(np.unique(values)) > MANY:
+        raise ValueError(
+            f"kind must be given where y has more than {MANY} different whole numbers: "
+            '"classification" or "regression"'
+        )
+    return "classification"
