@@ -15,9 +15,14 @@ LAYERS = [
     {"meta"},
     {"experiments"},
     {"report"},
+    {"columns", "predictions"},
+    {"assessment"},
+    {"file_assessment"},
     {"display"},
     {"cli"},
 ]
+# NC itself opens doors for users: its methods, not its module, may import these.
+DOORS = {"assessment", "export"}
 ROOT = Path(neural_complexity.__file__).parent
 
 
@@ -42,9 +47,13 @@ def test_imports_respect_the_layers() -> None:
     assert len(files) > 20
     for path in files:
         own = layer(path.relative_to(ROOT).parts[0].removesuffix(".py"))
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
             assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
             for module in imported(node):
+                if path == ROOT / "model" / "complexity.py" and module in DOORS:
+                    assert node not in tree.body
+                    continue
                 assert layer(module) <= own, f"{path} imports {module}"
 
 
