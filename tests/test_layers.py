@@ -7,6 +7,7 @@ import neural_complexity
 
 LAYERS = [
     {"seeding", "task", "snapshot", "losses", "files", "data"},
+    {"bounds"},
     {"tasks"},
     {"learners"},
     {"memory"},

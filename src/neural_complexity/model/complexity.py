@@ -11,16 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, one_hot, softplus
 
+from neural_complexity.bounds import Calibration
 from neural_complexity.files import read_tensors, write_tensors
 from neural_complexity.losses import LOSSES, Belief, Gaussian, cross_entropy, zero_one
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.heads import DirectHead, PosteriorHead, SetNetwork, Sets
+from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, check_sets
 
 __all__ = ["Context", "NeuralComplexity"]
 
 FORMAT = "neural-complexity"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # version 1 knew no calibration
+CALIBRATED = "calibration."  # what the names of a calibration's tensors start with
 # What we found to work for labels (docs/deviations.md); `for_tasks` starts from these.
 FOR_LABELS: dict[str, dict[str, Any]] = {
     "posterior": {"symmetric": True, "bilinear": True, "metric": True, "rounds": 3, "vote": True},
@@ -185,6 +189,8 @@ class NeuralComplexity(nn.Module):
         )
         self.observed_loss = observed_loss
         self.provenance: dict[str, Any] = {}  # what made the weights; saved with them
+        # How far NC was off on held-out learners, which bounds need; saved with the weights, too.
+        self.calibration: Calibration | None = None
         for name, size in (
             ("x", shape if len(shape) == 1 else (shape[0], 1, 1)),
             ("y", (outputs,)),
@@ -431,15 +437,37 @@ class NeuralComplexity(nn.Module):
         belief = self._belief(X_tr, Y_tr, X_te, H_te.shape[-1])
         return 1 - zero_one.expected(H_te, belief).mean(dim=1)
 
+    def calibrate(self, snapshot: Snapshot, Y_te: Tensor) -> None:
+        """Finds out how far NC is off on learners it has not seen, in place; replaces what was.
+
+        What is found is kept in `calibration`, from which `bounds.bound` bounds the gap of a new
+        learner. It must be like these: the same kind of tasks, learners and set sizes.
+
+        Args:
+            snapshot: B learners, each on a held-out task of its own, so that they are independent.
+                Those that diverged are left out: a bound is not asked for about them.
+            Y_te: Their test targets, (B, N, C), or labels, (B, N).
+
+        Raises:
+            ValueError: If all learners diverged, or NC cannot judge them.
+        """
+        from neural_complexity.model.judging import measure  # which asks NC
+
+        self.calibration = measure(self, snapshot, Y_te)
+
     def save(self, path: str | Path) -> None:
-        """Writes weights, architecture, units and provenance to one file, atomically."""
+        """Writes weights, architecture, units, calibration and provenance to one file, at once."""
         header = {
             "format": FORMAT,
             "version": str(VERSION),
             "architecture": json.dumps(self.architecture),
             "provenance": json.dumps(self.provenance),
         }
-        write_tensors(Path(path), self.state_dict(), header)
+        tensors = dict(self.state_dict())
+        if self.calibration is not None:
+            header["calibration"] = self.calibration.text()
+            tensors |= {CALIBRATED + k: v for k, v in self.calibration.tensors().items()}
+        write_tensors(Path(path), tensors, header)
 
     @classmethod
     def load(cls, path: str | Path) -> "NeuralComplexity":
@@ -452,20 +480,40 @@ class NeuralComplexity(nn.Module):
         tensors, header = read_tensors(Path(path))
         if header.get("format") != FORMAT:
             raise ValueError(f"{path} must be a saved NC, got a safetensors file of another kind")
-        if header.get("version") != str(VERSION):
+        if header.get("version") not in [str(version) for version in READABLE]:
             raise ValueError(
-                f"{path} must have format version {VERSION}, got {header.get('version')}; "
-                "use a release of this library that knows it"
+                f"{path} must have format version {' or '.join(map(str, READABLE))}, got "
+                f"{header.get('version')}; use a release of this library that knows it"
             )
         try:
-            nc = cls(**json.loads(header["architecture"]))
-            nc.load_state_dict(tensors)
-            nc.provenance = json.loads(header["provenance"])
-        except (KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
-            reason = str(error).splitlines()[0]
+            return cls._from(tensors, header)
+        except (
+            AttributeError,  # as for the length of what should be a list
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            RuntimeError,
+            ValueError,  # such as what is not JSON
+        ) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise ValueError(
                 f"{path} must hold a complete NC, got a damaged one ({reason})"
             ) from None
+
+    @classmethod
+    def _from(cls, tensors: dict[str, Tensor], header: dict[str, str]) -> "NeuralComplexity":
+        nc = cls(**json.loads(header["architecture"]))
+        own = {name: t for name, t in tensors.items() if not name.startswith(CALIBRATED)}
+        nc.load_state_dict(own)
+        provenance = json.loads(header["provenance"])
+        if not isinstance(provenance, dict):
+            raise TypeError(f"the provenance is of type {type(provenance).__name__}")
+        nc.provenance = provenance
+        if "calibration" in header or len(own) < len(tensors):
+            known = {
+                name.removeprefix(CALIBRATED): t for name, t in tensors.items() if name not in own
+            }
+            nc.calibration = Calibration.read(known, header["calibration"])
         return nc
 
     @classmethod

@@ -1,24 +1,41 @@
 """NC's judgement of learners on sets of any size, in parts that NC can see."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softmax
 
+from neural_complexity.bounds import Calibration
 from neural_complexity.losses import zero_one
 from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.model.heads import Sets
 from neural_complexity.model.large import predict_losses
 from neural_complexity.seeding import stream
-from neural_complexity.snapshot import Snapshot
+from neural_complexity.snapshot import Snapshot, gap
 
-__all__ = ["Judgement", "judge"]
+__all__ = ["FEATURES", "Judgement", "features", "judge", "measure"]
 
 SHOWN = 256  # training points that an NC sees at once if it does not say what it is used to
 PARTS = 4  # of the training points that NC answers from, at most
 TEST_PART = 2048  # test points at a time: bounds memory
 NUMBERS = 2**19  # points times classes at a time, likewise
 IMAGES = 1024  # images that are embedded at a time, likewise
+VALUES = 2**22  # of inputs that are looked at at a time, likewise
+# What tells learners and tasks apart that NC knows from others, as people would say it.
+FEATURES = (
+    "training loss",
+    "predicted test loss",
+    "spread of NC's prediction",
+    "shift from training to test inputs",
+    "size of the inputs",
+    "size of the training targets",
+    "size of the predictions",
+    "NC's surprise at training targets",
+)
+FEATURES_OF_LABELS = (*FEATURES[:5], "balance of the classes", "confidence", FEATURES[-1])
+SMALL = 1e-3  # differences of losses below this part of their unit tell nothing
 
 
 @dataclass(frozen=True)
@@ -149,3 +166,115 @@ def _embed(nc: NeuralComplexity, X: Tensor) -> Tensor:
         return nc.embed(X)
     parts = [nc.embed(part) for part in X.flatten(0, 1).split(IMAGES)]
     return torch.cat(parts).view(*X.shape[:2], -1)
+
+
+@torch.no_grad()
+def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> Tensor:
+    """Describes learners and their tasks by what can be seen without test targets.
+
+    Learners that NC is asked about should be like those that it was calibrated on in these
+    features: `bounds.unlike` tests it. All are averages, mostly as logarithms, so that the numbers
+    of points matter little. The last one hides every other training point from NC and compares
+    what a guess about them costs with what NC says it costs: a task of another kind gives
+    itself away there, whatever the learner.
+
+    Args:
+        nc: The gap predictor.
+        snapshot: B learners.
+        judgement: What NC says about them.
+
+    Returns:
+        One row per learner, (B, 8), in the order of `FEATURES`; NaN for learners that NaN stands
+        for in the judgement.
+    """
+    unit = 1.0 if nc.labels else float(nc.y_scale.square().mean())  # of a loss
+    columns = [
+        (judgement.loss_tr / unit + SMALL).log(),
+        (judgement.loss_te / unit).clamp(min=0).add(SMALL).log(),
+        (judgement.spread / unit + SMALL).log(),
+    ]
+    learners = max(1, VALUES // (snapshot.X_tr[0].numel() + snapshot.X_te[0].numel()))
+    parts = [
+        torch.cat([_of_sets(nc, snapshot[rows]), _surprise(nc, snapshot[rows], unit)], dim=1)
+        for rows in torch.arange(len(snapshot)).split(learners)
+    ]
+    found = torch.cat([torch.stack(columns, dim=1), torch.cat(parts)], dim=1)
+    found[judgement.gap.isnan()] = torch.nan
+    return found
+
+
+def _of_sets(nc: NeuralComplexity, snapshot: Snapshot) -> Tensor:
+    """Describes inputs, training targets and predictions, (B, 4)."""
+    X_tr, X_te = ((X - nc.x_mean) / nc.x_scale for X in (snapshot.X_tr, snapshot.X_te))
+    shift = (X_tr.mean(dim=1) - X_te.mean(dim=1)).flatten(1).square().mean(dim=1).sqrt()
+    if nc.labels:
+        shares = nc.targets(snapshot.Y_tr, classes=snapshot.H_te.shape[-1]).mean(dim=1)  # (B, C)
+        targets = _entropy(shares)
+        predictions = 1 - _entropy(softmax(snapshot.H_te, dim=-1)).mean(dim=1)
+    else:
+        targets = _size((snapshot.Y_tr - nc.y_mean) / nc.y_scale)
+        predictions = _size((snapshot.H_te - nc.y_mean) / nc.y_scale)
+    return torch.stack([shift, _size(X_te), targets, predictions], dim=1)
+
+
+def measure(nc: NeuralComplexity, snapshot: Snapshot, Y_te: Tensor) -> Calibration:
+    """Compares what NC says about held-out learners with what is true, for bounds.
+
+    Args:
+        nc: The gap predictor.
+        snapshot: B learners, each on a task of its own; those that diverged are left out.
+        Y_te: Their test targets, (B, N, C), or labels, (B, N).
+
+    Raises:
+        ValueError: If nothing is left, or as by `judge`.
+    """
+    judgement = judge(nc, snapshot)
+    # What is left out is told by what can be seen of a new learner, too: its predictions.
+    kept = ~judgement.gap.isnan()
+    B, n = len(snapshot), int(kept.sum())
+    if n == 0:
+        raise ValueError(f"at least one learner must not have diverged, got {B} that did")
+    nc.check(X_te=snapshot.X_te, Y_te=Y_te, H_te=snapshot.H_te[kept][:1].expand(B, -1, -1))
+    true = gap(nc.loss, snapshot[kept], Y_te[kept])
+    return Calibration(
+        judgement.gap[kept],
+        true.nan_to_num(nan=math.inf, posinf=math.inf),
+        judgement.spread[kept],
+        features(nc, snapshot, judgement)[kept],
+        FEATURES_OF_LABELS if nc.labels else FEATURES,
+        (snapshot.X_tr.shape[1], snapshot.X_te.shape[1]),
+        f"{B - n} of {B} learners diverged and are left out" if n < B else "",
+    )
+
+
+def _size(values: Tensor) -> Tensor:
+    """Gives the logarithm of the root mean square of each learner's values, (B,)."""
+    return (values.flatten(1).square().mean(dim=1) + SMALL**2).sqrt().log()
+
+
+def _entropy(shares: Tensor) -> Tensor:
+    """Gives the entropy of distributions (..., C) as a part of the largest possible one, (...)."""
+    C = shares.shape[-1]
+    entropy: Tensor = torch.special.entr(shares).sum(dim=-1)
+    return entropy / max(math.log(C), SMALL)
+
+
+def _surprise(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
+    """Compares what NC says of training points that it is not shown with their targets, (B, 1)."""
+    M, C = snapshot.H_tr.shape[1:]
+    if M == 1:  # nothing can be hidden
+        return snapshot.H_tr.new_zeros(len(snapshot), 1)
+    some = torch.linspace(0, M - 1, min(M, SHOWN)).round().long()  # over all, if they are in order
+    classes = C if nc.labels else None
+    E, Y = _embed(nc, snapshot.X_tr[:, some]), snapshot.Y_tr[:, some]
+    context = nc.context(E[:, ::2], Y[:, ::2], E[:, 1::2], classes=classes)
+    T = nc.targets(Y[:, ::2], classes=classes)  # (B, shown, C)
+    guess = T.mean(dim=1, keepdim=True)
+    if nc.labels:  # shares of classes become logits; one that is not shown is still possible
+        guess = (guess + 1 / T.shape[1]).log()
+    H_tr, H_te = guess.expand_as(T), guess.expand(-1, len(some) // 2, -1)
+    if not isinstance(context.known, Sets):
+        H_te = context.known.prediction
+    told = predict_losses(nc, context, H_tr, H_te).mean(dim=1, keepdim=True).clamp(min=0)
+    true = nc.loss(H_te, Y[:, 1::2]).mean(dim=1, keepdim=True)
+    return (true / unit + SMALL).log() - (told / unit + SMALL).log()
