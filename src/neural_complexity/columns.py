@@ -4,7 +4,7 @@ import csv
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,28 +100,55 @@ def _check_file(path: Path) -> None:
 
 
 def _read_csv(path: Path) -> Columns:
+    """Goes through the file twice, as a list of all its cells would be many times as large."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [
-                (reader.line_num, row) for reader in [csv.reader(file)] for row in reader if row
-            ]
+        header, text, rows = _look_through(path)
+        table: dict[str, Any] = {n: [] if n in text else np.empty(rows) for n in header}
+        for i, (_, cells) in enumerate(_lines(path)):
+            for name, cell in zip(header, cells, strict=True) if i else ():
+                if name in text:
+                    table[name].append(cell)
+                else:
+                    table[name][i - 1] = float(cell)
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} must be a CSV file in UTF-8, got another ({error})") from None
-    if len(lines) < 2:
-        raise ValueError(f"{path} must have a header and at least one row, got {len(lines)} lines")
-    header = [name.strip() for name in lines[0][1]]
+    return Columns(path, {name: np.asarray(column) for name, column in table.items()})
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Gives the cells of each line that is not empty, with its number."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        for row in reader:
+            if row:
+                yield reader.line_num, [cell.strip() for cell in row]
+
+
+def _look_through(path: Path) -> tuple[list[str], set[str], int]:
+    """Gives the names of columns, which of them hold text, and the number of rows."""
+    lines = _lines(path)
+    _, header = next(lines, (0, []))
     _check_header(path, header)
-    for number, row in lines:
-        if len(row) != len(header):
+    text, rows = set(), 0
+    for number, cells in lines:
+        rows += 1
+        if len(cells) != len(header):
             raise ValueError(
                 f"{path} must have {len(header)} cells in every line, like its header, got "
-                f"{len(row)} in line {number}"
+                f"{len(cells)} in line {number}"
             )
-    columns = {
-        name: _parsed(path, name, [(number, row[i].strip()) for number, row in lines[1:]])
-        for i, name in enumerate(header)
-    }
-    return Columns(path, columns)
+        for name, cell in zip(header, cells, strict=True):
+            if _is_number(cell) and cell.lower() != "nan":
+                continue
+            if cell.lower() in MISSING:
+                raise ValueError(
+                    f"column {name} of {path} must have no missing values, got "
+                    f"{cell or 'nothing'} in line {number}"
+                )
+            text.add(name)
+    if not rows:
+        raise ValueError(f"{path} must have a header and at least one row, got no rows")
+    return header, text, rows
 
 
 def _check_header(path: Path, header: list[str]) -> None:
@@ -141,20 +168,6 @@ def _check_header(path: Path, header: list[str]) -> None:
         raise ValueError(f"{path} must name every column once, got {twice[0]} twice")
     if len(header) == 1 and any(sign in header[0] for sign in ";\t|"):
         raise ValueError(f"{path} must separate cells by commas, got the header {header[0]!r}")
-
-
-def _parsed(path: Path, name: str, cells: list[tuple[int, str]]) -> NDArray[Any]:
-    """Gives a column as numbers where all of it is numbers, and as text elsewhere."""
-    for number, cell in cells:
-        if cell.lower() in MISSING:
-            raise ValueError(
-                f"column {name} of {path} must have no missing values, got {cell or 'nothing'} in "
-                f"line {number}"
-            )
-    try:
-        return np.array([float(cell) for _, cell in cells])
-    except ValueError:
-        return np.array([cell for _, cell in cells])
 
 
 def _is_number(text: str) -> bool:
