@@ -7,6 +7,7 @@ import neural_complexity
 
 LAYERS = [
     {"seeding", "task", "snapshot", "losses", "files", "data"},
+    {"columns", "predictions"},
     {"bounds"},
     {"tasks"},
     {"learners"},
@@ -18,8 +19,12 @@ LAYERS = [
     {"domain"},
     {"experiments"},
     {"report"},
+    {"assessment"},
+    {"file_assessment"},
     {"cli"},
 ]
+# NC itself opens doors for users: its methods, not its module, may import these.
+DOORS = {"assessment", "export"}
 ROOT = Path(neural_complexity.__file__).parent
 
 
@@ -44,9 +49,13 @@ def test_imports_respect_the_layers() -> None:
     assert len(files) > 20
     for path in files:
         own = layer(path.relative_to(ROOT).parts[0].removesuffix(".py"))
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
             assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
             for module in imported(node):
+                if path == ROOT / "model" / "complexity.py" and module in DOORS:
+                    assert node not in tree.body
+                    continue
                 assert layer(module) <= own, f"{path} imports {module}"
 
 

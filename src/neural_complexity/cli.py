@@ -13,11 +13,13 @@ from typing import Any
 import tyro
 from rich.console import Console
 
+from neural_complexity.bounds import METHODS
 from neural_complexity.display import Display
 from neural_complexity.experiments.folder import RunFolder, config_from_dict
 from neural_complexity.experiments.machine import hold_memory
 from neural_complexity.experiments.rows import commit
-from neural_complexity.files import write_text
+from neural_complexity.file_assessment import LAYOUT, assess_files, find_nc
+from neural_complexity.files import write_json, write_text
 from neural_complexity.report.page import render
 from neural_complexity.report.tables import to_markdown, to_rich
 
@@ -51,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What follows the command's name; the process's own if `None`.
 
     Returns:
-        The exit code: 0, or 1 after an error, which is then one sentence on standard error.
+        The exit code: 0, or 1 after an error (2 by `assess`, whose errors are in what it was
+        given), which is then one sentence on standard error.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
@@ -64,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         elif options.command == "list":
             _list()
+        elif options.command == "assess":
+            _assess(options)
         elif len(options.folders) == 1:
             _report(RunFolder(options.folders[0]))
         else:
@@ -79,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # Not one of ours: say what kind it is and how to learn more.
             sentence = f"{type(error).__name__}: {sentence} (--debug shows where)"
         print(f"error: {sentence}", file=sys.stderr)
-        return 1
+        return 2 if options.command == "assess" else 1
     return 0
 
 
@@ -109,7 +114,58 @@ def _parser() -> argparse.ArgumentParser:
         "report", help="draw tables, figures and page of a run again, or compare several"
     )
     report.add_argument("folders", type=Path, metavar="DIR", nargs="+")
+    _add_assess(commands)
     return parser
+
+
+def _add_assess(commands: Any) -> None:
+    assess = commands.add_parser(
+        "assess",
+        help="predict how badly a model of yours generalizes, from files",
+        description="Predict how badly a model of yours generalizes, from what it said.",
+        epilog=LAYOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    assess.add_argument(
+        "--nc", required=True, metavar="NC", help="a saved NC, or the name of one that ships"
+    )
+    for name in ("train", "test", "predictions"):
+        assess.add_argument(f"--{name}", type=Path, required=True, metavar="FILE", help="see below")
+    assess.add_argument("--predictions-train", type=Path, metavar="FILE", help="see below")
+    assess.add_argument("--target", nargs="+", metavar="COLUMN", help="default: the last column")
+    assess.add_argument(
+        "--probabilities", action="store_true", help="predictions are probabilities, not logits"
+    )
+    assess.add_argument("--confidence", type=float, default=0.95, help="of the bound, %(default)s")
+    assess.add_argument(
+        "--method", choices=METHODS, default=METHODS[0], help="of the bound, %(default)s"
+    )
+    assess.add_argument("--out", type=Path, metavar="FILE", help="a page (.html) or all (.json)")
+
+
+def _assess(options: argparse.Namespace) -> None:
+    out = options.out
+    if out is not None and (out.suffix not in (".html", ".json") or not out.parent.is_dir()):
+        raise ValueError(f"--out must be a .html or .json file in a folder that exists, got {out}")
+    assessment, notes = assess_files(
+        find_nc(options.nc),
+        train=options.train,
+        test=options.test,
+        predictions=options.predictions,
+        predictions_train=options.predictions_train,
+        target=options.target,
+        probabilities=options.probabilities,
+        confidence=options.confidence,
+        method=options.method,
+    )
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(assessment)
+    if out is not None and out.suffix == ".html":
+        write_text(out, assessment.to_html())
+    elif out is not None:
+        write_json(out, assessment.to_dict())
 
 
 def _experiment(name: str) -> Any:

@@ -5,19 +5,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, one_hot, softplus
 
-from neural_complexity.bounds import Calibration
+from neural_complexity.bounds import Calibration, Method
 from neural_complexity.files import read_tensors, write_tensors
 from neural_complexity.losses import LOSSES, Belief, Gaussian, cross_entropy, zero_one
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.heads import DirectHead, PosteriorHead, SetNetwork, Sets
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, check_sets
+
+if TYPE_CHECKING:
+    from neural_complexity.assessment import Assessment
 
 __all__ = ["Context", "NeuralComplexity"]
 
@@ -455,6 +458,37 @@ class NeuralComplexity(nn.Module):
         from neural_complexity.model.judging import measure  # which asks NC
 
         self.calibration = measure(self, snapshot, Y_te)
+
+    def assess(
+        self,
+        model: Any,
+        X_tr: object,
+        y_tr: object = None,
+        X_te: object = None,
+        *,
+        classes: Sequence[Any] | None = None,
+        confidence: float = 0.95,
+        method: Method = "conformal",
+    ) -> "Assessment":
+        """Predicts how badly a trained model of any kind generalizes, and where.
+
+        The arguments and errors are those of `assessment.assess`.
+
+        Args:
+            model: A callable, a module or a fitted scikit-learn estimator.
+            X_tr: Training inputs: an array, a tensor, nested lists or a data frame; or a `Dataset`
+                or `DataLoader` of pairs (x, y), and then y_tr is `None`.
+            y_tr: Training targets.
+            X_te: Test inputs, which need no labels.
+            classes: The class of each column of the model's predictions.
+            confidence: How often the bound should hold.
+            method: Of the bound.
+        """
+        from neural_complexity.assessment import assess
+
+        return assess(
+            self, model, X_tr, y_tr, X_te, classes=classes, confidence=confidence, method=method
+        )
 
     def save(self, path: str | Path) -> None:
         """Writes weights, architecture, units, calibration and provenance to one file, at once."""

@@ -10,7 +10,7 @@ from PIL import Image
 
 from neural_complexity.files import write_bytes
 
-__all__ = ["COLORS", "STYLE", "save"]
+__all__ = ["COLORS", "STYLE", "save", "to_png"]
 
 COLORS = {
     "none": "#7a7f87",
@@ -43,14 +43,22 @@ def save(canvas: Canvas, folder: Path, name: str) -> Path:
         The PNG's path.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(STYLE):
-        # No date inside: the same numbers give the same file.
-        for kind, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-            picture = BytesIO()
-            canvas.savefig(picture, format=kind, metadata=metadata)
-            content = picture.getvalue() if kind == "pdf" else _small(picture)
-            write_bytes(folder / f"{name}.{kind}", content)
+    write_bytes(folder / f"{name}.pdf", _printed(canvas, "pdf", {"CreationDate": None}).getvalue())
+    write_bytes(folder / f"{name}.png", to_png(canvas))
     return folder / f"{name}.png"
+
+
+def to_png(canvas: Canvas) -> bytes:
+    """Gives a figure as a PNG for a page."""
+    return _small(_printed(canvas, "png", {"Software": None}))
+
+
+def _printed(canvas: Canvas, kind: str, metadata: dict[str, str | None]) -> BytesIO:
+    """Gives a figure as a file without a date inside: the same numbers give the same file."""
+    picture = BytesIO()
+    with mpl.rc_context(STYLE):
+        canvas.savefig(picture, format=kind, metadata=metadata)
+    return picture
 
 
 def _small(picture: BytesIO) -> bytes:

@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ th, td { padding: .35rem .55rem; text-align: right; border-bottom: 1px solid var
          white-space: nowrap }
 th:first-child, td:first-child { text-align: left }
 figure { margin: 1.5rem 0 } img { max-width: 100%; background: #fff; border-radius: 6px }
+.remarks { border-left: 4px solid #d9772b; padding: .4rem 1rem .4rem 2rem }
 pre { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; padding: .8rem;
       font-size: .82rem }
 """
@@ -46,6 +48,9 @@ def render(
     tables: list[Table],
     figures: list[Figure],
     details: dict[str, Any],
+    *,
+    remarks: Sequence[str] = (),
+    detailed: str = "How it was made",
 ) -> str:
     """Makes the page; it needs no other file and no network.
 
@@ -55,7 +60,11 @@ def render(
         tables: Shown first.
         figures: Embedded.
         details: Config, machine and so on, shown as JSON.
+        remarks: Sentences to read before anything else.
+        detailed: The heading of the details.
     """
+    said = "".join(f"<li>{html.escape(remark)}</li>" for remark in remarks)
+    said = f"<ul class='remarks'>{said}</ul>" if said else ""
     pictures = "".join(_figure(figure) for figure in figures)
     facts = html.escape(json.dumps(details, indent=2))
     return (
@@ -63,8 +72,8 @@ def render(
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>"
         f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>"
-        f"{''.join(to_html(table) for table in tables)}{pictures}"
-        f"<h2>How it was made</h2><pre>{facts}</pre></body></html>\n"
+        f"{said}{''.join(to_html(table) for table in tables)}{pictures}"
+        f"<h2>{html.escape(detailed)}</h2><pre>{facts}</pre></body></html>\n"
     )
 
 
