@@ -386,7 +386,7 @@ def calibrated() -> tuple[NeuralComplexity, Callable[[int], Snapshot]]:
         guess = slope + 0.2 * torch.randn(B, 1, 1, generator=g)
         return Snapshot(X, Y, guess * X, Z, guess * Z), T
 
-    nc.calibrate(*lines(0, 60))
+    nc.calibrate([lines(0, 60)])
     return nc, lambda seed: lines(seed)[0]
 
 

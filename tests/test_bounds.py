@@ -41,7 +41,9 @@ def calibration(n: int = 200, k: int = 3, seed: int = 0) -> Calibration:
     spread = torch.rand(n, generator=generator) + 0.1
     features = torch.randn(n, k, generator=generator)
     names = tuple(f"feature {i}" for i in range(k))
-    return Calibration(predicted, predicted + spread * noise, spread, features, names, (10, 20))
+    return Calibration(
+        predicted, predicted + spread * noise, spread, features, names, ((10, 10), (20, 20))
+    )
 
 
 @methods

@@ -17,6 +17,7 @@ LAYERS = [
     {"meta"},
     {"display", "progress"},
     {"domain"},
+    {"integrations"},
     {"experiments"},
     {"report"},
     {"assessment"},

@@ -42,6 +42,7 @@ sure of get narrower bounds.
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,6 +58,7 @@ __all__ = [
     "Side",
     "bound",
     "guaranteed_coverage",
+    "join",
     "likeness",
     "margin",
     "needed",
@@ -66,6 +68,7 @@ __all__ = [
 
 Method = Literal["conformal", "normalised", "dkw", "clopper_pearson"]
 Side = Literal["two", "upper"]
+Span = tuple[int, int]
 METHODS: tuple[Method, ...] = ("conformal", "normalised", "dkw", "clopper_pearson")
 PAC = ("dkw", "clopper_pearson")  # these hold for almost every calibration set
 ROUNDING = 1e-9  # of a product that should be a whole number
@@ -86,7 +89,7 @@ class Calibration:
     spread: Tensor  # (n,), NC's own standard deviations
     features: Tensor  # (n, k), what tells learners and tasks apart
     names: tuple[str, ...]  # of the k features
-    sizes: tuple[int, int]  # training and test points of the tasks, M and N
+    sizes: tuple[Span, Span]  # fewest and most training and test points of the tasks, M and N
     note: str = ""  # what else there is to say, as a sentence
 
     def __post_init__(self) -> None:
@@ -139,14 +142,14 @@ class Calibration:
             ValueError: If it is damaged.
         """
         rest = json.loads(text)
-        M, N = rest["sizes"]
+        (M_low, M_high), (N_low, N_high) = rest["sizes"]
         return cls(
             tensors["predicted"],
             tensors["true"],
             tensors["spread"],
             tensors["features"],
             names=tuple(map(str, rest["names"])),
-            sizes=(int(M), int(N)),
+            sizes=((int(M_low), int(M_high)), (int(N_low), int(N_high))),
             note=str(rest["note"]),
         )
 
@@ -161,13 +164,28 @@ class Calibration:
             A sentence if a set is less than half or more than twice as large, else nothing.
         """
         said = [
-            f"{size} {name} points against {own}"
-            for name, size, own in zip(("training", "test"), (M, N), self.sizes, strict=True)
-            if not own / 2 <= size <= 2 * own
+            f"{size} {name} points against {low if low == high else f'{low} to {high}'}"
+            for name, size, (low, high) in zip(
+                ("training", "test"), (M, N), self.sizes, strict=True
+            )
+            if not low / 2 <= size <= 2 * high
         ]
         if not said:
             return ""
         return f"the sets have other sizes than those that NC was calibrated on: {', '.join(said)}"
+
+
+def join(calibrations: Sequence[Calibration]) -> Calibration:
+    """Makes one calibration of several, whose learners have the same features."""
+    first = calibrations[0]
+    M, N = zip(*(c.sizes for c in calibrations), strict=True)
+    spans = tuple((min(low for low, _ in span), max(high for _, high in span)) for span in (M, N))
+    return Calibration(
+        **{name: torch.cat([c.tensors()[name] for c in calibrations]) for name in first.tensors()},
+        names=first.names,
+        sizes=(spans[0], spans[1]),
+        note="; ".join(dict.fromkeys(c.note for c in calibrations if c.note)),
+    )
 
 
 @dataclass(frozen=True)

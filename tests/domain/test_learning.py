@@ -34,8 +34,8 @@ def blobs(names: tuple[Any, ...] = (0, 1, 2), P: int = 90) -> Splits:
 
 
 def recipe(**changes: Any) -> Recipe:
-    fields = {"make": lambda: mlp(2, (4,), 3), "loss": cross_entropy, "steps": 8, "lr": 0.1}
-    return Recipe(**(fields | changes))
+    fields: dict[str, Any] = {"loss": cross_entropy, "steps": 8, "lr": 0.1}
+    return Recipe(**({"make": lambda: mlp(2, (4,), 3)} | fields | changes))
 
 
 def assert_same(a: NeuralComplexity, b: NeuralComplexity) -> None:

@@ -43,7 +43,7 @@ def make_for_labels(head: str, inputs: int | tuple[int, ...] = 2) -> NeuralCompl
 def calibrated(n: int = 6) -> NeuralComplexity:
     torch.manual_seed(0)
     nc, snapshot = make(), random_snapshot(n)
-    nc.calibrate(snapshot, torch.randn(n, 5, 1))
+    nc.calibrate([(snapshot, torch.randn(n, 5, 1))])
     return nc
 
 
@@ -51,7 +51,7 @@ def calibrated(n: int = 6) -> NeuralComplexity:
 def test_calibrating_compares_with_the_truth(head: str) -> None:
     nc, snapshot, Y_te = make(head), random_snapshot(6), torch.randn(6, 5, 1)
     assert nc.calibration is None
-    nc.calibrate(snapshot, Y_te)
+    nc.calibrate([(snapshot, Y_te)])
     found, judgement = nc.calibration, judge(nc, snapshot)
     assert found is not None
     assert torch.equal(found.predicted, judgement.gap)
@@ -60,9 +60,9 @@ def test_calibrating_compares_with_the_truth(head: str) -> None:
     torch.testing.assert_close(found.true, gap(squared_error, snapshot, Y_te))
     torch.testing.assert_close(found.residuals, found.true - found.predicted)
     assert found.names == FEATURES
-    assert found.sizes == (4, 5)
+    assert found.sizes == ((4, 4), (5, 5))
     assert found.note == ""
-    nc.calibrate(snapshot[:4], Y_te[:4])  # replaces what was
+    nc.calibrate([(snapshot[:4], Y_te[:4])])  # replaces what was
     assert nc.calibration is not None
     assert len(nc.calibration) == 4
 
@@ -71,14 +71,14 @@ def test_diverged_learners_are_left_out_and_counted() -> None:
     nc, snapshot, Y_te = make(), random_snapshot(6), torch.randn(6, 5, 1)
     snapshot.H_te[2, 0, 0] = torch.nan
     Y_te[0] = 1e300  # no number is large enough for this loss: an error, not a reason to leave out
-    nc.calibrate(snapshot, Y_te)
+    nc.calibrate([(snapshot, Y_te)])
     assert nc.calibration is not None
     assert len(nc.calibration) == 5
     assert nc.calibration.note == "1 of 6 learners diverged and are left out"
     assert nc.calibration.true.isinf().tolist() == [True, False, False, False, False]
     snapshot.H_te[:] = torch.nan
     with pytest.raises(ValueError, match="at least one learner must not have diverged, got 6"):
-        nc.calibrate(snapshot, Y_te)
+        nc.calibrate([(snapshot, Y_te)])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_diverged_learners_are_left_out_and_counted() -> None:
 )
 def test_targets_that_do_not_fit_are_refused(Y_te: Tensor, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        make().calibrate(random_snapshot(6), Y_te.double())
+        make().calibrate([(random_snapshot(6), Y_te.double())])
 
 
 @pytest.mark.parametrize("head", ["posterior", "direct"])
@@ -101,7 +101,7 @@ def test_labels_have_features_of_their_own(
 ) -> None:
     nc = make_for_labels(head, inputs if len(inputs) > 1 else inputs[0])
     snapshot = labelled_snapshot(6, inputs=inputs)
-    nc.calibrate(snapshot, torch.randint(3, (6, 5)))
+    nc.calibrate([(snapshot, torch.randint(3, (6, 5)))])
     assert nc.calibration is not None
     assert nc.calibration.names == FEATURES_OF_LABELS
     sure = Snapshot(*snapshot.tensors()[:4], 9 * snapshot.H_te)
@@ -297,7 +297,7 @@ def test_coverage_of_sinusoid_learners(method: Method, population: tuple[Snapsho
     torch.set_default_dtype(torch.float32)
     nc, draws, confidence, delta = NeuralComplexity.pretrained("sinusoid"), 10_000, 0.9, 0.1
     snapshot, Y_te = population
-    nc.calibrate(snapshot[:1500], Y_te[:1500])
+    nc.calibrate([(snapshot[:1500], Y_te[:1500])])
     assert nc.calibration is not None
     residuals, spreads = nc.calibration.residuals, nc.calibration.spread
     n = 150
@@ -329,7 +329,7 @@ def test_unlike_learners_are_found_and_like_ones_are_not(
 ) -> None:
     torch.set_default_dtype(torch.float32)
     nc, (snapshot, Y_te) = NeuralComplexity.pretrained(name), population
-    nc.calibrate(snapshot[:500], Y_te[:500])
+    nc.calibrate([(snapshot[:500], Y_te[:500])])
     assert nc.calibration is not None
 
     def found(snapshot: Snapshot) -> Tensor:

@@ -149,8 +149,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     )
     pieces = Pieces(len(KINDS) + len(config.sizes) * len(METHODS), config, folder, tell)
     asked = {
-        kind: pieces.do(kind, partial(_ask, config, nc, kind, (X, y, X_te, y_te)))
-        for kind in KINDS
+        kind: pieces.do(kind, partial(_ask, config, nc, kind, (X, y, X_te, y_te))) for kind in KINDS
     }
     rows = _rows_of_gaps(config, asked)
     for size in config.sizes:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, one_hot, softplus
 
-from neural_complexity.bounds import Calibration, Method
+from neural_complexity.bounds import Calibration, Method, join
 from neural_complexity.files import read_tensors, write_tensors
 from neural_complexity.losses import LOSSES, Belief, Gaussian, cross_entropy, zero_one
 from neural_complexity.model.encoders import make_image_encoder
@@ -441,23 +441,23 @@ class NeuralComplexity(nn.Module):
         belief = self._belief(X_tr, Y_tr, X_te, H_te.shape[-1])
         return 1 - zero_one.expected(H_te, belief).mean(dim=1)
 
-    def calibrate(self, snapshot: Snapshot, Y_te: Tensor) -> None:
+    def calibrate(self, held_out: Sequence[tuple[Snapshot, Tensor]]) -> None:
         """Finds out how far NC is off on learners it has not seen, in place; replaces what was.
 
         What is found is kept in `calibration`, from which `bounds.bound` bounds the gap of a new
         learner. It must be like these: the same kind of tasks, learners and set sizes.
 
         Args:
-            snapshot: B learners, each on a held-out task of its own, so that they are independent.
-                Those that diverged are left out: a bound is not asked for about them.
-            Y_te: Their test targets, (B, N, C), or labels, (B, N).
+            held_out: Learners, each on a held-out task of its own, so that they are independent,
+                and their test targets, (B, N, C), or labels, (B, N); those with sets of one size
+                together. Learners that diverged are left out: a bound is not asked for about them.
 
         Raises:
-            ValueError: If all learners diverged, or NC cannot judge them.
+            ValueError: If all learners of a size diverged, or NC cannot judge them.
         """
         from neural_complexity.model.judging import measure  # which asks NC
 
-        self.calibration = measure(self, snapshot, Y_te)
+        self.calibration = join([measure(self, *learners) for learners in held_out])
 
     def assess(
         self,

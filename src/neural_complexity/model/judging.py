@@ -232,6 +232,7 @@ def measure(nc: NeuralComplexity, snapshot: Snapshot, Y_te: Tensor) -> Calibrati
     # What is left out is told by what can be seen of a new learner, too: its predictions.
     kept = ~judgement.gap.isnan()
     B, n = len(snapshot), int(kept.sum())
+    M, N = snapshot.X_tr.shape[1], snapshot.X_te.shape[1]
     if n == 0:
         raise ValueError(f"at least one learner must not have diverged, got {B} that did")
     nc.check(X_te=snapshot.X_te, Y_te=Y_te, H_te=snapshot.H_te[kept][:1].expand(B, -1, -1))
@@ -242,7 +243,7 @@ def measure(nc: NeuralComplexity, snapshot: Snapshot, Y_te: Tensor) -> Calibrati
         judgement.spread[kept],
         features(nc, snapshot, judgement)[kept],
         FEATURES_OF_LABELS if nc.labels else FEATURES,
-        (snapshot.X_tr.shape[1], snapshot.X_te.shape[1]),
+        ((M, M), (N, N)),
         f"{B - n} of {B} learners diverged and are left out" if n < B else "",
     )
 
