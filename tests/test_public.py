@@ -6,28 +6,32 @@ import neural_complexity
 
 def test_the_public_names_are_these() -> None:
     assert sorted(neural_complexity.__all__) == [
-        "BatchedLearner",
-        "MemoryBank",
+        "Assessment",
         "MetaLearner",
+        "NCClassifier",
+        "NCRegressor",
+        "NCRegularizer",
         "NeuralComplexity",
         "Recipe",
         "Sinusoids",
         "Snapshot",
         "Task",
         "TaskFamily",
+        "cross_entropy",
         "fit",
         "gap",
+        "meta_learn",
         "mlp",
         "nc_penalty",
-        "oracle_penalty",
+        "split_tasks",
         "squared_error",
-        "stack",
         "stream",
         "take_snapshot",
         "trust",
     ]
+    assert len(neural_complexity.__all__) <= 25
     for name in neural_complexity.__all__:
-        assert getattr(neural_complexity, name).__doc__ or name == "squared_error"
+        assert getattr(neural_complexity, name).__doc__ or name.endswith(("error", "entropy"))
     assert set(dir(neural_complexity)) == set(neural_complexity.__all__)
 
 

@@ -4,17 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neural_complexity.learners.batched import BatchedLearner as BatchedLearner
-    from neural_complexity.learners.batched import stack as stack
+    from neural_complexity.assessment import Assessment as Assessment
+    from neural_complexity.domain.learning import meta_learn as meta_learn
+    from neural_complexity.integrations.estimators import NCClassifier as NCClassifier
+    from neural_complexity.integrations.estimators import NCRegressor as NCRegressor
     from neural_complexity.learners.fit import fit as fit
     from neural_complexity.learners.networks import mlp as mlp
     from neural_complexity.learners.recipe import Recipe as Recipe
+    from neural_complexity.losses import cross_entropy as cross_entropy
     from neural_complexity.losses import squared_error as squared_error
-    from neural_complexity.memory import MemoryBank as MemoryBank
     from neural_complexity.meta.train import MetaLearner as MetaLearner
     from neural_complexity.model.complexity import NeuralComplexity as NeuralComplexity
     from neural_complexity.regularizers.nc import nc_penalty as nc_penalty
-    from neural_complexity.regularizers.oracle import oracle_penalty as oracle_penalty
+    from neural_complexity.regularizers.penalty import NCRegularizer as NCRegularizer
     from neural_complexity.regularizers.trust import trust as trust
     from neural_complexity.seeding import stream as stream
     from neural_complexity.snapshot import Snapshot as Snapshot
@@ -22,26 +24,30 @@ if TYPE_CHECKING:
     from neural_complexity.snapshot import take_snapshot as take_snapshot
     from neural_complexity.task import Task as Task
     from neural_complexity.task import TaskFamily as TaskFamily
+    from neural_complexity.tasks.own import split_tasks as split_tasks
     from neural_complexity.tasks.sinusoid import Sinusoids as Sinusoids
 
 # Loaded on first use: the bank's storage alone takes as long to import as torch itself.
 _HOMES = {
-    "BatchedLearner": "learners.batched",
-    "MemoryBank": "memory",
+    "Assessment": "assessment",
     "MetaLearner": "meta.train",
+    "NCClassifier": "integrations.estimators",
+    "NCRegressor": "integrations.estimators",
+    "NCRegularizer": "regularizers.penalty",
     "NeuralComplexity": "model.complexity",
     "Recipe": "learners.recipe",
     "Sinusoids": "tasks.sinusoid",
     "Snapshot": "snapshot",
     "Task": "task",
     "TaskFamily": "task",
+    "cross_entropy": "losses",
     "fit": "learners.fit",
     "gap": "snapshot",
+    "meta_learn": "domain.learning",
     "mlp": "learners.networks",
     "nc_penalty": "regularizers.nc",
-    "oracle_penalty": "regularizers.oracle",
+    "split_tasks": "tasks.own",
     "squared_error": "losses",
-    "stack": "learners.batched",
     "stream": "seeding",
     "take_snapshot": "snapshot",
     "trust": "regularizers.trust",

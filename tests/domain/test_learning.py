@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from neural_complexity.domain import learning
 from neural_complexity.domain.learning import meta_learn
 from neural_complexity.domain.plan import Plan
-from neural_complexity.learners.networks import mlp
+from neural_complexity.learners.networks import image_mlp, mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.session import Moment, Watch
@@ -121,7 +121,8 @@ def test_images_get_an_encoder_of_their_size() -> None:
     random = np.random.default_rng(0)
     tasks = split_tasks(random.random((40, 1, 5, 6)), np.arange(40) % 2)
     few = Plan(iterations=1, updates=1, learners=8, chosen_by=8)
-    nc = meta_learn(tasks, None, few, channels=4, **SMALL)
+    quick = recipe(make=lambda: image_mlp((1, 5, 6), (4,), 2), steps=2)
+    nc = meta_learn(tasks, quick, few, channels=4, **SMALL)
     assert nc.architecture["inputs"] == [1, 5, 6]
 
 

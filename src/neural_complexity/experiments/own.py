@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -31,6 +30,7 @@ from neural_complexity.meta.scores import (
     r_squared,
 )
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.predictions import columns_of, in_order, predict
 from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
@@ -44,6 +44,9 @@ NAME = "own"
 SMALLEST = 50  # training points of a learner
 STEPS = (30, 1000)  # of a network, between which each learner draws its own
 METHODS = ("plain", "NC, transductive", "NC, inductive")
+TOLD = ("predicted", "true", "loss_tr", "low", "high", "p")  # of each model
+CLASSES = 10
+STRANGE = 0.05  # models with a p-value up to this are told to be unlike those calibrated on
 Array = NDArray[Any]
 
 # Learners that NC was not trained on, which were MLPs with one layer of 64: networks, by how they
@@ -189,7 +192,7 @@ Data = tuple[Array, Array, Array, Array]
 def _ask(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[str, Tensor]:
     """Assesses models of a kind, and compares with their true gap."""
     X, y, X_te, y_te = data
-    told: dict[str, list[float]] = {n: [] for n in ("predicted", "true", "low", "high", "loss_tr")}
+    told: dict[str, list[float]] = {name: [] for name in TOLD}
     for index in range(config.eval_tasks):
         generator = stream(config.seed, "own learners", kind, index)
         share = torch.rand((), generator=generator).item()
@@ -197,14 +200,16 @@ def _ask(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[st
         rows = torch.randperm(len(X), generator=generator)[:m].numpy()
         model = _fitted(kind, X[rows], y[rows], generator, index)
         found = nc.assess(model, X[rows], y[rows], X_te)
-        H = _predictions(model, X_te)
-        true = cross_entropy(H[None], torch.from_numpy(y_te)[None]).mean().item()
+        H = _predictions(model, X_te, nc.x_mean)
+        labels = torch.from_numpy(y_te).to(H.device)
+        true = cross_entropy(H[None], labels[None]).mean().item()
         told["predicted"].append(found.gap)
         told["true"].append(true - found.loss_tr)
         told["loss_tr"].append(found.loss_tr)
         interval = found.bound
         told["low"].append(-torch.inf if interval is None else interval.low)
         told["high"].append(torch.inf if interval is None else interval.high)
+        told["p"].append(1.0 if found.unlike is None else found.unlike.p_value)
     return {name: torch.tensor(values, dtype=torch.float64) for name, values in told.items()}
 
 
@@ -214,7 +219,7 @@ def _fitted(kind: str, X: Array, y: Array, generator: torch.Generator, index: in
     low, high = STEPS
     steps = round(low * (high / low) ** torch.rand((), generator=generator).item())
     recipe = Recipe(
-        make=partial(NETWORKS[kind], 10),
+        make=partial(NETWORKS[kind], CLASSES),
         loss=cross_entropy,
         steps=steps,
         lr=0.003,
@@ -227,14 +232,10 @@ def _fitted(kind: str, X: Array, y: Array, generator: torch.Generator, index: in
     return recipe.train(batches, generator).one(0)
 
 
-def _predictions(model: Any, X: Array) -> Tensor:
-    if isinstance(model, nn.Module):
-        with torch.no_grad():
-            H: Tensor = model(torch.from_numpy(X).to(torch.get_default_dtype()))
-        return H.double()
-    shares = np.full((len(X), 10), 0.0)
-    shares[:, model.classes_] = model.predict_proba(X)
-    return torch.from_numpy(shares).clamp(min=LEAST).log()
+def _predictions(model: Any, X: Array, like: Tensor) -> Tensor:
+    H = predict("X_te", model, X, labels=True, like=like)
+    columns = columns_of(model)
+    return H if columns is None else in_order("predictions", H, columns, range(CLASSES))
 
 
 def _regularize(
@@ -254,8 +255,7 @@ def _regularize(
 
 
 def _rows_of_gaps(config: Config, asked: dict[str, dict[str, Tensor]]) -> list[Row]:
-    names = ("predicted", "true", "low", "high", "loss_tr")
-    every = {name: torch.cat([told[name] for told in asked.values()]) for name in names}
+    every = {name: torch.cat([told[name] for told in asked.values()]) for name in TOLD}
     rows = []
     for kind, told in {"all kinds": every, **asked}.items():
         row = partial(score_row, NAME, config.seed, "NC", kind)
@@ -266,6 +266,7 @@ def _rows_of_gaps(config: Config, asked: dict[str, dict[str, Tensor]]) -> list[R
         rows.append(row("true gap", estimate_mean(true)))
         inside = (told["low"] <= true) & (true <= told["high"])
         rows.append(row("inside the bound", estimate_mean(inside.double())))
+        rows.append(row("told to be unlike", estimate_mean((told["p"] <= STRANGE).double())))
         width = told["high"] - told["low"]
         if width.isfinite().all():
             rows.append(row("width of the bound", estimate_mean(width)))
