@@ -10,7 +10,7 @@ from neural_complexity.regularizers.trust import trust
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
-__all__ = ["nc_penalty", "nc_penalty_by_number"]
+__all__ = ["nc_penalty", "nc_penalty_by_number", "predicted_gap"]
 
 
 def nc_penalty(
@@ -69,7 +69,7 @@ def nc_penalty(
 
     def penalty(h: Learner, snapshot: Snapshot) -> Tensor:
         H = snapshot.H_te if X_unlabelled is None else h(X_unlabelled)
-        return weight * _predicted_gap(nc, known, snapshot.H_tr, H, floor)
+        return weight * predicted_gap(nc, known, snapshot.H_tr, H, floor=floor)
 
     return penalty
 
@@ -95,13 +95,35 @@ def nc_penalty_by_number(
     """
 
     def penalty(_: Learner, snapshot: Snapshot) -> Tensor:
-        return weight * _predicted_gap(nc, known(snapshot), snapshot.H_tr, snapshot.H_te, floor)
+        gaps = predicted_gap(nc, known(snapshot), snapshot.H_tr, snapshot.H_te, floor=floor)
+        return weight * gaps
 
     return penalty
 
 
-def _predicted_gap(
-    nc: NeuralComplexity, context: Context, H_tr: Tensor, H_te: Tensor, floor: float | None
+def predicted_gap(
+    nc: NeuralComplexity,
+    context: Context,
+    H_tr: Tensor,
+    H_te: Tensor,
+    *,
+    floor: float | None = None,
+    loss_tr: Tensor | None = None,
 ) -> Tensor:
+    """Predicts the gap that penalties are made of, differentiable in the predictions.
+
+    Args:
+        nc: The gap predictor.
+        context: What it knows of the tasks.
+        H_tr: Predictions on the points of the context, (B, M, C).
+        H_te: Predictions on test inputs, (B, N, C).
+        floor: As in `nc_penalty`.
+        loss_tr: The training loss, (B,), where it is not that of the points of the context.
+
+    Returns:
+        Predicted gaps, (B,).
+    """
     predicted = nc.points(context, H_tr, H_te).mean(dim=1)  # (B,)
+    if loss_tr is not None:
+        predicted = predicted + nc.loss(H_tr, context.Y_tr).mean(dim=1) - loss_tr
     return predicted if floor is None else predicted.clamp(min=floor)
