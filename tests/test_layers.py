@@ -6,13 +6,14 @@ from pathlib import Path
 import neural_complexity
 
 LAYERS = [
-    {"seeding", "task", "snapshot", "losses", "files"},
+    {"seeding", "task", "snapshot", "losses", "files", "data"},
     {"tasks"},
     {"learners"},
     {"memory"},
     {"model"},
     {"regularizers"},
     {"meta"},
+    {"integrations"},
     {"experiments"},
     {"report"},
     {"display"},
