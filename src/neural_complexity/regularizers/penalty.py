@@ -95,7 +95,7 @@ class NCRegularizer:
         self.trust = 0.0  # found out so far
         self.tests = 0  # that it is the mean of
         self._known = None if X_tr is None else known_points(self.nc, X_tr, y_tr, seed)
-        self._weight_now()
+        self.weight_now()
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, x_unlabelled: Tensor) -> Tensor:
         """Gives the penalty on a minibatch.
@@ -115,7 +115,7 @@ class NCRegularizer:
             ValueError: If something does not fit NC, or is not finite; also if trust cannot be
                 found out, as no class has two points.
         """
-        weight = self._weight_now()
+        weight = self.weight_now()
         penalty = self._penalty(weight, model, x, y, x_unlabelled) if weight else None
         self.calls += 1
         if penalty is not None:
@@ -140,7 +140,12 @@ class NCRegularizer:
             )
         self.calls, self.trust, self.tests = state["calls"], state["trust"], state["tests"]
 
-    def _weight_now(self) -> float:
+    def weight_now(self) -> float:
+        """Gives the weight of the next call.
+
+        Raises:
+            ValueError: If there is none, or it is negative.
+        """
         weight = float(self.weight(self.calls) if callable(self.weight) else self.weight)
         if not 0 <= weight < math.inf:
             raise ValueError(f"weight must be a number that is not negative, got {weight}")
