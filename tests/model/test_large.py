@@ -111,7 +111,7 @@ def test_numbers_that_nc_has_not_looked_at_are_refused(missing: int) -> None:
     sentence = f"inputs must be among the 3 that NC has looked at, got others: .{missing}"
     with pytest.raises(ValueError, match=sentence):
         Embeddings(numbers, table)(torch.tensor([5, missing]))
-    beliefs = Beliefs(numbers.expand(2, -1).contiguous(), table.expand(2, -1, -1))
+    beliefs = Beliefs(numbers.expand(2, -1).contiguous(), Categorical(table.expand(2, -1, -1)))
     seen, asked = torch.tensor([[2], [5]]), torch.tensor([[9, 2], [5, missing]])
     with pytest.raises(ValueError, match=sentence):
         beliefs(Task(seen, seen, asked, asked))
@@ -139,7 +139,7 @@ def test_beliefs_are_those_of_the_posterior_head(task: Task, rounds: int, places
 def test_the_direct_head_has_no_beliefs(task: Task) -> None:
     nc = make_nc("direct")
     embeddings = embed(nc, dataset().look_up, torch.arange(80))
-    with pytest.raises(ValueError, match="NC must have a posterior head and labels to believe in"):
+    with pytest.raises(ValueError, match="NC must have a posterior head to believe in something"):
         believe(nc, embeddings, task)
     assert isinstance(by_embeddings(nc, embeddings)(snapshot_of(task)).known, Sets)
 

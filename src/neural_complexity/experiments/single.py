@@ -547,7 +547,7 @@ def _learn(
         order = world.test.argsort()
         known = Beliefs(
             world.test[order].expand(runs, -1).contiguous(),
-            logits["test"].to(config.device)[order].expand(runs, -1, -1),
+            Categorical(logits["test"].to(config.device)[order].expand(runs, -1, -1)),
         )
         regularizer = nc_penalty_by_number(
             judges["posterior"].nc, known, weight=config.weight, floor=config.floor

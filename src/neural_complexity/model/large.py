@@ -1,13 +1,14 @@
 """NC on tasks too large to be seen at once, whose inputs are told by number."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from neural_complexity.losses import Categorical
+from neural_complexity.losses import Belief
 from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.model.heads import Sets
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
@@ -63,12 +64,13 @@ def embed(nc: NeuralComplexity, look_up: Callable[[Tensor], Tensor], numbers: Te
     return Embeddings(different, table)
 
 
-def by_embeddings(nc: NeuralComplexity, embeddings: Embeddings) -> Known:
+def by_embeddings(nc: NeuralComplexity, embeddings: Callable[[Tensor], Tensor]) -> Known:
     """Lets NC look at points given by number, the few that it sees at a time.
 
     Args:
         nc: The gap predictor.
-        embeddings: Of all inputs that it may be asked about.
+        embeddings: Of all inputs that it may be asked about; or `nc.embed`, if points are not given
+            by number.
     """
 
     @torch.no_grad()
@@ -88,7 +90,7 @@ class Beliefs:
     """
 
     numbers: Tensor  # (B, n), in order
-    logits: Tensor  # (B, n, C)
+    belief: Belief  # about these inputs, (B, n, C)
 
     def __call__(self, points: Task | Snapshot) -> Context:
         """Gives the context of points given by number.
@@ -97,8 +99,9 @@ class Beliefs:
             ValueError: If there are no beliefs about some of the test points.
         """
         place = _places(self.numbers, points.X_te)  # (B, N)
-        chosen = self.logits.gather(1, place[..., None].expand(-1, -1, self.logits.shape[-1]))
-        return Context(points.Y_tr, Categorical(chosen))
+        row = torch.arange(len(place), device=place.device)[:, None]
+        chosen = (getattr(self.belief, part.name)[row, place] for part in fields(self.belief))
+        return Context(points.Y_tr, type(self.belief)(*chosen))
 
 
 def _places(known: Tensor, numbers: Tensor) -> Tensor:
@@ -129,27 +132,32 @@ def show(task: Task, shown: int, generator: torch.Generator) -> Task:
 
 
 @torch.no_grad()
-def believe(nc: NeuralComplexity, embeddings: Embeddings, task: Task) -> Beliefs:
+def believe(
+    nc: NeuralComplexity, embeddings: Embeddings, task: Task, *, classes: int | None = None
+) -> Beliefs:
     """Lets the posterior head look at tasks once.
 
     Args:
         nc: The gap predictor.
         embeddings: Of the tasks' inputs.
         task: The tasks as numbers, with as many training points as NC should see at once; the test
-            labels are not looked at.
+            targets are not looked at.
+        classes: How many classes labels are of; NC's own number if `None`.
 
     Raises:
-        ValueError: If NC has no beliefs about labels.
+        ValueError: If NC has no beliefs.
     """
     E_tr = embeddings(task.X_tr)
     numbers = task.X_te.sort(dim=1).values
-    parts = []
+    parts: list[Belief] = []
     for part in numbers.split(PART, dim=1):
-        known = nc.context(E_tr, task.Y_tr, embeddings(part)).known
-        if not isinstance(known, Categorical):
-            raise ValueError("NC must have a posterior head and labels to believe in, got another")
-        parts.append(known.logits)
-    return Beliefs(numbers, torch.cat(parts, dim=1))
+        known = nc.context(E_tr, task.Y_tr, embeddings(part), classes=classes).known
+        if isinstance(known, Sets):
+            raise ValueError("NC must have a posterior head to believe in something, got another")
+        parts.append(known)
+    names = [part.name for part in fields(parts[0])]
+    joined = (torch.cat([getattr(part, name) for part in parts], dim=1) for name in names)
+    return Beliefs(numbers, type(parts[0])(*joined))
 
 
 @torch.no_grad()
