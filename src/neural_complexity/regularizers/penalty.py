@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -11,13 +12,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from neural_complexity.data import inputs, targets
-from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.learners.fit import Regularizer
+from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.heads import PosteriorHead
-from neural_complexity.regularizers.nc import predicted_gap
+from neural_complexity.model.large import by_embeddings
+from neural_complexity.regularizers.nc import nc_penalty_by_number, nc_penalty_by_points
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
 
-__all__ = ["SHOWN", "NCRegularizer", "Weight", "known_points"]
+__all__ = ["SHOWN", "NCRegularizer", "Weight", "input_shape"]
 
 SHOWN = 256  # training points that NC sees at once, if it does not say how many it was trained with
 TESTS = 10  # minibatches that trust is taken from
@@ -94,7 +98,8 @@ class NCRegularizer:
         self.calls = 0  # made so far
         self.trust = 0.0  # found out so far
         self.tests = 0  # that it is the mean of
-        self._known = None if X_tr is None else known_points(self.nc, X_tr, y_tr, seed)
+        self._known = None if X_tr is None else _known_points(self.nc, X_tr, y_tr, seed)
+        self._regularizer = self._make()
         self.weight_now()
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, x_unlabelled: Tensor) -> Tensor:
@@ -169,29 +174,31 @@ class NCRegularizer:
             dtype=X.dtype,
             device=X.device,
         )
-        X_tr, Y_tr = (X, Y) if self._known is None else self._known
-        with torch.autocast(X.device.type, enabled=False):
-            trusted = self._trust(X_tr[None], Y_tr[None], classes) if self.safeguard else 1.0
-            if not trusted:
-                return None
-            with torch.no_grad():
-                context = self.nc.encode(X_tr[None], Y_tr[None], X_te[None], classes=classes)
+        X_tr, Y_tr = (X[None], Y[None]) if self._known is None else self._known
+        trusted = 1.0
+        if self.safeguard:
+            with torch.autocast(X.device.type, enabled=False):
+                trusted = self._trust(X_tr, Y_tr, classes)
+        if not trusted:
+            return None
         H_te = self._predict("model(x_unlabelled)", model, x_unlabelled, like=H)
-        loss_tr = None
-        if self._known is not None and isinstance(self.nc.head, PosteriorHead):
-            context = Context(Y[None], context.known)  # a belief, whatever h is on the known points
-        elif self._known is not None:
-            loss_tr = self.nc.loss(H[None], Y[None]).mean(dim=1)
-            seen = X_tr.to(x.dtype).reshape(len(X_tr), *x.shape[1:])
-            H = self._predict("model(X_tr)", model, seen, like=H)
+        snapshot = Snapshot(X[None], Y[None], H[None], X_te[None], H_te[None])
+        h = _Answered(H[None])
+        if self._known is not None and not isinstance(self.nc.head, PosteriorHead):
+            seen = X_tr.squeeze(0).to(x.dtype).reshape(-1, *x.shape[1:])
+            h = _Answered(self._predict("model(X_tr)", model, seen, like=H)[None])
         with torch.autocast(X.device.type, enabled=False):
-            gaps = predicted_gap(
-                self.nc, context, H[None], H_te[None], floor=self.floor, loss_tr=loss_tr
-            )
-        penalty = weight * trusted**2 * gaps.squeeze(0)
+            penalty = weight * trusted**2 * self._regularizer(h, snapshot).squeeze(0)
         if not penalty.isfinite():
             raise ValueError(f"targets and predictions must be smaller, got a penalty of {penalty}")
         return penalty
+
+    def _make(self) -> Regularizer:
+        if self._known is None:
+            return nc_penalty_by_number(
+                self.nc, by_embeddings(self.nc, self.nc.embed), floor=self.floor
+            )
+        return nc_penalty_by_points(self.nc, *self._known, floor=self.floor)
 
     def _see(self, name: str, x: object, like: Tensor | None = None) -> Tensor:
         """Gives inputs as NC sees them, (points, ...)."""
@@ -199,7 +206,7 @@ class NCRegularizer:
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
         if like is not None and x.device != like.device:
             raise ValueError(f"{name} must be on {like.device} like x, got {x.device}")
-        return inputs(name, x, shape=_shape(self.nc), dtype=self.nc.x_mean.dtype)
+        return inputs(name, x, shape=input_shape(self.nc), dtype=self.nc.x_mean.dtype)
 
     def _follow(self, device: torch.device) -> None:
         """Moves NC and what it knows to the device of the inputs, if they are elsewhere."""
@@ -209,6 +216,7 @@ class NCRegularizer:
         if self._known is not None:
             X, Y = self._known
             self._known = X.to(device), Y.to(device)
+        self._regularizer = self._make()
 
     def _predict(self, name: str, model: Model, x: Tensor, like: Tensor | None = None) -> Tensor:
         """Gives predictions as NC sees them, (points, C)."""
@@ -241,34 +249,34 @@ class NCRegularizer:
         return self.trust
 
 
-def known_points(
+def _known_points(
     nc: NeuralComplexity, X_tr: object, y_tr: object, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Takes the training points that NC's knowledge of a task comes from, at random.
-
-    Args:
-        nc: The gap predictor.
-        X_tr: Inputs, (points, D) or (points, channels, height, width).
-        y_tr: Labels, (points,), or targets, (points,) or (points, C).
-        seed: Decides which.
-
-    Returns:
-        As many inputs and targets as NC was trained with, in its own type, on its device.
-
-    Raises:
-        TypeError: If they are no numbers.
-        ValueError: If they do not fit NC.
-    """
+    """Takes the training points that NC's knowledge of a task comes from, (1, M, ...) each."""
     place: dict[str, Any] = {"dtype": nc.x_mean.dtype, "device": nc.x_mean.device}
-    X = inputs("X_tr", X_tr, shape=_shape(nc), **place)
+    X = inputs("X_tr", X_tr, shape=input_shape(nc), **place)
     outputs = None if nc.symmetric else nc.outputs
     Y = targets("y_tr", y_tr, labels=nc.labels, outputs=outputs, points=len(X), **place)
     shown = nc.provenance.get("shown", SHOWN)
     some = torch.randperm(len(X), generator=stream(seed, "shown"))[:shown].sort().values
-    return X[some.to(X.device)], Y[some.to(X.device)]
+    return X[None, some.to(X.device)], Y[None, some.to(X.device)]
 
 
-def _shape(nc: NeuralComplexity) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class _Answered:
+    """A learner whose predictions are at hand, (1, points, C)."""
+
+    H: Tensor
+
+    def __call__(self, X: Tensor) -> Tensor:  # noqa: ARG002
+        return self.H
+
+    def parameters(self) -> Iterator[Tensor]:
+        return iter(())
+
+
+def input_shape(nc: NeuralComplexity) -> tuple[int, ...]:
+    """Gives the shape of one of NC's inputs, (D,) or (channels, height, width)."""
     own = nc.architecture["inputs"]
     return (own,) if isinstance(own, int) else tuple(own)
 
