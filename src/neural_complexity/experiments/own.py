@@ -102,13 +102,13 @@ class Config(Basics):
     """Seeds with and without the regularizer."""
     sizes: tuple[int, ...] = (100, 400, 1437)
     """Training points of the regularized models."""
-    epochs: int = 60
-    """Of the regularized models."""
+    steps: int = 500
+    """Updates of the regularized models."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 2, "runs")
-        check_least(self, 1, "epochs")
+        check_least(self, 1, "steps")
         _budget(self.budget)
         if not self.sizes or not all(SMALLEST <= size <= 1437 for size in self.sizes):
             raise ValueError(f"sizes must be from {SMALLEST} to 1437, got {self.sizes}")
@@ -126,7 +126,7 @@ def paper() -> Config:
 
 def smoke() -> Config:
     """Seconds; what CI runs."""
-    return Config(budget="2x2", eval_tasks=2, runs=2, sizes=(50,), epochs=2)
+    return Config(budget="2x2", eval_tasks=2, runs=2, sizes=(50,), steps=5)
 
 
 PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
@@ -247,7 +247,7 @@ def _regularize(
     for seed in range(config.runs):
         rows = torch.randperm(len(X), generator=stream(seed, "own rows"))[:size].numpy()
         model = NCClassifier(
-            nc=None if method == METHODS[0] else nc, epochs=config.epochs, random_state=seed
+            nc=None if method == METHODS[0] else nc, steps=config.steps, random_state=seed
         )
         model.fit(X[rows], y[rows], X_unlabelled=X_te if method == METHODS[1] else None)
         scores.append(100 * model.score(X_te, y_te))

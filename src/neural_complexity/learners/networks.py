@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-__all__ = ["image_cnn", "image_mlp", "mlp", "pooled", "resnet", "resnet18"]
+__all__ = ["Affine", "image_cnn", "image_mlp", "mlp", "pooled", "resnet", "resnet18"]
 
 
 def mlp(
@@ -34,6 +34,27 @@ def mlp(
         if noise is not None:
             layers.append(noise(size_out))
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+
+
+class Affine(nn.Module):
+    """Multiplies and adds numbers that are not learned: gives features other units.
+
+    Args:
+        scale: What each feature is multiplied by, (D,).
+        shift: What is added then, (D,).
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("scale", scale.clone())
+        self.register_buffer("shift", shift.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Changes the units of (..., D)."""
+        return x * self.scale + self.shift
 
 
 def image_mlp(

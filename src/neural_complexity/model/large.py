@@ -65,12 +65,13 @@ def embed(nc: NeuralComplexity, look_up: Callable[[Tensor], Tensor], numbers: Te
     return Embeddings(different, table)
 
 
-def by_embeddings(nc: NeuralComplexity, embeddings: Embeddings) -> Known:
+def by_embeddings(nc: NeuralComplexity, embeddings: Callable[[Tensor], Tensor]) -> Known:
     """Lets NC look at points given by number, the few that it sees at a time.
 
     Args:
         nc: The gap predictor.
-        embeddings: Of all inputs that it may be asked about.
+        embeddings: Of all inputs that it may be asked about; or `nc.embed`, if points are not given
+            by number.
     """
 
     @torch.no_grad()
@@ -132,7 +133,9 @@ def show(task: Task, shown: int, generator: torch.Generator) -> Task:
 
 
 @torch.no_grad()
-def believe(nc: NeuralComplexity, embeddings: Embeddings, task: Task) -> Beliefs:
+def believe(
+    nc: NeuralComplexity, embeddings: Embeddings, task: Task, *, classes: int | None = None
+) -> Beliefs:
     """Lets the posterior head look at tasks once.
 
     Args:
@@ -140,15 +143,16 @@ def believe(nc: NeuralComplexity, embeddings: Embeddings, task: Task) -> Beliefs
         embeddings: Of the tasks' inputs.
         task: The tasks as numbers, with as many training points as NC should see at once; the test
             targets are not looked at.
+        classes: How many classes labels are of; NC's own number if `None`.
 
     Raises:
         ValueError: If NC has no beliefs.
     """
     E_tr = embeddings(task.X_tr)
     numbers = task.X_te.sort(dim=1).values
-    parts = []
+    parts: list[Belief] = []
     for part in numbers.split(PART, dim=1):
-        known = nc.context(E_tr, task.Y_tr, embeddings(part)).known
+        known = nc.context(E_tr, task.Y_tr, embeddings(part), classes=classes).known
         if isinstance(known, Sets):
             raise ValueError("a belief needs the posterior head, got the direct head")
         parts.append(known)

@@ -1,16 +1,19 @@
 """NC as a regularizer, Eq. (4)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from neural_complexity.learners.fit import Learner, Regularizer
 from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.model.heads import PosteriorHead
 from neural_complexity.model.large import Known
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
-__all__ = ["nc_penalty", "nc_penalty_by_number"]
+__all__ = ["nc_penalty", "nc_penalty_by_number", "nc_penalty_by_points"]
 
 
 def nc_penalty(
@@ -100,8 +103,58 @@ def nc_penalty_by_number(
     return penalty
 
 
+def nc_penalty_by_points(
+    nc: NeuralComplexity,
+    X_tr: Tensor,
+    Y_tr: Tensor,
+    *,
+    embed: Callable[[Tensor], Tensor] | None = None,
+    weight: float | Tensor = 1.0,
+    floor: float | None = -0.1,
+) -> Regularizer:
+    """Makes the penalty weight * NC(h) for learners that see minibatches, of any points.
+
+    What NC knows of the tasks are some training points that stay the same; the minibatch gives no
+    more than the training loss.
+
+    Args:
+        nc: The gap predictor; stays as it is.
+        X_tr: These training inputs, (B, M, ...), or their numbers, (B, M).
+        Y_tr: Their targets, (B, M, C), or labels, (B, M).
+        embed: Gives the embeddings of inputs, or of numbers; NC itself if `None`.
+        weight: As in `nc_penalty`.
+        floor: As in `nc_penalty`; the paper's by default.
+
+    Returns:
+        A regularizer for `fit`.
+    """
+    look = nc.embed if embed is None else embed
+    with torch.no_grad():
+        E_tr = look(X_tr)  # (B, M, features)
+
+    def penalty(h: Learner, snapshot: Snapshot) -> Tensor:
+        classes = snapshot.H_te.shape[-1] if nc.labels else None
+        with torch.no_grad():
+            context = nc.context(E_tr, Y_tr, look(snapshot.X_te), classes=classes)
+        if isinstance(nc.head, PosteriorHead):  # has a belief, whatever h is at the points it knows
+            context = Context(snapshot.Y_tr, context.known)
+            return weight * _predicted_gap(nc, context, snapshot.H_tr, snapshot.H_te, floor)
+        loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1)  # (B,)
+        return weight * _predicted_gap(nc, context, h(X_tr), snapshot.H_te, floor, loss_tr)
+
+    return penalty
+
+
 def _predicted_gap(
-    nc: NeuralComplexity, context: Context, H_tr: Tensor, H_te: Tensor, floor: float | None
+    nc: NeuralComplexity,
+    context: Context,
+    H_tr: Tensor,
+    H_te: Tensor,
+    floor: float | None,
+    loss_tr: Tensor | None = None,
 ) -> Tensor:
+    """Predicts the gap, (B,), to a training loss that need not be that of the context's points."""
     predicted = nc.points(context, H_tr, H_te).mean(dim=1)  # (B,)
+    if loss_tr is not None:
+        predicted = predicted + nc.loss(H_tr, context.Y_tr).mean(dim=1) - loss_tr
     return predicted if floor is None else predicted.clamp(min=floor)

@@ -11,7 +11,7 @@ from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.drawing import check_sizes
 
-__all__ = ["Labelled", "Minibatches", "Splits"]
+__all__ = ["Labelled", "Minibatches", "Rounds", "Splits"]
 
 
 class Labelled(Protocol):
@@ -127,8 +127,8 @@ class Minibatches:
     def __init__(self, task: Task, *, M: int, N: int, seed: int) -> None:
         check_sizes(M=M, N=N)
         self.task, self.seed = task, seed
-        self._train = _Rounds(task.X_tr.shape[:2], M, lambda i: stream(seed, "train order", i))
-        self._test = _Rounds(task.X_te.shape[:2], N, lambda i: stream(seed, "test order", i))
+        self._train = Rounds(task.X_tr.shape[:2], M, lambda i: stream(seed, "train order", i))
+        self._test = Rounds(task.X_te.shape[:2], N, lambda i: stream(seed, "test order", i))
 
     def __len__(self) -> int:
         return len(self.task)
@@ -141,8 +141,14 @@ class Minibatches:
         return Task(task.X_tr[row, tr], task.Y_tr[row, tr], task.X_te[row, te], task.Y_te[row, te])
 
 
-class _Rounds:
-    """Places of points, (B, size), such that each round over the steps meets each point once."""
+class Rounds:
+    """Places of points, (B, size), such that each round over the steps meets each point once.
+
+    Args:
+        shape: Rows and points, (B, P).
+        size: Points of a step; all of them if there are fewer.
+        generator: Gives the source of randomness of a round.
+    """
 
     def __init__(
         self, shape: torch.Size, size: int, generator: Callable[[int], torch.Generator]
@@ -152,6 +158,7 @@ class _Rounds:
         self.round, self.order = -1, torch.empty(0)
 
     def __call__(self, step: int) -> Tensor:
+        """Gives the places of a step, (B, size)."""
         now, place = divmod(step, self.steps)
         if now != self.round:
             self.round = now

@@ -1,0 +1,1 @@
+"""NC where models are trained: scikit-learn and Lightning."""

@@ -1,0 +1,346 @@
+"""scikit-learn estimators: a multilayer perceptron, regularized by NC."""
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+from torch.optim import Adam
+
+from neural_complexity.data import encode, inputs
+from neural_complexity.learners.batched import BatchedLearner
+from neural_complexity.learners.fit import Regularizer, evaluate
+from neural_complexity.learners.networks import Affine, mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import Loss, cross_entropy, squared_error
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.heads import PosteriorHead
+from neural_complexity.model.large import believe, embed
+from neural_complexity.regularizers.nc import nc_penalty_by_number, nc_penalty_by_points
+from neural_complexity.regularizers.penalty import SHOWN, input_shape
+from neural_complexity.regularizers.trust import trust
+from neural_complexity.seeding import stream
+from neural_complexity.task import Task
+from neural_complexity.tasks.splits import Minibatches
+
+__all__ = ["NCClassifier", "NCRegressor"]
+
+JUDGED = 4  # one training point of so many is kept from NC, if there are no others to judge on
+
+
+class _NCEstimator(BaseEstimator):  # type: ignore[misc]
+    """What the classifier and the regressor share."""
+
+    def __init__(
+        self,
+        nc: NeuralComplexity | str | Path | None = None,
+        *,
+        hidden: Sequence[int] = (64,),
+        steps: int = 1000,
+        batch: int = 32,
+        lr: float = 0.003,
+        weight: float = 1.0,
+        floor: float | None = -0.1,
+        safeguard: bool = True,
+        random_state: Any = None,
+    ) -> None:
+        self.nc = nc
+        self.hidden = hidden
+        self.steps = steps
+        self.batch = batch
+        self.lr = lr
+        self.weight = weight
+        self.floor = floor
+        self.safeguard = safeguard
+        self.random_state = random_state
+
+    def _learn(
+        self,
+        nc: NeuralComplexity | None,
+        X: NDArray[Any],
+        Y: Tensor,
+        X_unlabelled: ArrayLike | None,
+        make: partial[nn.Module],
+        loss: Loss,
+    ) -> None:
+        """Trains the network on inputs, (points, D), and targets, (points,) or (points, 1)."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        others = np.empty((0, X.shape[1]))
+        if X_unlabelled is not None:
+            others = validate_data(self, X_unlabelled, reset=False)
+        shape = (X.shape[1],) if nc is None else input_shape(nc)
+        # NC may see images, of which scikit-learn knows rows of pixels.
+        dtype = _dtype(nc)
+        points = [_points("X", X, shape, dtype)]
+        if len(others):
+            points.append(_points("X_unlabelled", others, shape, dtype))
+        store = torch.cat(points)  # (all points, ...), on the CPU
+        task, shown = self._arrange(nc, len(X), len(others), Y, seed)
+        regularizer = judge = None
+        if nc is not None:
+            regularizer, judge = self._regularizers(nc, store, task, shown)
+        recipe = Recipe(
+            make=make,
+            loss=loss,
+            steps=self.steps,
+            lr=self.lr,
+            optimizer=Adam,
+            look_up=store.__getitem__,
+        )
+        batches = Minibatches(task, M=self.batch, N=self.batch, seed=seed)
+        h = recipe.train(batches, stream(seed, "network"), regularizer=regularizer)
+        if not all(p.isfinite().all() for p in h.parameters()):
+            raise ValueError(
+                f"lr must be small enough for training to stay finite, got {self.lr} and a network "
+                "that diverged"
+            )
+        self.network_ = h.one(0)
+        if judge is not None:
+            self.gap_ = float(self._judge(judge, h, task))
+
+    def _arrange(
+        self, nc: NeuralComplexity | None, n: int, others: int, Y: Tensor, seed: int
+    ) -> tuple[Task, Task]:
+        """Gives what is learned from and judged on, and what NC is shown of it, by number."""
+        order = torch.randperm(n, generator=stream(seed, "shown"))
+        judged = torch.arange(n, n + others)
+        count = n if nc is None else min(n, nc.provenance.get("shown", SHOWN))
+        if nc is None:
+            judged = order
+        elif not others:
+            if n < 2:
+                raise ValueError(
+                    "X must have at least 2 points, one for NC to judge on, without X_unlabelled, "
+                    f"got n_samples={n}"
+                )
+            count = min(count, n - -(-n // JUDGED))
+            judged = order[count:]
+        shown = order[:count].sort().values
+        blank = torch.zeros((1, len(judged), *Y.shape[1:]), dtype=Y.dtype)  # nobody looks at it
+        everything = torch.arange(n)
+        learned, known = (
+            Task(some[None], Y[None, some], judged[None], blank) for some in (everything, shown)
+        )
+        return learned, known
+
+    def _regularizers(
+        self, nc: NeuralComplexity, store: Tensor, task: Task, shown: Task
+    ) -> tuple[Regularizer | None, Regularizer]:
+        """Gives what regularizes the network, and what judges it in the end."""
+        classes = self._classes(nc)
+        nc.check(classes=classes, X_tr=store[shown.X_tr], Y_tr=shown.Y_tr, X_te=store[task.X_te])
+        weight = self.weight
+        if self.safeguard:
+            found = trust(nc, store[shown.X_tr], shown.Y_tr, classes=classes)
+            self.trust_ = float(found)
+            weight = weight * self.trust_**2
+        look = embed(nc, store.__getitem__, torch.cat([shown.X_tr, task.X_te], dim=1))
+        if isinstance(nc.head, PosteriorHead):
+            make = partial(nc_penalty_by_number, nc, believe(nc, look, shown, classes=classes))
+        else:
+            make = partial(nc_penalty_by_points, nc, shown.X_tr, shown.Y_tr, embed=look)
+        # Where NC has nothing to say, the network is to the last bit the one without NC.
+        regularizer = make(weight=weight, floor=self.floor) if weight else None
+        return regularizer, make(weight=1.0, floor=None)
+
+    @torch.no_grad()
+    def _judge(self, judge: Regularizer, h: BatchedLearner, task: Task) -> Tensor:
+        return judge(h, evaluate(h, task)).squeeze(0)
+
+    def _classes(self, nc: NeuralComplexity) -> int | None:  # noqa: ARG002
+        return None
+
+    def _network(
+        self, nc: NeuralComplexity | None, X: NDArray[Any], *ends: nn.Module, outputs: int
+    ) -> partial[nn.Module]:
+        """Gives a function that makes the network, which sees inputs of one scale."""
+        mean, scale = _units("X", X)
+        units = torch.from_numpy(1 / scale), torch.from_numpy(-mean / scale)
+        return partial(_build, *units, tuple(self.hidden), outputs, ends, _dtype(nc))
+
+    @torch.no_grad()
+    def _predictions(self, X: ArrayLike) -> Tensor:
+        """Gives the network's predictions, (points, C)."""
+        check_is_fitted(self)
+        rows = validate_data(self, X, reset=False)
+        parameter = next(self.network_.parameters())
+        H: Tensor = self.network_(inputs("X", rows, dtype=parameter.dtype))
+        return H
+
+
+class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
+    """A multilayer perceptron for classes, trained by Adam and regularized by NC.
+
+    Args:
+        nc: The gap predictor: a `NeuralComplexity`, the path of a saved one or the name of one that
+            ships; `None` for no regularizer.
+        hidden: The width of each hidden layer.
+        steps: The number of updates.
+        batch: Training points of each, and points that NC judges on.
+        lr: The learning rate.
+        weight: The lambda of Eq. (4).
+        floor: See `nc_penalty`.
+        safeguard: See `nc_penalty`.
+        random_state: An integer makes `fit` repeatable.
+
+    Attributes:
+        classes_: The classes, (C,).
+        n_features_in_: Input features, D.
+        network_: The network, in evaluation mode; maps (points, D) to logits.
+        trust_: How far NC is trusted, 0 to 1, if there is one and the safeguard is on.
+        gap_: The gap that it predicts for the network, if there is one.
+
+    Example:
+        >>> X, y = [[0.0], [0.1], [0.9], [1.0]], ["low", "low", "high", "high"]
+        >>> NCClassifier(steps=100, random_state=0).fit(X, y).predict([[0.2], [0.8]]).tolist()
+        ['low', 'high']
+    """
+
+    def fit(self, X: ArrayLike, y: ArrayLike, X_unlabelled: ArrayLike | None = None) -> Self:
+        """Trains a new network.
+
+        Args:
+            X: Training inputs, (points, D); for an NC that sees images, their pixels.
+            y: Their labels, (points,), of any kind.
+            X_unlabelled: Inputs to judge the network on while it is trained, the test inputs, say.
+                Without them NC judges it on some training inputs, whose labels NC is not shown.
+
+        Raises:
+            TypeError: If the inputs are no numbers.
+            ValueError: If something does not fit, or NC's own.
+        """
+        rows, y = validate_data(self, X, y)
+        check_classification_targets(y)
+        self.classes_, place = np.unique(y, return_inverse=True)
+        nc = _load(self.nc, labels=True)
+        self._columns = torch.arange(len(self.classes_))
+        outputs = len(self.classes_)
+        if nc is not None and not nc.symmetric:  # each of its classes has a number of its own
+            own = nc.provenance.get("classes", range(nc.outputs))
+            self._columns, outputs = encode(self.classes_, own), nc.outputs
+        Y = self._columns[torch.from_numpy(place)]
+        make = self._network(nc, rows, outputs=outputs)
+        self._learn(nc, rows, Y, X_unlabelled, make, cross_entropy)
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Gives the likeliest class of each input, (points,)."""
+        place = self._logits(X).argmax(dim=1).numpy()
+        found: NDArray[Any] = self.classes_[place]
+        return found
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        """Gives the probability of each class, (points, C)."""
+        logits = self._logits(X).double()  # so that they sum to 1
+        probabilities: NDArray[Any] = logits.softmax(dim=1).numpy()
+        return probabilities
+
+    def _logits(self, X: ArrayLike) -> Tensor:
+        H = self._predictions(X)
+        return H[:, self._columns]
+
+    def _classes(self, nc: NeuralComplexity) -> int | None:
+        return len(self.classes_) if nc.symmetric else None
+
+
+class NCRegressor(RegressorMixin, _NCEstimator):  # type: ignore[misc]
+    """A multilayer perceptron for real targets, trained by Adam and regularized by NC.
+
+    The arguments and attributes are those of `NCClassifier`, but for the classes; `network_` maps
+    (points, D) to predictions, (points, 1).
+
+    Example:
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 2.0, 4.0, 6.0]
+        >>> model = NCRegressor(steps=300, random_state=0).fit(X, y)
+        >>> bool(abs(model.predict([[1.5]])[0] - 3.0) < 0.2)
+        True
+    """
+
+    def fit(self, X: ArrayLike, y: ArrayLike, X_unlabelled: ArrayLike | None = None) -> Self:
+        """Trains a new network.
+
+        Args:
+            X: Training inputs, (points, D); for an NC that sees images, their pixels.
+            y: Their targets, (points,).
+            X_unlabelled: As in `NCClassifier.fit`.
+
+        Raises:
+            TypeError: If these are no numbers.
+            ValueError: If something does not fit, or NC's own.
+        """
+        rows, y = validate_data(self, X, y, y_numeric=True)
+        nc = _load(self.nc, labels=False)
+        if nc is not None and nc.outputs != 1:
+            raise ValueError(f"nc must be for one output, got one for {nc.outputs}")
+        column = np.asarray(y, dtype=float)[:, None]
+        mean, scale = _units("y", column)
+        # Learns in units of the targets' spread, and is judged in their own.
+        end = Affine(torch.from_numpy(scale), torch.from_numpy(mean))
+        Y = inputs("y", column, dtype=_dtype(nc))
+        make = self._network(nc, rows, end, outputs=1)
+        self._learn(nc, rows, Y, X_unlabelled, make, squared_error)
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Gives the prediction for each input, (points,)."""
+        found: NDArray[Any] = self._predictions(X).squeeze(1).numpy()
+        return found
+
+
+def _load(nc: NeuralComplexity | str | Path | None, *, labels: bool) -> NeuralComplexity | None:
+    """Gives the NC that is meant."""
+    if isinstance(nc, str | Path):
+        path = Path(nc)
+        named = isinstance(nc, str) and path.suffix != ".safetensors" and not path.exists()
+        nc = NeuralComplexity.pretrained(str(nc)) if named else NeuralComplexity.load(path)
+    if nc is not None and not isinstance(nc, NeuralComplexity):
+        raise TypeError(
+            f"nc must be a NeuralComplexity, a path, a name or None, got {type(nc).__name__}"
+        )
+    if nc is not None and nc.labels != labels:
+        wanted, got = ("labels", "real targets") if labels else ("real targets", "labels")
+        raise ValueError(f"nc must be for {wanted}, got one for {got}")
+    return nc
+
+
+def _dtype(nc: NeuralComplexity | None) -> torch.dtype:
+    return torch.get_default_dtype() if nc is None else nc.x_mean.dtype
+
+
+def _points(name: str, rows: NDArray[Any], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Gives inputs as NC and the network see them, (points, *shape)."""
+    if rows.shape[1] != prod(shape):
+        raise ValueError(
+            f"{name} must have {prod(shape)} features as NC's inputs have, got {rows.shape[1]}"
+        )
+    return inputs(name, rows.reshape(-1, *shape), shape=shape, dtype=dtype)
+
+
+def _units(name: str, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Gives mean and spread of each column, (D,); what does not vary has nothing to scale."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, scale = rows.mean(axis=0, dtype=float), rows.std(axis=0, dtype=float)
+    if not np.isfinite(scale).all():
+        raise ValueError(f"{name} must hold numbers of ordinary size, got {np.abs(rows).max():g}")
+    return mean, np.where(scale > 0, scale, 1.0)
+
+
+def _build(
+    scale: Tensor,
+    shift: Tensor,
+    hidden: tuple[int, ...],
+    outputs: int,
+    ends: tuple[nn.Module, ...],
+    dtype: torch.dtype,
+) -> nn.Module:
+    network = mlp(len(scale), hidden, outputs)
+    return nn.Sequential(nn.Flatten(), Affine(scale, shift), *network, *ends).to(dtype)
