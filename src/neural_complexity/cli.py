@@ -42,6 +42,7 @@ EXPERIMENTS = (
     "dataset_size",
     "single_curves",
     "capacity",
+    "bounds",
 )
 DEFAULT_PRESET = "cpu"
 
