@@ -43,6 +43,7 @@ EXPERIMENTS = (
     "single_curves",
     "capacity",
     "bounds",
+    "own",
 )
 DEFAULT_PRESET = "cpu"
 

@@ -16,7 +16,6 @@ from neural_complexity.experiments.harm import family
 from neural_complexity.experiments.networks import how_made, load_networks
 from neural_complexity.experiments.outcome import Outcome
 from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.progress import Tell
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
@@ -25,6 +24,7 @@ from neural_complexity.meta.evaluate import follow
 from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.judging import measure
+from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -255,7 +255,7 @@ def _of(name: str, tensors: dict[str, Tensor]) -> Calibration:
 def _calibration(own: dict[str, Tensor]) -> Calibration:
     names = tuple(map(str, range(own["features"].shape[1])))  # nobody asks for them here
     predicted, true, spread, features = (own[key] for key in FIELDS)
-    return Calibration(predicted, true, spread, features, names, sizes=(1, 1))
+    return Calibration(predicted, true, spread, features, names, sizes=((1, 1), (1, 1)))
 
 
 def _draw(config: Config, learners: Calibration) -> dict[str, Tensor]:

@@ -45,8 +45,8 @@ def _gaps(rows: list[Row]) -> Table:
         ("model", *metrics, *bounds, "models"),
         tuple(lines),
         "Value ± 95 % interval over models. The bound is split-conformal at 95 %, for models like "
-        "those that it was calibrated on (MLPs); for others it promises nothing, and models are told "
-        "to be unlike those at a level of 5 %.",
+        "those that it was calibrated on (MLPs); it promises nothing for others, which are told "
+        "to be unlike at a level of 5 %.",
     )
 
 
