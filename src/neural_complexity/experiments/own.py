@@ -42,7 +42,7 @@ __all__ = ["KINDS", "METHODS", "NAME", "PRESETS", "Config", "cpu", "paper", "run
 
 NAME = "own"
 SMALLEST = 50  # training points of a learner
-STEPS = (30, 1000)  # of a network, between which each learner draws its own
+FEWEST_STEPS = 30  # of a network
 METHODS = ("plain", "NC, transductive", "NC, inductive")
 TOLD = ("predicted", "true", "loss_tr", "low", "high", "p")  # of each model
 CLASSES = 10
@@ -96,8 +96,12 @@ class Config(Basics):
 
     budget: str = "5min"
     """The time for meta-learning; or PLAN, as in "8x20": iterations and updates."""
+    learner_steps: int = 300
+    """Updates of the learners that NC learns from."""
     eval_tasks: int = 16
     """Learners of each kind that NC is asked about."""
+    longest: int = 1000
+    """The most updates of these; each network draws its own number."""
     runs: int = 20
     """Seeds with and without the regularizer."""
     sizes: tuple[int, ...] = (100, 400, 1437)
@@ -108,7 +112,8 @@ class Config(Basics):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 2, "runs")
-        check_least(self, 1, "steps")
+        check_least(self, 1, "steps", "learner_steps")
+        check_least(self, FEWEST_STEPS, "longest")
         _budget(self.budget)
         if not self.sizes or not all(SMALLEST <= size <= 1437 for size in self.sizes):
             raise ValueError(f"sizes must be from {SMALLEST} to 1437, got {self.sizes}")
@@ -126,7 +131,7 @@ def paper() -> Config:
 
 def smoke() -> Config:
     """Seconds; what CI runs."""
-    return Config(budget="2x2", eval_tasks=2, runs=2, sizes=(50,), steps=5)
+    return Config(budget="2x2", learner_steps=10, eval_tasks=2, runs=2, sizes=(50,), steps=5)
 
 
 PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
@@ -143,6 +148,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     X, y, X_te, y_te = _data()
     nc = meta_learn(
         split_tasks(X, y),
+        _recipe(partial(mlp, X.shape[1], (64,), CLASSES), config.learner_steps),
         budget=_budget(config.budget),
         seed=config.seed,
         device=config.device,
@@ -198,7 +204,7 @@ def _ask(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[st
         share = torch.rand((), generator=generator).item()
         m = round(SMALLEST * (len(X) / SMALLEST) ** share)
         rows = torch.randperm(len(X), generator=generator)[:m].numpy()
-        model = _fitted(kind, X[rows], y[rows], generator, index)
+        model = _fitted(kind, X[rows], y[rows], generator, index, config.longest)
         found = nc.assess(model, X[rows], y[rows], X_te)
         H = _predictions(model, X_te, nc.x_mean)
         labels = torch.from_numpy(y_te).to(H.device)
@@ -213,23 +219,24 @@ def _ask(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[st
     return {name: torch.tensor(values, dtype=torch.float64) for name, values in told.items()}
 
 
-def _fitted(kind: str, X: Array, y: Array, generator: torch.Generator, index: int) -> Any:
+def _fitted(
+    kind: str, X: Array, y: Array, generator: torch.Generator, index: int, longest: int
+) -> Any:
     if kind in ESTIMATORS:
         return ESTIMATORS[kind](index).fit(X, y)
-    low, high = STEPS
+    low, high = FEWEST_STEPS, longest
     steps = round(low * (high / low) ** torch.rand((), generator=generator).item())
-    recipe = Recipe(
-        make=partial(NETWORKS[kind], CLASSES),
-        loss=cross_entropy,
-        steps=steps,
-        lr=0.003,
-        optimizer=partial(Adam, fused=True),
-    )
+    recipe = _recipe(partial(NETWORKS[kind], CLASSES), steps)
     dtype = torch.get_default_dtype()
     x, labels = torch.from_numpy(X).to(dtype)[None], torch.from_numpy(y)[None]
     task = Task(x, labels, x[:, :1], labels[:, :1])
     batches = Minibatches(task, M=32, N=1, seed=index)
     return recipe.train(batches, generator).one(0)
+
+
+def _recipe(make: Callable[[], nn.Module], steps: int) -> Recipe:
+    adam = partial(Adam, fused=True)
+    return Recipe(make=make, loss=cross_entropy, steps=steps, lr=0.003, optimizer=adam)
 
 
 def _predictions(model: Any, X: Array, like: Tensor) -> Tensor:
