@@ -40,7 +40,7 @@ def make(kind: str) -> NeuralComplexity:
     torch.manual_seed(0)
     # What ships is in single precision, whatever the default is.
     nc = made[kind]() if kind in made else NeuralComplexity.pretrained(kind).float()
-    return nc.requires_grad_(False)  # type: ignore[no-any-return]
+    return nc.requires_grad_(False)
 
 
 KINDS = ["real", "real direct", "labels", "labels direct", "images"]
