@@ -399,14 +399,15 @@ def _opinion(
             "The predictions look like probabilities, but NC takes them for logits: give their "
             "logarithm.",
         )
+    points = (judgement.points + judgement.loss_tr).squeeze(0).double().cpu().numpy()
     measured = 1 - zero_one(snapshot.H_tr, snapshot.Y_tr).mean().item() if nc.labels else None
     return Assessment(
         gap=gap,
         loss_tr=loss_tr,
-        loss_te=judgement.loss_te.item(),
+        loss_te=float(points.mean()),
         accuracy_tr=measured,
         accuracy_te=right if math.isfinite(right) else None,
-        points=(judgement.points + judgement.loss_tr).squeeze(0).double().cpu().numpy(),
+        points=points,
         spread=judgement.spread.item(),
         bound=interval,
         trust=trusted,
