@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from neural_complexity.integrations.estimators import NCClassifier as NCClassifier
+    from neural_complexity.integrations.estimators import NCRegressor as NCRegressor
     from neural_complexity.learners.batched import BatchedLearner as BatchedLearner
     from neural_complexity.learners.batched import stack as stack
     from neural_complexity.learners.fit import fit as fit
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from neural_complexity.model.complexity import NeuralComplexity as NeuralComplexity
     from neural_complexity.regularizers.nc import nc_penalty as nc_penalty
     from neural_complexity.regularizers.oracle import oracle_penalty as oracle_penalty
+    from neural_complexity.regularizers.penalty import NCRegularizer as NCRegularizer
     from neural_complexity.regularizers.trust import trust as trust
     from neural_complexity.seeding import stream as stream
     from neural_complexity.snapshot import Snapshot as Snapshot
@@ -29,6 +32,9 @@ _HOMES = {
     "BatchedLearner": "learners.batched",
     "MemoryBank": "memory",
     "MetaLearner": "meta.train",
+    "NCClassifier": "integrations.estimators",
+    "NCRegressor": "integrations.estimators",
+    "NCRegularizer": "regularizers.penalty",
     "NeuralComplexity": "model.complexity",
     "Recipe": "learners.recipe",
     "Sinusoids": "tasks.sinusoid",
