@@ -73,20 +73,27 @@ def test_nc_regularizes_judges_and_is_left_alone(head: Any, labels: bool) -> Non
     assert all(parameter.grad is None for parameter in nc.parameters())
 
 
-def test_the_attributes_are_what_nc_says() -> None:
-    nc = labelled_nc()
+@pytest.mark.parametrize("head", ["posterior", "direct"])
+@pytest.mark.parametrize("labels", [True, False])
+def test_the_attributes_are_what_nc_says(head: Any, labels: bool) -> None:
+    nc = labelled_nc(head=head) if labels else real_nc(head=head)
+    y, kind = (LABELS, NCClassifier) if labels else (REALS, NCRegressor)
     U = draw(30, seed=1)
-    model = NCClassifier(nc, **QUICK, random_state=0).fit(X, LABELS, U)
+    model = kind(nc, **QUICK, random_state=0).fit(X, y, U)
     X_tr, X_te = (torch.from_numpy(part).float()[None] for part in (X, U))
-    Y = torch.from_numpy(np.unique(LABELS, return_inverse=True)[1])[None]
-    assert model.classes_.tolist() == ["a", "b", "c"]
-    assert model.trust_ == pytest.approx(trust(nc, X_tr, Y).item(), rel=1e-4)
+    place = torch.from_numpy(np.unique(LABELS, return_inverse=True)[1])
+    Y = place[None] if labels else torch.from_numpy(REALS).float()[None, :, None]
+    assert model.trust_ == pytest.approx(trust(nc, X_tr, Y).item(), rel=1e-3, abs=1e-4)
     with torch.no_grad():
         H_tr, H_te = (model.network_(part[0])[None] for part in (X_tr, X_te))
-        assert model.gap_ == pytest.approx(nc.predict(X_tr, Y, H_tr, X_te, H_te).item(), rel=1e-4)
+        assert model.gap_ == pytest.approx(nc.predict(X_tr, Y, H_tr, X_te, H_te).item(), rel=1e-3)
     assert not model.network_.training
-    probabilities = model.predict_proba(U)
-    assert (model.classes_[probabilities.argmax(axis=1)] == model.predict(U)).all()
+    if labels:
+        assert model.classes_.tolist() == ["a", "b", "c"]
+        probabilities = model.predict_proba(U)
+        assert (model.classes_[probabilities.argmax(axis=1)] == model.predict(U)).all()
+    else:
+        assert model.predict(U) == pytest.approx(H_te[0, :, 0].numpy())
 
 
 def test_without_other_inputs_nc_judges_on_points_that_it_was_not_shown() -> None:
