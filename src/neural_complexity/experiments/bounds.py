@@ -56,6 +56,7 @@ ALARM = 0.05  # a learner with a smaller p-value is taken to be unlike those cal
 MEAN = "mean gap"  # the trivial predictor
 LIKE = "like those calibrated on"
 DRAWN = 500  # draws at a time: bounds memory
+NEW = 8  # new learners for each calibration set, where they must be drawn
 MOVED = 5.0  # how far inputs of sinusoids are moved
 LONGER = 16  # times as many steps
 WRONG = 0.3  # the share of training labels that are made wrong
@@ -76,7 +77,7 @@ class Config(AsksNetworks):
     calibration: int = 700
     """Learners of a calibration set; the DKW bound needs 600 for a confidence of 0.95."""
     draws: int = 10_000
-    """Calibration sets, each with a new learner."""
+    """Calibration sets."""
     unlike: int = 1024
     """Learners of each kind that is unlike those calibrated on."""
     nc: str = ""
@@ -259,11 +260,12 @@ def _calibration(own: dict[str, Tensor]) -> Calibration:
 
 
 def _draw(config: Config, learners: Calibration) -> dict[str, Tensor]:
-    """Draws calibration sets and new learners, and tells who is inside which bound, (draws,).
+    """Draws calibration sets and tells how many learners are inside which bound, (draws,).
 
-    All are drawn alike, with replacement, from the same learners, so that these are the whole
-    distribution: the share of it that is inside a bound is exact. The trivial predictor knows the
-    mean gap of as many other learners.
+    Calibration sets are drawn with replacement from the same learners that stand for all learners,
+    so that the share of all that is inside a bound is exact, where the bound is the same for all.
+    For the normalised bound, which is not, some new learners are drawn for each set. The trivial
+    predictor knows the mean gap of as many other learners.
     """
     n = config.calibration
     mean = learners.true[:n].mean()
@@ -272,27 +274,28 @@ def _draw(config: Config, learners: Calibration) -> dict[str, Tensor]:
     found: dict[str, list[Tensor]] = {}
     generator = stream(config.seed, "draws of calibration sets")
     for _ in range(0, config.draws, DRAWN):
-        drawn = torch.randint(len(spreads), (DRAWN, n + 1), generator=generator)
+        drawn = torch.randint(len(spreads), (DRAWN, 1, n), generator=generator)
+        new = torch.randint(len(spreads), (DRAWN, NEW), generator=generator)
         for who, residuals in errors.items():
-            R, S = residuals[drawn], spreads[drawn]
             everyone = residuals.abs().sort().values
             for method, confidence in _asked(who):
+                each = new if method == "normalised" else new[:, :1]
+                calibration = drawn.expand(-1, each.shape[1], -1)
                 width = margin(
-                    R[:, :-1],
-                    S[:, :-1],
-                    S[:, -1],
+                    residuals[calibration],
+                    spreads[calibration],
+                    spreads[each],
                     confidence=confidence,
                     method=method,
                     delta=DELTA,
-                )
-                share = torch.searchsorted(everyone, width, right=True) / len(everyone)
+                )  # (DRAWN, each)
+                if method == "normalised":
+                    inside = (residuals[each].abs() <= width).double()
+                else:
+                    inside = torch.searchsorted(everyone, width, right=True) / len(everyone)
                 key = f"{who}/{method}/{confidence}"
-                for what, values in (
-                    ("inside", R[:, -1].abs() <= width),
-                    ("width", 2 * width),
-                    ("good", share >= confidence),
-                ):
-                    found.setdefault(f"{key}/{what}", []).append(values.double())
+                found.setdefault(f"{key}/inside", []).append(inside.double().mean(dim=1))
+                found.setdefault(f"{key}/width", []).append(2 * width.mean(dim=1))
     return {key: torch.cat(parts)[: config.draws] for key, parts in found.items()}
 
 
@@ -312,13 +315,13 @@ def _bound_rows(
             row = partial(
                 score_row, NAME, config.seed, f"{name}: {method}", f"{domain}, {confidence}"
             )
-            inside, width, good = (
-                drawn[f"{who}/{method}/{confidence}/{what}"] for what in ("inside", "width", "good")
-            )
+            key = f"{who}/{method}/{confidence}"
+            inside, width = drawn[f"{key}/inside"], drawn[f"{key}/width"]
             rows.append(row("coverage", estimate_mean(inside)))
             if width.isfinite().all():  # of an infinite one there is no mean
                 rows.append(row("width", estimate_mean(width)))
             if method in PAC:
+                good = (inside >= confidence).double()
                 rows.append(row("good calibration sets", estimate_mean(good)))
     return rows
 

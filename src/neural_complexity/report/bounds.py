@@ -4,6 +4,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 
 from neural_complexity.bounds import METHODS, PAC
 from neural_complexity.experiments.bounds import ALARM, CONFIDENCES, DELTA, MEAN
@@ -75,9 +76,10 @@ def _bounds(rows: list[Row], domain: str, predictors: list[str]) -> Table:
         f"Two-sided bounds on {domain}",
         ("bound", *header),
         tuple(lines),
-        "Value ± 95 % interval over draws of a calibration set and a new learner. Width: from end "
-        "to end; infinite where there are too few calibration learners for what is asked. Good "
-        "sets: calibration sets whose bound holds for at least the stated share of all learners; "
+        "Value ± 95 % interval over draws of a calibration set. Coverage: the share of all "
+        "learners that is inside, on average over calibration sets. Width: from end to end; "
+        "infinite where there are too few calibration learners for what is asked. Good sets: "
+        "calibration sets whose bound holds for at least the stated share of all learners; "
         f"the claim is {1 - DELTA:g} of them.",
     )
 
@@ -126,29 +128,29 @@ def figures(outcome: Outcome, folder: Path) -> list[Figure]:
 
 def _coverage(rows: list[Row]) -> Canvas:
     domains = _domains(rows)
-    canvas = Canvas(figsize=(4.6 * len(domains), 4.2), layout="constrained")
-    axes = canvas.subplots(1, len(domains), squeeze=False)[0]
-    for ax, domain in zip(axes, domains, strict=True):
-        ends = (min(CONFIDENCES) - 0.03, 1.0)
-        ax.plot(ends, ends, color=COLORS["target"], lw=0.8, ls=":")
-        for i, (predictor, color) in enumerate(PREDICTORS.items()):
+    canvas = Canvas(figsize=(8.5, 2.9 * len(domains) + 0.4), layout="constrained")
+    axes = canvas.subplots(len(domains), len(PREDICTORS), squeeze=False, sharex=True, sharey=True)
+    ends = (min(CONFIDENCES) - 0.03, 1.0)
+    for line, domain in zip(axes, domains, strict=True):
+        for ax, (predictor, color) in zip(line, PREDICTORS.items(), strict=True):
+            ax.set_visible(any(_is_bound(row, domain, predictor) for row in rows))
+            ax.plot(ends, ends, color=COLORS["target"], lw=0.8, ls=":")
             for method, mark in MARKS.items():
                 found = [_of(rows, predictor, method, domain, c, "coverage") for c in CONFIDENCES]
-                wide = [_of(rows, predictor, method, domain, c, "width") for c in CONFIDENCES]
-                drawn = [
-                    (c + 0.004 * (i - 1), r.value)
-                    for c, r, w in zip(CONFIDENCES, found, wide, strict=True)
-                    if r and w
-                ]
-                if drawn:
-                    name = f"{predictor}, {method}"
-                    ax.plot(
-                        *zip(*drawn, strict=True), mark, ms=4.5, color=color, label=name, mfc="none"
-                    )
-        ax.set(xlabel="claimed", ylabel="inside the bound", title=domain)
-        ax.set_xticks(CONFIDENCES)
-    handles, labels = axes[0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=7)
+                finite = [_of(rows, predictor, method, domain, c, "width") for c in CONFIDENCES]
+                both = zip(CONFIDENCES, found, finite, strict=True)
+                drawn = [(c, row.value) for c, row, width in both if row and width]
+                xs, ys = zip(*drawn, strict=True) if drawn else ((), ())
+                ax.plot(xs, ys, mark, ms=5, color=color, mfc="none", label=method)
+            ax.set(title=f"{domain}, {predictor}", xticks=CONFIDENCES)
+        line[0].set_ylabel("inside the bound")
+    for ax in axes[-1]:
+        ax.set_xlabel("claimed")
+    marks = [
+        Line2D([], [], color=COLORS["target"], marker=mark, ls="", mfc="none", label=method)
+        for method, mark in MARKS.items()
+    ]
+    canvas.legend(handles=marks, loc="outside lower center", ncols=len(MARKS))
     return canvas
 
 
