@@ -1,22 +1,59 @@
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 ROOT = Path(__file__).parent.parent
 
 
-def examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def example(word: str) -> str:
+    """Gives the first example of the README that has the word in it."""
+    every = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return next(text for text in every if word in text)
+
+
+def run(text: str, names: dict[str, Any]) -> dict[str, Any]:
+    exec(compile(text, "README.md", "exec"), names)
+    return names
+
+
+def test_the_example_of_assess_runs_and_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    torch.set_default_dtype(torch.float32)  # as users run it
+    found = run(example(".assess("), {})
+    assert "gap" in capsys.readouterr().out
+    shares = found["forest"].predict_proba(found["X_te"])
+    true = -np.log(np.clip(shares[np.arange(360), found["y_te"]], 1e-7, 1)).mean()
+    assert abs(found["report"].loss_te - true) < 0.25 * true
+    assert found["report"].bound is not None
+
+
+@pytest.mark.filterwarnings("ignore:NC c")
+def test_the_examples_of_meta_learning_and_of_the_regularizer_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+    text = example("meta_learn").replace('"10min"', "0.5")
+    names = run(text, {"X": random.normal(size=(60, 2)) + labels[:, None], "y": labels})
+    assert (tmp_path / "my-domain.safetensors").exists()
+    x = torch.randn(16, 2)
+    data = {"x": x, "labels": torch.arange(16) % 2, "x_unlabelled": x + 1}
+    names = run(example("penalty"), {**names, **data, "torch": torch, "model": nn.Linear(2, 2)})
+    names["loss"].backward()
+    assert names["model"].weight.grad.isfinite().all()
 
 
 def test_the_example_of_the_readme_runs_and_nc_helps(capsys: pytest.CaptureFixture[str]) -> None:
     torch.set_default_dtype(torch.float32)  # as users run it
-    example = examples()[0]
-    assert len([line for line in example.splitlines() if line.strip()]) <= 20
-    exec(compile(example, "README.md", "exec"), {})
+    text = example("Sinusoids")
+    assert len([line for line in text.splitlines() if line.strip()]) <= 20
+    run(text, {})
     output = capsys.readouterr().out
     predicted, true, plain, with_nc = (float(x) for x in re.findall(r"-?\d+\.\d+", output))
     assert abs(predicted - true) < 0.1 * abs(true)
@@ -31,7 +68,7 @@ def test_the_example_of_images_runs_on_drawings_of_any_size(
     names = {"drawings": paper[:, :4], "unlabelled": paper[:, 4:]}
     labels = {"Y_tr": torch.tensor([[0, 1, 2, 2]] * 2)}
     logits = {"H_tr": torch.randn(2, 4, 3), "H_te": torch.randn(2, 3, 3)}
-    exec(compile(examples()[1], "README.md", "exec"), {**names, **labels, **logits})
+    run(example("omniglot"), {**names, **labels, **logits})
     assert len(re.findall("tensor", capsys.readouterr().out)) == 2
 
 
@@ -40,7 +77,7 @@ def test_the_example_of_one_dataset_runs_on_arrays(capsys: pytest.CaptureFixture
     labels = np.arange(200) % 3
     data = {"X_train": generator.random((200, 12, 12)), "y_train": labels}
     data |= {"X_test": generator.random((30, 12, 12)), "y_test": labels[:30]}
-    exec(compile(examples()[2], "README.md", "exec"), data)
+    run(example("from_arrays"), data)
     assert capsys.readouterr().out == "torch.Size([4, 32, 1, 12, 12])\n"
 
 
