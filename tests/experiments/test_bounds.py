@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,14 @@ TINY = replace(
 @pytest.fixture(autouse=True)
 def single_precision() -> None:
     torch.set_default_dtype(torch.float32)  # as users run it
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quicker() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "LONGER", 2)
+        patch.setattr(bounds, "NEW", 2)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -278,7 +278,7 @@ def others(population: tuple[Snapshot, Tensor]) -> dict[str, Snapshot]:
     some = population[0][1500:1600]
     found = {
         "moved": Snapshot(some.X_tr + 5, some.Y_tr, some.H_tr, some.X_te + 5, some.H_te),
-        "long": learners(50, 1, steps=512)[0],
+        "long": learners(60, 1, steps=256)[0],
         "polynomials": learners(100, 2, Polynomials())[0],
     }
     torch.set_default_dtype(before)
@@ -343,5 +343,5 @@ def test_unlike_learners_are_found_and_like_ones_are_not(
         assert abs(float((like <= a).double().mean()) - a) <= slack
     rates = {kind: float((found(these) <= 0.05).double().mean()) for kind, these in others.items()}
     # A direct head has no belief that the targets of another kind of task could belie.
-    least = {"moved": 0.8, "long": 0.6, "polynomials": 0.6 if name == "sinusoid" else 0.2}
+    least = {"moved": 0.8, "long": 0.4, "polynomials": 0.6 if name == "sinusoid" else 0.2}
     assert {kind for kind, rate in rates.items() if rate > least[kind]} == set(others), rates
