@@ -12,7 +12,9 @@ ROOT = Path(__file__).parent.parent
 
 def example(word: str) -> str:
     """Gives the first example of the README that has the word in it."""
-    every = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    every: list[str] = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
     return next(text for text in every if word in text)
 
 

@@ -28,7 +28,7 @@ from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.single import load
+from neural_complexity.tasks.own import Points, own_digits
 from neural_complexity.tasks.sinusoid import Sinusoids
 from neural_complexity.tasks.splits import Splits
 
@@ -81,10 +81,8 @@ class Config(AsksNetworks):
     unlike: int = 1024
     """Learners of each kind that is unlike those calibrated on."""
     nc: str = ""
-    """The file of an NC for scikit-learn's digits, trained on the 1,437 that
-    `tasks.single.load("digits")` has for training; without one, digits are left out."""
-    digits_white: float = 16.0
-    """The largest value of a pixel, as when that NC was trained; 16 is scikit-learn's."""
+    """The file of an NC for scikit-learn's digits that knows the training part of
+    `tasks.own.own_digits` only, as the run `own` leaves it; the shipped one if empty."""
     digits_tasks: int = 2048
     """Held-out tasks of digits."""
     digits_train: int = 100
@@ -135,10 +133,9 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     networks = load_networks(config.networks, config.device)
     named = {f"NC {head}": nc for head, nc in networks.items()}
     domains = [_Domain("sinusoids", SINUSOIDS, partial(_sinusoids, config), named)]
-    if config.nc:
-        nc = NeuralComplexity.load(config.nc).to(config.device)
-        make = partial(_digits, config, _check_inputs(nc))
-        domains.append(_Domain("digits", DIGITS, make, {f"NC {nc.architecture['head']}": nc}))
+    nc = NeuralComplexity.load(config.nc) if config.nc else NeuralComplexity.pretrained("digits")
+    nc, make = nc.to(config.device), partial(_digits, config, _check_inputs(nc))
+    domains.append(_Domain("digits", DIGITS, make, {f"NC {nc.architecture['head']}": nc}))
     pieces = Pieces(sum(len(d.kinds) + len(d.ncs) for d in domains), config, folder, tell)
     rows: list[Row] = []
     for domain in domains:
@@ -153,7 +150,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
             )
             rows += _bound_rows(config, domain.name, predictors, drawn)
             rows += _likeness_rows(config, domain.name, name, known)
-    facts = how_made(networks, pieces) | {"digits": config.nc or "left out: no NC was given"}
+    facts = how_made(networks, pieces) | {"digits": config.nc or "the shipped NC"}
     return Outcome(rows, {}, facts=facts)
 
 
@@ -185,14 +182,14 @@ def _digits(
     config: Config, shape: tuple[int, ...], kind: str, count: int, generator: torch.Generator
 ) -> Learners:
     """Trains small networks on few digits, of those that are for testing."""
-    data = load("digits")
+    _, _, X, y = own_digits()
     M, N = config.digits_train, config.digits_test
-    family = Splits(data, data.test_numbers, train=M, test=N, M=M, N=N)
-    numbers = family.draw(count, generator)
-    pixels = data.images.pixels.to(torch.get_default_dtype()) / 255  # (P, 1, 8, 8)
+    values = torch.from_numpy(X).to(torch.get_default_dtype()).view(-1, *shape)
+    labels = torch.from_numpy(y)
+    points = Points(values, labels, tuple(range(10)))
+    numbers = Splits(points, torch.arange(len(y)), train=M, test=N, M=M, N=N).draw(count, generator)
     if kind == "pixels inverted":
-        pixels = 1 - pixels
-    values = (config.digits_white * pixels).view(-1, *shape)
+        values = 1 - values
     Y_tr = numbers.Y_tr
     if kind == "wrong training labels":
         other = torch.randint(1, 10, Y_tr.shape, generator=generator)
@@ -200,22 +197,11 @@ def _digits(
         Y_tr = torch.where(wrong, (Y_tr + other) % 10, Y_tr)
     task = Task(values[numbers.X_tr], Y_tr, values[numbers.X_te], numbers.Y_te)
     steps = config.digits_steps * (LONGER if kind == LONG else 1)
-    make = partial(_network, config.digits_white)
-    return _train(Recipe(make=make, loss=cross_entropy, steps=steps, lr=0.5), task, config)
+    return _train(Recipe(make=_network, loss=cross_entropy, steps=steps, lr=0.5), task, config)
 
 
-def _network(white: float) -> nn.Module:
-    """Makes a learner of digits, whatever their unit."""
-    return nn.Sequential(nn.Flatten(), _Divide(white), mlp(64, (32,), 10))
-
-
-class _Divide(nn.Module):
-    def __init__(self, by: float) -> None:
-        super().__init__()
-        self.by = by
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x / self.by
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), mlp(64, (32,), 10))
 
 
 def _check_inputs(nc: NeuralComplexity) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from neural_complexity.predictions import columns_of, in_order, predict
 from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.own import split_tasks
+from neural_complexity.tasks.own import own_digits, split_tasks
 from neural_complexity.tasks.splits import Minibatches
 
 __all__ = ["KINDS", "METHODS", "NAME", "PRESETS", "Config", "cpu", "paper", "run", "smoke"]
@@ -44,7 +44,7 @@ SMALLEST = 50  # training points of a learner
 FEWEST_STEPS = 30  # of a network
 METHODS = ("plain", "NC, transductive", "NC, inductive")
 TOLD = ("predicted", "true", "loss_tr", "low", "high", "p")  # of each model
-CLASSES, TRAIN, TEST = 10, 1437, 360
+CLASSES, TRAIN = 10, 1437
 STRANGE = 0.05  # models with a p-value up to this are told to be unlike those calibrated on
 Array = NDArray[Any]
 
@@ -144,7 +144,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         folder: Where unfinished work is kept, so that the same call goes on after an interruption.
         tell: Told about the progress.
     """
-    X, y, X_te, y_te = _data()
+    X, y, X_te, y_te = own_digits()
     nc = meta_learn(
         split_tasks(X, y),
         _recipe(partial(mlp, X.shape[1], (64,), CLASSES), config.learner_steps),
@@ -181,19 +181,6 @@ def _budget(text: str) -> float | Plan:
     if iterations.isdigit() and updates.isdigit():
         return Plan(iterations=int(iterations), updates=int(updates), learners=40, chosen_by=8)
     return seconds(text)
-
-
-def _data() -> tuple[Array, Array, Array, Array]:
-    """Gives what a user has, values from 0 to 1, and what is never shown to NC or learners.
-
-    Whoever splits the digits in the same way has test points that the shipped NC has not seen.
-    """
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    X, y = load_digits(return_X_y=True)
-    X_tr, X_te, y_tr, y_te = train_test_split(X / 16, y, test_size=TEST, random_state=0)
-    return X_tr, y_tr, X_te, y_te
 
 
 Data = tuple[Array, Array, Array, Array]

@@ -40,7 +40,7 @@ class Ground(Protocol):
     ) -> Collection:
         """Trains learners on tasks that NC is not trained on, one for each task.
 
-        Each is recorded at a moment of its own, from its first step to its last.
+        Every other is recorded when it is trained, the others at a moment of their own before.
 
         Args:
             recipe: How they learn.
@@ -57,9 +57,10 @@ class Ground(Protocol):
 
 
 def _at_random_moments(seen: Sequence[Snapshot], generator: torch.Generator) -> Snapshot:
-    """Takes each learner at one of the moments at which all of them were seen."""
+    """Takes each learner at one of the moments at which all were seen, every other at the last."""
     device = seen[0].H_te.device
     moment = torch.randint(len(seen), (len(seen[0]),), generator=generator).to(device)
+    moment[::2] = len(seen) - 1  # what users ask about is mostly trained to the end
     row = torch.arange(len(moment), device=device)
     H_tr, H_te = (
         torch.stack(every)[moment, row]

@@ -6,12 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from neural_complexity.data import encode, inputs, pair, targets
 from neural_complexity.tasks.splits import Splits
 
-__all__ = ["Points", "split_tasks"]
+__all__ = ["Points", "own_digits", "split_tasks"]
 
 SEEN = 64  # points of each set that NC sees at a time
 FEWEST = 20  # points, of which tasks can still be made
@@ -97,7 +98,7 @@ def split_tasks(
     return Splits(store, torch.arange(P), train=train, test=test, **seen)
 
 
-def _kind_of(values: "np.typing.NDArray[Any]") -> Literal["classification", "regression"]:
+def _kind_of(values: NDArray[Any]) -> Literal["classification", "regression"]:
     """Tells labels from real targets by their type."""
     if values.dtype.kind == "f":
         return "regression"
@@ -107,3 +108,18 @@ def _kind_of(values: "np.typing.NDArray[Any]") -> Literal["classification", "reg
             '"classification" or "regression"'
         )
     return "classification"
+
+
+def own_digits() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Gives scikit-learn's digits as somebody's own data, values from 0 to 1.
+
+    Returns:
+        X_tr, (1437, 64), y_tr, X_te, (360, 64), and y_te. The NC of digits that ships has not seen
+        the latter two; `train_test_split(X / 16, y, test_size=360, random_state=0)` gives the same.
+    """
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    X, y = load_digits(return_X_y=True)
+    X_tr, X_te, y_tr, y_te = train_test_split(X / 16, y, test_size=360, random_state=0)
+    return X_tr, y_tr, X_te, y_te
