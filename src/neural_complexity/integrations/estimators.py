@@ -122,8 +122,8 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
                     "X must have at least 2 points, one for NC to judge on, without X_unlabelled, "
                     f"got n_samples={n}"
                 )
-            count = min(count, n - -(-n // JUDGED))
-            judged = order[count:]
+            some = -(-n // JUDGED)
+            count, judged = min(count, n - some), order[n - some :]
         shown = order[:count].sort().values
         blank = torch.zeros((1, len(judged), *Y.shape[1:]), dtype=Y.dtype)  # nobody looks at it
         everything = torch.arange(n)
@@ -139,6 +139,10 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         classes = self._classes(nc)
         nc.check(classes=classes, X_tr=store[shown.X_tr], Y_tr=shown.Y_tr, X_te=store[task.X_te])
         weight = self.weight
+        if task.X_te.max() < task.X_tr.shape[1]:
+            # Labels speak for all training points, NC for those that it judges on. At weight 1 the
+            # training loss cancels out, and with it the labels of all others.
+            weight = weight * task.X_te.shape[1] / task.X_tr.shape[1]
         if self.safeguard:
             found = trust(nc, store[shown.X_tr], shown.Y_tr, classes=classes)
             self.trust_ = float(found)
@@ -212,7 +216,8 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
             X: Training inputs, (points, D); for an NC that sees images, their pixels.
             y: Their labels, (points,), of any kind.
             X_unlabelled: Inputs to judge the network on while it is trained, the test inputs, say.
-                Without them NC judges it on some training inputs, whose labels NC is not shown.
+                Without them NC judges it on some training inputs, whose labels NC is not shown, and
+                its weight is multiplied by their share.
 
         Raises:
             TypeError: If the inputs are no numbers.
