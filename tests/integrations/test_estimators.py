@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from neural_complexity.integrations import estimators
 from neural_complexity.integrations.estimators import NCClassifier, NCRegressor
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.regularizers.trust import trust
@@ -101,16 +102,32 @@ def test_without_other_inputs_nc_judges_on_points_that_it_was_not_shown() -> Non
     nc.provenance["shown"] = 10
     model = NCClassifier(nc, random_state=0)
     Y = torch.arange(40) % 3
-    parts = [model._arrange(nc, n, 0, Y[:n], seed=n) for n in (2, 5, 40)]
+    none = torch.arange(0)
+    parts = [model._arrange(nc, torch.arange(n), none, Y[:n], seed=n) for n in (2, 5, 40)]
     for (task, shown), n in zip(parts, (2, 5, 40), strict=True):
         known, judged = set(shown.X_tr[0].tolist()), set(task.X_te[0].tolist())
-        assert known | judged == set(range(n))
+        assert known | judged <= set(range(n))
         assert not known & judged
         assert len(known) == min(10, n - -(-n // 4))
+        assert len(judged) == -(-n // 4)
         assert torch.equal(task.X_te, shown.X_te)
         assert torch.equal(shown.Y_tr[0], Y[shown.X_tr[0]])
-    other, _ = model._arrange(nc, 40, 0, Y, seed=1)
+    other, _ = model._arrange(nc, torch.arange(40), none, Y, seed=1)
     assert not torch.equal(other.X_te, parts[-1][0].X_te)
+
+
+def test_an_nc_that_knows_less_than_the_labels_is_left_out() -> None:
+    nc = labelled_nc(symmetric=False, metric=False)
+    nc.provenance["classes"] = ["a", "b", "c"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
+        guarded = NCClassifier(nc, steps=60, random_state=0).fit(X, LABELS, X_unlabelled=X)
+        bold = NCClassifier(nc, steps=60, random_state=0, safeguard=False)
+        bold.fit(X, LABELS, X_unlabelled=X)
+    plain = NCClassifier(steps=60, random_state=0).fit(X, LABELS)
+    assert not guarded.helps_  # it was never trained
+    assert (guarded.predict_proba(X) == plain.predict_proba(X)).all()
+    assert bold.score(X, LABELS) < plain.score(X, LABELS)
 
 
 def test_labels_go_by_the_names_that_nc_remembers() -> None:

@@ -1,6 +1,6 @@
 """scikit-learn estimators: a multilayer perceptron, regularized by NC."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -35,6 +35,7 @@ from neural_complexity.tasks.splits import Minibatches
 __all__ = ["NCClassifier", "NCRegressor"]
 
 JUDGED = 4  # one training point of so many is kept from NC, if there are no others to judge on
+FEWEST = 8  # training points, to find out on others whether NC helps
 
 
 class _NCEstimator(BaseEstimator):  # type: ignore[misc]
@@ -84,20 +85,20 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         if len(others):
             points.append(_points("X_unlabelled", others, shape, dtype))
         store = torch.cat(points)  # (all points, ...), on the CPU
-        task, shown = self._arrange(nc, len(X), len(others), Y, seed)
+        train = partial(self._train, store, make, loss, seed)
+        everything, judged = torch.arange(len(X)), torch.arange(len(X), len(store))
+        task, shown = self._arrange(nc, everything, judged, Y, seed)
         regularizer = judge = None
         if nc is not None:
+            if self.safeguard:
+                X_known, classes = store[shown.X_tr], self._classes(nc)
+                nc.check(classes=classes, X_tr=X_known, Y_tr=shown.Y_tr)
+                self.trust_ = float(trust(nc, X_known, shown.Y_tr, classes=classes))
             regularizer, judge = self._regularizers(nc, store, task, shown)
-        recipe = Recipe(
-            make=make,
-            loss=loss,
-            steps=self.steps,
-            lr=self.lr,
-            optimizer=Adam,
-            look_up=store.__getitem__,
-        )
-        batches = Minibatches(task, M=self.batch, N=self.batch, seed=seed)
-        h = recipe.train(batches, stream(seed, "network"), regularizer=regularizer)
+            if self.safeguard and regularizer is not None:
+                self.helps_ = self._helps(nc, store, len(others) > 0, Y, loss, train, seed)
+                regularizer = regularizer if self.helps_ else None
+        h = train(task, regularizer)
         if not all(p.isfinite().all() for p in h.parameters()):
             raise ValueError(
                 f"lr must be small enough for training to stay finite, got {self.lr} and a network "
@@ -107,16 +108,78 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         if judge is not None:
             self.gap_ = float(self._judge(judge, h, task))
 
+    def _train(
+        self,
+        store: Tensor,
+        make: partial[nn.Module],
+        loss: Loss,
+        seed: int,
+        task: Task,
+        regularizer: Regularizer | None,
+    ) -> BatchedLearner:
+        recipe = Recipe(
+            make=make,
+            loss=loss,
+            steps=self.steps,
+            lr=self.lr,
+            optimizer=Adam,
+            look_up=store.__getitem__,
+        )
+        batches = Minibatches(task, M=self.batch, N=self.batch, seed=seed)
+        return recipe.train(batches, stream(seed, "network"), regularizer=regularizer)
+
+    def _helps(
+        self,
+        nc: NeuralComplexity,
+        store: Tensor,
+        transductive: bool,
+        Y: Tensor,
+        loss: Loss,
+        train: Callable[[Task, Regularizer | None], BatchedLearner],
+        seed: int,
+    ) -> bool:
+        """Finds out whether NC does better than nothing on training points that are held out.
+
+        Trust says whether NC understands the task; but who has many labels may know more than NC.
+        """
+        order = torch.randperm(len(Y), generator=stream(seed, "held out"))
+        some = -(-len(Y) // JUDGED)
+        held, rest = order[:some], order[some:]
+        if len(rest) < FEWEST:
+            return True  # nothing could be told from so few
+        task, shown = self._arrange(nc, rest, held if transductive else held[:0], Y, seed)
+        regularizer, _ = self._regularizers(nc, store, task, shown)
+        losses = []
+        for used in (None, regularizer):
+            h = train(task, used)
+            with torch.no_grad():
+                losses.append(float(loss(h(held[None]), Y[None, held]).mean()))
+        plain, regularized = losses
+        return regularized < plain
+
     def _arrange(
-        self, nc: NeuralComplexity | None, n: int, others: int, Y: Tensor, seed: int
+        self,
+        nc: NeuralComplexity | None,
+        points: Tensor,
+        judged: Tensor,
+        Y: Tensor,
+        seed: int,
     ) -> tuple[Task, Task]:
-        """Gives what is learned from and judged on, and what NC is shown of it, by number."""
-        order = torch.randperm(n, generator=stream(seed, "shown"))
-        judged = torch.arange(n, n + others)
+        """Gives what is learned from and judged on, and what NC is shown of it, by number.
+
+        Args:
+            nc: The gap predictor, if there is one.
+            points: Numbers of the training points, (n,).
+            judged: Numbers of the points to judge on; some training points if there are none.
+            Y: Targets of all that have some.
+            seed: Decides what is shown.
+        """
+        n = len(points)
+        order = points[torch.randperm(n, generator=stream(seed, "shown"))]
         count = n if nc is None else min(n, nc.provenance.get("shown", SHOWN))
         if nc is None:
             judged = order
-        elif not others:
+        elif not len(judged):
             if n < 2:
                 raise ValueError(
                     "X must have at least 2 points, one for NC to judge on, without X_unlabelled, "
@@ -126,9 +189,8 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             count, judged = min(count, n - some), order[n - some :]
         shown = order[:count].sort().values
         blank = torch.zeros((1, len(judged), *Y.shape[1:]), dtype=Y.dtype)  # nobody looks at it
-        everything = torch.arange(n)
         learned, known = (
-            Task(some[None], Y[None, some], judged[None], blank) for some in (everything, shown)
+            Task(some[None], Y[None, some], judged[None], blank) for some in (points, shown)
         )
         return learned, known
 
@@ -139,13 +201,11 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         classes = self._classes(nc)
         nc.check(classes=classes, X_tr=store[shown.X_tr], Y_tr=shown.Y_tr, X_te=store[task.X_te])
         weight = self.weight
-        if task.X_te.max() < task.X_tr.shape[1]:
+        if torch.isin(task.X_te, task.X_tr).all():
             # Labels speak for all training points, NC for those that it judges on. At weight 1 the
             # training loss cancels out, and with it the labels of all others.
             weight = weight * task.X_te.shape[1] / task.X_tr.shape[1]
         if self.safeguard:
-            found = trust(nc, store[shown.X_tr], shown.Y_tr, classes=classes)
-            self.trust_ = float(found)
             weight = weight * self.trust_**2
         look = embed(nc, store.__getitem__, torch.cat([shown.X_tr, task.X_te], dim=1))
         if isinstance(nc.head, PosteriorHead):
@@ -193,7 +253,9 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
         lr: The learning rate.
         weight: The lambda of Eq. (4).
         floor: See `nc_penalty`.
-        safeguard: See `nc_penalty`.
+        safeguard: Whether NC has to prove itself: its weight is multiplied by the square of
+            `trust`, and it is left out if a network with it does no better, on a quarter of the
+            training points, than one without it. That costs two more trainings on the others.
         random_state: An integer makes `fit` repeatable.
 
     Attributes:
@@ -201,6 +263,7 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
         n_features_in_: Input features, D.
         network_: The network, in evaluation mode; maps (points, D) to logits.
         trust_: How far NC is trusted, 0 to 1, if there is one and the safeguard is on.
+        helps_: Whether NC proved itself, likewise, unless it is not trusted at all.
         gap_: The gap that it predicts for the network, if there is one.
 
     Example:
