@@ -158,9 +158,10 @@ def test_resuming_a_finished_run_only_reports(finished: Path) -> None:
     assert (finished / "rows.jsonl").stat().st_mtime_ns == before
 
 
-def test_the_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_experiments_and_what_ships_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
-    assert "sinusoid" in capsys.readouterr().out
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
+    assert listed == [*EXPERIMENTS, "NCs", *NeuralComplexity.pretrained_names()]
 
 
 def test_help_shows_every_field_of_the_config(capsys: pytest.CaptureFixture[str]) -> None:

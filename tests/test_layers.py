@@ -13,6 +13,7 @@ LAYERS = [
     {"learners"},
     {"memory"},
     {"model"},
+    {"export"},
     {"regularizers"},
     {"meta"},
     {"display", "progress"},

@@ -20,6 +20,7 @@ from neural_complexity.experiments.machine import hold_memory
 from neural_complexity.experiments.rows import commit
 from neural_complexity.file_assessment import LAYOUT, assess_files, find_nc
 from neural_complexity.files import write_json, write_text
+from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.report.page import render
 from neural_complexity.report.tables import to_markdown, to_rich
 
@@ -98,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="show the experiments")
+    commands.add_parser("list", help="show the experiments, and the NCs that ship with the package")
     run = commands.add_parser(
         "run",
         help="run an experiment",
@@ -179,6 +180,9 @@ def _list() -> None:
         module = _experiment(name)
         summary = (module.__doc__ or "").splitlines()[0]
         print(f"{name:14} {summary}  presets: {', '.join(module.PRESETS)}")
+    print("\nNCs that ship with the package, for NeuralComplexity.pretrained(NAME):")
+    for name, judges in NeuralComplexity.pretrained_names().items():
+        print(f"{name:15} {judges}")
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> None:

@@ -1,6 +1,7 @@
 import json
 import re
 from copy import deepcopy
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -754,6 +755,12 @@ def test_the_shipped_networks_still_predict_what_they_did(name: str) -> None:
         task.X_tr, task.Y_tr, H_tr, task.X_te, H_te
     )
     assert predicted.tolist() == pytest.approx(SHIPPED[name], rel=1e-4)
+
+
+def test_all_that_ships_is_told() -> None:
+    folder = Path(str(resources.files("neural_complexity"))) / "pretrained"
+    files = sorted(path.stem for path in folder.glob("*.safetensors"))
+    assert list(NeuralComplexity.pretrained_names()) == files
 
 
 def test_the_pretrained_sinusoid_nc_predicts_the_gap_of_learners_it_has_not_seen(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax, one_hot, softplus
+from torch.nn.functional import log_softmax, softplus
 
 from neural_complexity.bounds import Calibration, Method, join
 from neural_complexity.files import read_tensors, write_tensors
@@ -38,6 +38,14 @@ FOR_LABELS: dict[str, dict[str, Any]] = {
         "metric": True,
         "rounds": 3,
     },
+}
+# What the NCs in the folder `pretrained` judge.
+SHIPPED = {
+    "digits": "scikit-learn's digits, as 64 pixels from 0 to 1; posterior head, calibrated",
+    "omniglot": "drawn characters of any classes, few images of each; posterior head",
+    "omniglot-direct": "drawn characters of ten classes, few images of each; the paper's head",
+    "sinusoid": "regression of sinusoids from about ten points; posterior head",
+    "sinusoid-direct": "regression of sinusoids from about ten points; the paper's head",
 }
 CALIBRATION = 2048  # images that the statistics of an image encoder are taken from
 
@@ -306,7 +314,11 @@ class NeuralComplexity(nn.Module):
             Y: Targets or labels.
             classes: How many classes labels are of; NC's own number if `None`.
         """
-        return one_hot(Y, classes or self.outputs).to(self.x_mean.dtype) if self.labels else Y
+        if not self.labels:
+            return Y
+        # Not `one_hot`: a graph of it would be for one number of classes.
+        names = torch.arange(classes or self.outputs, device=Y.device)
+        return (Y.unsqueeze(-1) == names).to(self.x_mean.dtype)
 
     def points(self, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
         """Predicts per test point its loss minus the learner's training loss.
@@ -556,20 +568,48 @@ class NeuralComplexity(nn.Module):
         """Gives an NC that ships with the package.
 
         Args:
-            name: Which one; `"sinusoid"` (posterior head) and `"sinusoid-direct"` (the paper's) are
-                made by the `sinusoid` experiment at preset `cpu`, `"omniglot"` (posterior head,
-                any number of classes) and `"omniglot-direct"` (the paper's, ten classes) by the
-                `omniglot` experiment. Images for these are made by `tasks.omniglot.preprocess`.
+            name: Which one; `pretrained_names` tells what there is. The NCs on sinusoids are made
+                by the `sinusoid` experiment at preset `cpu`, those on characters by the `omniglot`
+                experiment, and see images made by `tasks.omniglot.preprocess`.
 
         Raises:
             ValueError: If none of that name ships.
         """
+        names = cls.pretrained_names()
+        if name not in names:
+            raise ValueError(f"name must be one of {', '.join(names)}, got {name}")
         folder = resources.files("neural_complexity") / "pretrained"
-        with resources.as_file(folder) as path:
-            names = sorted(file.stem for file in path.glob("*.safetensors"))
-            if name not in names:
-                raise ValueError(f"name must be one of {', '.join(names)}, got {name}")
-            return cls.load(path / f"{name}.safetensors")
+        with resources.as_file(folder / f"{name}.safetensors") as path:
+            return cls.load(path)
+
+    @staticmethod
+    def pretrained_names() -> dict[str, str]:
+        """Tells which NCs ship with the package, each with a line on what it judges.
+
+        Example:
+            >>> NeuralComplexity.pretrained_names()["sinusoid"]
+            'regression of sinusoids from about ten points; posterior head'
+        """
+        folder = resources.files("neural_complexity") / "pretrained"
+        files = [file.name for file in folder.iterdir()]
+        names = [name.removesuffix(".safetensors") for name in files if ".safetensors" in name]
+        return {name: SHIPPED[name] for name in sorted(names)}
+
+    def to_onnx(self, path: str | Path) -> None:
+        """Writes NC as an ONNX file, for sets of any size; see `neural_complexity.export.to_onnx`.
+
+        Args:
+            path: The file.
+
+        Raises:
+            ImportError: If the extra `onnx` is not installed.
+            TypeError: If NC is not float32.
+            ValueError: If PyTorch cannot export this NC.
+        """
+        # The layer above: this method is a door for users.
+        from neural_complexity.export import to_onnx
+
+        to_onnx(self, path)
 
     def _believe(self, sets: Sets) -> Belief:
         own: Belief = self.head(sets)

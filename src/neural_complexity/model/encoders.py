@@ -1,5 +1,7 @@
 """What turns an input into an embedding that does not depend on h."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d, relu
@@ -38,8 +40,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Embeds images (..., channels, height, width) as (..., features)."""
-        parts = [self._embed(part) for part in _as_batch(X).split(PART)]
-        return torch.cat(parts).view(*X.shape[:-3], self.features)
+        return _in_parts(self._embed, X).view(*X.shape[:-3], self.features)
 
     def _embed(self, e: Tensor) -> Tensor:
         for block in self.blocks:
@@ -79,8 +80,7 @@ class ResidualEncoder(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Embeds images (..., channels, height, width) as (..., features)."""
-        parts = [self.body(part) for part in _as_batch(X).split(PART)]
-        return torch.cat(parts).view(*X.shape[:-3], self.features)
+        return _in_parts(self.body, X).view(*X.shape[:-3], self.features)
 
     @torch.no_grad()
     def calibrate(self, X: Tensor) -> None:
@@ -114,6 +114,13 @@ def make_image_encoder(
     if kind == "resnet":
         return ResidualEncoder(shape, channels=channels, stages=layers)
     raise ValueError(f"image_encoder must be conv or resnet, got {kind}")
+
+
+def _in_parts(embed: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
+    batch = _as_batch(X)
+    # A graph has as many parts as it was made with, so there it is one.
+    parts = [batch] if torch.compiler.is_compiling() else batch.split(PART)
+    return torch.cat([embed(part) for part in parts])
 
 
 def _as_batch(X: Tensor) -> Tensor:
