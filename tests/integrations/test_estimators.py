@@ -14,7 +14,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from neural_complexity.integrations import estimators
 from neural_complexity.integrations.estimators import NCClassifier, NCRegressor
+from neural_complexity.losses import Categorical
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.large import Beliefs
 from neural_complexity.regularizers.trust import trust
 
 QUICK: dict[str, Any] = {"steps": 20, "lr": 0.1, "hidden": (8,)}
@@ -116,16 +118,25 @@ def test_without_other_inputs_nc_judges_on_points_that_it_was_not_shown() -> Non
     assert not torch.equal(other.X_te, parts[-1][0].X_te)
 
 
-def test_an_nc_that_knows_less_than_the_labels_is_left_out() -> None:
-    nc = labelled_nc(symmetric=False, metric=False)
-    nc.provenance["classes"] = ["a", "b", "c"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
-        guarded = NCClassifier(nc, steps=60, random_state=0).fit(X, LABELS, X_unlabelled=X)
-        bold = NCClassifier(nc, steps=60, random_state=0, safeguard=False)
-        bold.fit(X, LABELS, X_unlabelled=X)
-    plain = NCClassifier(steps=60, random_state=0).fit(X, LABELS)
-    assert not guarded.helps_  # it was never trained
+def test_an_nc_that_knows_less_than_the_labels_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.set_default_dtype(torch.float32)  # so that NC's precision is that of a plain estimator
+    place = torch.from_numpy(np.unique(LABELS, return_inverse=True)[1])
+
+    def believe_wrongly(*arguments: Any, classes: int | None) -> Beliefs:
+        numbers = arguments[2].X_te.sort(dim=1).values
+        wrong = torch.nn.functional.one_hot((place[numbers % 40] + 1) % 3, 3)
+        return Beliefs(numbers, Categorical(5.0 * wrong.to(torch.get_default_dtype())))
+
+    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
+    monkeypatch.setattr(estimators, "believe", believe_wrongly)
+    nc = labelled_nc()
+    options: dict[str, Any] = {"steps": 40, "random_state": 0}
+    guarded = NCClassifier(nc, **options).fit(X, LABELS, X_unlabelled=X)
+    bold = NCClassifier(nc, **options, safeguard=False).fit(X, LABELS, X_unlabelled=X)
+    plain = NCClassifier(**options).fit(X, LABELS)
+    assert not guarded.helps_
     assert (guarded.predict_proba(X) == plain.predict_proba(X)).all()
     assert bold.score(X, LABELS) < plain.score(X, LABELS)
 
