@@ -133,6 +133,22 @@ def test_features_of_any_sets_are_numbers(B: int, M: int, N: int, C: int) -> Non
 # Files.
 
 
+def test_classes_may_take_turns_among_training_points() -> None:
+    torch.manual_seed(0)
+    y = torch.arange(200) % 2
+    X, H = 3.0 * y[:, None] + 0.1 * torch.randn(200, 2), torch.randn(200, 3)
+    nc = make_for_labels("posterior")
+
+    def surprise(order: Tensor) -> float:
+        sets = (X[order], y[order], H[order], X[:20], H[:20])
+        snapshot = Snapshot(*(t[None] for t in sets))
+        return features(nc, snapshot, judge(nc, snapshot))[0, -1].item()
+
+    mixed = [surprise(torch.randperm(200)) for _ in range(10)]
+    span = max(mixed) - min(mixed)
+    assert min(mixed) - span <= surprise(torch.arange(200)) <= max(mixed) + span
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = torch.get_default_dtype()

@@ -174,9 +174,9 @@ def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> 
 
     Learners that NC is asked about should be like those that it was calibrated on in these
     features: `bounds.unlike` tests it. All are averages, mostly as logarithms, so that the numbers
-    of points matter little. The last one hides every other training point from NC and compares
-    what a guess about them costs with what NC says it costs: a task of another kind gives
-    itself away there, whatever the learner.
+    of points matter little. The last one hides half of some training points from NC, at random,
+    and compares what a guess about them costs with what NC says it costs: a task of another kind
+    gives itself away there, whatever the learner.
 
     Args:
         nc: The gap predictor.
@@ -265,7 +265,8 @@ def _surprise(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
     M, C = snapshot.H_tr.shape[1:]
     if M == 1:  # nothing can be hidden
         return snapshot.H_tr.new_zeros(len(snapshot), 1)
-    some = torch.linspace(0, M - 1, min(M, SHOWN)).round().long()  # over all, if they are in order
+    # At random: in somebody's order every other point may be of the same class.
+    some = torch.randperm(M, generator=stream(0, "surprise"))[:SHOWN]
     classes = C if nc.labels else None
     E, Y = _embed(nc, snapshot.X_tr[:, some]), snapshot.Y_tr[:, some]
     context = nc.context(E[:, ::2], Y[:, ::2], E[:, 1::2], classes=classes)
