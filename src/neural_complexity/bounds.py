@@ -176,7 +176,7 @@ class Calibration:
 
 
 def join(calibrations: Sequence[Calibration]) -> Calibration:
-    """Makes one calibration of several, whose learners have the same features."""
+    """Makes one calibration of several, whose learners have the same features; notes are lost."""
     first = calibrations[0]
     M, N = zip(*(c.sizes for c in calibrations), strict=True)
     spans = tuple((min(low for low, _ in span), max(high for _, high in span)) for span in (M, N))
@@ -184,7 +184,7 @@ def join(calibrations: Sequence[Calibration]) -> Calibration:
         **{name: torch.cat([c.tensors()[name] for c in calibrations]) for name in first.tensors()},
         names=first.names,
         sizes=(spans[0], spans[1]),
-        note="; ".join(dict.fromkeys(c.note for c in calibrations if c.note)),
+        note="",
     )
 
 

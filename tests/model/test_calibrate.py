@@ -81,6 +81,19 @@ def test_diverged_learners_are_left_out_and_counted() -> None:
         nc.calibrate([(snapshot, Y_te)])
 
 
+def test_sizes_of_which_all_learners_diverged_are_left_out() -> None:
+    nc, lost = make(), random_snapshot(1, 3, 4)
+    lost.H_te[:] = torch.nan
+    fine = [(random_snapshot(2, M, 5), torch.randn(2, 5, 1)) for M in (6, 9)]
+    nc.calibrate([fine[0], (lost, torch.randn(1, 4, 1)), fine[1]])
+    assert nc.calibration is not None
+    assert len(nc.calibration) == 4
+    assert nc.calibration.sizes == ((6, 9), (5, 5))
+    assert nc.calibration.note == "1 of 5 learners diverged and are left out"
+    with pytest.raises(ValueError, match="at least one learner must not have diverged, got 0"):
+        nc.calibrate([])
+
+
 @pytest.mark.parametrize(
     ("Y_te", "sentence"),
     [
@@ -131,6 +144,22 @@ def test_features_of_any_sets_are_numbers(B: int, M: int, N: int, C: int) -> Non
 
 
 # Files.
+
+
+def test_classes_may_take_turns_among_training_points() -> None:
+    torch.manual_seed(0)
+    y = torch.arange(200) % 2
+    X, H = 3.0 * y[:, None] + 0.1 * torch.randn(200, 2), torch.randn(200, 3)
+    nc = make_for_labels("posterior")
+
+    def surprise(order: Tensor) -> float:
+        sets = (X[order], y[order], H[order], X[:20], H[:20])
+        snapshot = Snapshot(*(t[None] for t in sets))
+        return features(nc, snapshot, judge(nc, snapshot))[0, -1].item()
+
+    mixed = [surprise(torch.randperm(200)) for _ in range(10)]
+    span = max(mixed) - min(mixed)
+    assert min(mixed) - span <= surprise(torch.arange(200)) <= max(mixed) + span
 
 
 @pytest.fixture(scope="module")

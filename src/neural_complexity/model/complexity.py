@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, softplus
 
-from neural_complexity.bounds import Calibration, Method, join
+from neural_complexity.bounds import Calibration, Method
 from neural_complexity.files import read_tensors, write_tensors
 from neural_complexity.losses import LOSSES, Belief, Gaussian, cross_entropy, zero_one
 from neural_complexity.model.encoders import make_image_encoder
@@ -465,11 +465,11 @@ class NeuralComplexity(nn.Module):
                 together. Learners that diverged are left out: a bound is not asked for about them.
 
         Raises:
-            ValueError: If all learners of a size diverged, or NC cannot judge them.
+            ValueError: If all learners diverged, or NC cannot judge them.
         """
-        from neural_complexity.model.judging import measure  # which asks NC
+        from neural_complexity.model.judging import measure_all  # which asks NC
 
-        self.calibration = join([measure(self, *learners) for learners in held_out])
+        self.calibration = measure_all(self, held_out)
 
     def assess(
         self,

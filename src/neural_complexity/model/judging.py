@@ -1,13 +1,14 @@
 """NC's judgement of learners on sets of any size, in parts that NC can see."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softmax
 
-from neural_complexity.bounds import Calibration
+from neural_complexity.bounds import Calibration, join
 from neural_complexity.losses import zero_one
 from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.model.heads import Sets
@@ -15,7 +16,7 @@ from neural_complexity.model.large import predict_losses
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 
-__all__ = ["FEATURES", "Judgement", "features", "judge", "measure"]
+__all__ = ["FEATURES", "Judgement", "features", "judge", "measure", "measure_all"]
 
 SHOWN = 256  # training points that an NC sees at once if it does not say what it is used to
 PARTS = 4  # of the training points that NC answers from, at most
@@ -174,9 +175,9 @@ def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> 
 
     Learners that NC is asked about should be like those that it was calibrated on in these
     features: `bounds.unlike` tests it. All are averages, mostly as logarithms, so that the numbers
-    of points matter little. The last one hides every other training point from NC and compares
-    what a guess about them costs with what NC says it costs: a task of another kind gives
-    itself away there, whatever the learner.
+    of points matter little. The last one hides half of some training points from NC, at random,
+    and compares what a guess about them costs with what NC says it costs: a task of another kind
+    gives itself away there, whatever the learner.
 
     Args:
         nc: The gap predictor.
@@ -228,14 +229,37 @@ def measure(nc: NeuralComplexity, snapshot: Snapshot, Y_te: Tensor) -> Calibrati
     Raises:
         ValueError: If nothing is left, or as by `judge`.
     """
+    return measure_all(nc, [(snapshot, Y_te)])
+
+
+def measure_all(nc: NeuralComplexity, held_out: Sequence[tuple[Snapshot, Tensor]]) -> Calibration:
+    """Does the same as `measure` for learners with sets of several sizes.
+
+    Args:
+        nc: The gap predictor.
+        held_out: Learners and their test targets, those with sets of one size together.
+
+    Raises:
+        ValueError: If nothing is left of all of them, or as by `judge`.
+    """
+    parts = [_measure(nc, snapshot, Y_te) for snapshot, Y_te in held_out]
+    found = [part for part in parts if part is not None]
+    total = sum(len(snapshot) for snapshot, _ in held_out)
+    n = sum(len(part) for part in found)
+    if n == 0:
+        raise ValueError(f"at least one learner must not have diverged, got {total} that did")
+    note = f"{total - n} of {total} learners diverged and are left out" if n < total else ""
+    return replace(join(found), note=note)
+
+
+def _measure(nc: NeuralComplexity, snapshot: Snapshot, Y_te: Tensor) -> Calibration | None:
     judgement = judge(nc, snapshot)
     # What is left out is told by what can be seen of a new learner, too: its predictions.
     kept = ~judgement.gap.isnan()
-    B, n = len(snapshot), int(kept.sum())
     M, N = snapshot.X_tr.shape[1], snapshot.X_te.shape[1]
-    if n == 0:
-        raise ValueError(f"at least one learner must not have diverged, got {B} that did")
-    nc.check(X_te=snapshot.X_te, Y_te=Y_te, H_te=snapshot.H_te[kept][:1].expand(B, -1, -1))
+    if not kept.any():
+        return None
+    nc.check(X_te=snapshot.X_te, Y_te=Y_te, H_te=snapshot.H_te[kept][:1].expand(len(kept), -1, -1))
     true = gap(nc.loss, snapshot[kept], Y_te[kept])
     return Calibration(
         judgement.gap[kept],
@@ -244,7 +268,6 @@ def measure(nc: NeuralComplexity, snapshot: Snapshot, Y_te: Tensor) -> Calibrati
         features(nc, snapshot, judgement)[kept],
         FEATURES_OF_LABELS if nc.labels else FEATURES,
         ((M, M), (N, N)),
-        f"{B - n} of {B} learners diverged and are left out" if n < B else "",
     )
 
 
@@ -265,7 +288,8 @@ def _surprise(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
     M, C = snapshot.H_tr.shape[1:]
     if M == 1:  # nothing can be hidden
         return snapshot.H_tr.new_zeros(len(snapshot), 1)
-    some = torch.linspace(0, M - 1, min(M, SHOWN)).round().long()  # over all, if they are in order
+    # At random: in somebody's order every other point may be of the same class.
+    some = torch.randperm(M, generator=stream(0, "surprise"))[:SHOWN]
     classes = C if nc.labels else None
     E, Y = _embed(nc, snapshot.X_tr[:, some]), snapshot.Y_tr[:, some]
     context = nc.context(E[:, ::2], Y[:, ::2], E[:, 1::2], classes=classes)

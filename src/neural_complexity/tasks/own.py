@@ -83,11 +83,16 @@ def split_tasks(
     P = len(points)
     if P < FEWEST:
         raise ValueError(f"X must have at least {FEWEST} points to be split, got {P}")
+    if kind not in (None, "classification", "regression"):
+        raise ValueError(f"kind must be classification, regression or None, got {kind}")
     # Names stay as they are until they are numbered.
-    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if isinstance(y, Tensor):
+        y = y.detach().cpu()
+        y = y.double() if y.is_floating_point() else y  # NumPy does not know all types
+    values = np.asarray(y)
     classes: tuple[Any, ...] = ()
     if (kind or _kind_of(values)) == "classification":
-        classes = tuple(np.unique(values).tolist())
+        classes = _classes(values)
         Y = targets("y", encode(values.reshape(-1), classes), labels=True, points=P)
     else:
         Y = targets("y", y, labels=False, points=P)
@@ -102,12 +107,32 @@ def _kind_of(values: NDArray[Any]) -> Literal["classification", "regression"]:
     """Tells labels from real targets by their type."""
     if values.dtype.kind == "f":
         return "regression"
-    if values.dtype.kind in "iu" and len(np.unique(values)) > MANY:
+    # Columns of data frames may hold numbers as objects.
+    own = {type(value) for value in values.flat} if values.dtype.kind == "O" else set()
+    if own and own <= {int, float} and float in own:
+        return "regression"
+    if (values.dtype.kind in "iu" or own == {int}) and len(np.unique(values)) > MANY:
         raise ValueError(
             f"kind must be given where y has more than {MANY} different whole numbers: "
             '"classification" or "regression"'
         )
     return "classification"
+
+
+def _classes(values: NDArray[Any]) -> tuple[Any, ...]:
+    """Gives the different labels in order, which must be of kinds that NC's file can hold."""
+    given = values.reshape(-1).tolist()
+    labels = [label.item() if isinstance(label, np.generic) else label for label in given]
+    for label in labels:
+        if not isinstance(label, str | int | float):
+            raise TypeError(
+                f"y must hold names, numbers or truth values as labels, got {type(label).__name__}"
+            )
+        if label != label:  # NaN
+            raise ValueError(f"y must have no missing values, got {label}")
+    if len({isinstance(label, str) for label in labels}) > 1:
+        raise TypeError("y must hold names or numbers as labels, got both")
+    return tuple(sorted(set(labels)))
 
 
 def own_digits() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
