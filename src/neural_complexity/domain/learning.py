@@ -29,10 +29,12 @@ from neural_complexity.meta.engine import Collection, Here
 from neural_complexity.meta.grounds import Ground, Part, TaskGround, TaskList, split_ground
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment, Resume, meta_train
-from neural_complexity.meta.train import MetaLearner
+from neural_complexity.meta.train import MetaLearner, nc_loss
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.judging import SHOWN
 from neural_complexity.progress import Tell, tell_moments
 from neural_complexity.seeding import seeded, stream
+from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.own import Points
 from neural_complexity.tasks.splits import Splits
@@ -41,11 +43,13 @@ __all__ = ["meta_learn"]
 
 STEPS = 300  # of a learner of which only the network is given
 BATCH = 32  # training points of its step, on splits
-SCORES = 10  # looks at NC on its way, of which the best is kept
+SCORES = 20  # looks at NC on its way, of which the best is kept
+EPOCHS = 400  # how often NC sees each point of a dataset: after more, it knows them by heart
 EXAMPLES = 64  # tasks that NC takes its units from
 # What NC is for labels and for real targets; every field can be given another value.
 FOR_LABELS: dict[str, Any] = {"width": 96, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 FOR_REALS: dict[str, Any] = {"width": 128, "heads": 4}
+CLIP = 3.0  # features that hardly ever change would tell points apart by themselves
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +90,6 @@ class _Work:
         self, nc: NeuralComplexity, plan: Plan, bank: Path | None, resume: Resume | None
     ) -> MetaLearner:
         """Makes what runs Algorithm 2."""
-        labels = nc.labels
         collector = self.ground.collector(
             self.recipe, tasks=self.together, seed=self.seed, device=self.device
         )
@@ -96,10 +99,10 @@ class _Work:
             seed=self.seed,
             iterations=plan.iterations,
             updates=plan.updates,
-            batch=8 if labels else 32,
+            batch=_batch(nc),
             lr=0.002,
             capacity=8192,
-            made_up=0.5 if labels else 0.0,
+            made_up=0.5 if nc.labels else 0.0,
             engine=Here(collector),
             bank_folder=bank,
             keep=0 if bank is None else _save_every(plan),
@@ -201,8 +204,9 @@ def _settle(
     outputs = _outputs(ground.family, example, labels)
     recipe = _make_recipe(learner, tuple(example.X_tr.shape[2:]), outputs, labels)
     together = _together(recipe, example, 8 if isinstance(tasks, Splits) else 64)
-    own = FOR_LABELS if labels else FOR_REALS
+    own = {"clip": CLIP, **(FOR_LABELS if labels else FOR_REALS)}
     if example.X_tr.ndim == 5:
+        del own["clip"]  # the pixels of an image share one scale
         least = min(example.X_tr.shape[-2:])
         own = {**own, "channels": 32, "image_layers": min(3, max(1, int(math.log2(least))))}
     with seeded(seed, "weights"):
@@ -321,7 +325,27 @@ def _measured_plan(work: _Work, budget: float, start: float) -> Plan:
     meta.iterate()
     updating = (time.perf_counter() - began) / probe.updates
     left = max(budget - (time.perf_counter() - start), 0.3 * budget)
-    return make_plan(left, collecting=collecting, updating=updating, learner=learner)
+    return make_plan(
+        left,
+        collecting=collecting,
+        updating=updating,
+        learner=learner,
+        most_updates=_most_updates(work),
+    )
+
+
+def _most_updates(work: _Work) -> float:
+    """Tells when NC has seen the points of a dataset often enough."""
+    family = work.ground.family
+    if not isinstance(family, Splits):
+        return math.inf
+    points = _batch(work.nc) * (family.M + family.N)  # of an update
+    return max(1, EPOCHS * len(family.pool) / points)
+
+
+def _batch(nc: NeuralComplexity) -> int:
+    """Gives the rows of an update of NC."""
+    return 8 if nc.labels else 32
 
 
 def _save_every(plan: Plan) -> int:
@@ -346,32 +370,50 @@ def _train(
 
 
 class _Best:
-    """Scores NC and remembers the best one, also through interruptions."""
+    """Scores NC and remembers the best one, also through interruptions.
+
+    The best is the one with the least loss of its own on held-out learners, which notices sooner
+    than their R2 when NC becomes too sure of itself.
+    """
 
     def __init__(self, learners: list[Collection], path: Path | None) -> None:
         self.learners, self.path = learners, path
-        self.score, self.weights = -math.inf, dict[str, Tensor]()
+        self.loss, self.weights = math.inf, dict[str, Tensor]()
         if path is not None and path.exists():
             kept = NeuralComplexity.load(path)
-            self.score, self.weights = kept.provenance["score"], kept.state_dict()
+            self.loss, self.weights = kept.provenance["loss"], kept.state_dict()
 
+    @torch.no_grad()
     def __call__(self, nc: NeuralComplexity) -> float:
         """Gives the R2 on held-out learners."""
         judged = judge_all(nc, self.learners)
-        score = r_squared(judged["predicted"], judged["true gap"]).item()
-        if score > self.score:
-            self.score = score
+        groups = (_few(group, nc) for group in self.learners)
+        losses = [nc_loss(nc, *group).item() for group in groups if group is not None]
+        loss = sum(losses) / max(1, len(losses))
+        if loss < self.loss:
+            self.loss = loss
             self.weights = {name: t.detach().clone() for name, t in nc.state_dict().items()}
             if self.path is not None:
-                nc.provenance = {"score": score}
+                nc.provenance = {"loss": loss}
                 nc.save(self.path)
-        return score
+        return r_squared(judged["predicted"], judged["true gap"]).item()
 
     def take(self, nc: NeuralComplexity) -> NeuralComplexity:
         """Gives NC the weights of the best, or leaves it as it is if none had a score."""
         if self.weights:
             nc.load_state_dict(self.weights)
         return nc
+
+
+def _few(group: Collection, nc: NeuralComplexity) -> Collection | None:
+    """Takes of each learner that did not diverge the training points that NC sees at once."""
+    snapshot, Y_te = group
+    fine = (snapshot.H_tr.flatten(1).sum(dim=1) + snapshot.H_te.flatten(1).sum(dim=1)).isfinite()
+    if not fine.any():
+        return None
+    m = slice(None, nc.provenance.get("shown", SHOWN))
+    X_tr, Y_tr, H_tr, X_te, H_te = snapshot[fine].tensors()
+    return Snapshot(X_tr[:, m], Y_tr[:, m], H_tr[:, m], X_te, H_te), Y_te[fine]
 
 
 def _identity(work: _Work) -> str:
@@ -408,7 +450,7 @@ def _provenance(
         "identity": _identity(work),
     }
     if isinstance(family, Splits):
-        made["shown"] = 256
+        made["shown"] = SHOWN
         if isinstance(family.store, Points) and family.store.classes:
             made["classes"] = list(family.store.classes)
     return made

@@ -1,5 +1,6 @@
 """How much work fits into a budget of time."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ UNITS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
 TRAINING, REPORT, CHOICE = 0.6, 0.2, 0.08
 FEWEST_LEARNERS, MOST_LEARNERS = 40, 400  # to report on; 59 give bounds at 95 % with any meaning
 FEWEST_CHOSEN_BY, MOST_CHOSEN_BY = 8, 48
-MOST_ITERATIONS = 1000
+FEWEST_ITERATIONS, MOST_ITERATIONS = 20, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,14 @@ def seconds(budget: str | float) -> float:
     return float(budget)
 
 
-def make_plan(budget: float, *, collecting: float, updating: float, learner: float) -> Plan:
+def make_plan(
+    budget: float,
+    *,
+    collecting: float,
+    updating: float,
+    learner: float,
+    most_updates: float = math.inf,
+) -> Plan:
     """Divides a budget, all in seconds.
 
     NC gets as much time as the learners it learns from: either alone would be wasted.
@@ -68,9 +76,15 @@ def make_plan(budget: float, *, collecting: float, updating: float, learner: flo
         collecting: What letting learners loose once takes.
         updating: What an update of NC takes.
         learner: What a held-out learner takes.
+        most_updates: Of NC in all, where more of them would only learn the data by heart; some of
+            the budget may then be left.
     """
     updates = min(200, max(10, round(collecting / updating)))
+    # Many small helpings rather than a few large ones, where there are not many updates.
+    if most_updates < updates * FEWEST_ITERATIONS:
+        updates = max(1, round(most_updates / FEWEST_ITERATIONS))
     iterations = TRAINING * budget / (collecting + updates * updating)
+    iterations = min(iterations, most_updates / updates)
     learners, chosen_by = (share * budget / learner for share in (REPORT, CHOICE))
     return Plan(
         iterations=min(MOST_ITERATIONS, max(2, round(iterations))),

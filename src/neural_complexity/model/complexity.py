@@ -93,6 +93,8 @@ class NeuralComplexity(nn.Module):
         rounds: How often the training points' keys move to the unlabelled points that choose them.
         vote: Whether the attention on each label is the belief that the decoder corrects (posterior
             head only).
+        clip: How many standard deviations a feature may be off its mean, to NC; any number if 0. A
+            feature that hardly ever changes would otherwise tell points apart by itself.
     """
 
     x_mean: Tensor  # (D,), or (channels, 1, 1)
@@ -126,6 +128,7 @@ class NeuralComplexity(nn.Module):
         metric: bool = False,
         rounds: int = 0,
         vote: bool = False,
+        clip: float = 0.0,
     ) -> None:
         super().__init__()
         shape = (inputs,) if isinstance(inputs, int) else tuple(inputs)
@@ -198,7 +201,9 @@ class NeuralComplexity(nn.Module):
             if posterior
             else DirectHead(network, symmetric=symmetric)
         )
-        self.observed_loss = observed_loss
+        if not clip >= 0:
+            raise ValueError(f"clip must not be negative, got {clip}")
+        self.observed_loss, self.clip = observed_loss, clip
         self.provenance: dict[str, Any] = {}  # what made the weights; saved with them
         # How far NC was off on held-out learners, which bounds need; saved with the weights, too.
         self.calibration: Calibration | None = None
@@ -619,7 +624,8 @@ class NeuralComplexity(nn.Module):
         return Gaussian(mean, own.variance * self.y_scale.square())
 
     def _x(self, X: Tensor) -> Tensor:
-        return (X - self.x_mean) / self.x_scale
+        values = (X - self.x_mean) / self.x_scale
+        return values.clamp(-self.clip, self.clip) if self.clip else values
 
     def _y(self, Y: Tensor) -> Tensor:
         return (Y - self.y_mean) / self.y_scale
