@@ -125,6 +125,7 @@ class SplitGround:
     family: Splits
     held: dict[Part, Tensor]  # numbers of points
     batch: int
+    largest: int  # training points of a held-out learner, at most
 
     def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
         """Makes what lets learners loose."""
@@ -147,7 +148,7 @@ class SplitGround:
     ) -> Collection:
         """Trains learners on splits of one size, with test points that NC has never seen."""
         splits, held = self.family, self.held[part]
-        low, high = splits.M, len(splits.pool)
+        low, high = splits.M, self.largest
         share = torch.rand((), generator=stream(seed, part, "size", index)).item()
         m, n = round(low * (high / low) ** share), max(1, (len(held) + 1) // 2)
         generator = stream(seed, part, "tasks", index)
@@ -178,7 +179,8 @@ def split_ground(splits: Splits, *, seed: int, batch: int) -> SplitGround:
     """Keeps some points of a dataset from NC.
 
     Args:
-        splits: Of the whole dataset; the shares of training and validation points stay.
+        splits: Of the whole dataset; the shares of training and validation points stay where they
+            are of all points, otherwise their numbers.
         seed: Decides which points.
         batch: Training points of a learner's step.
     """
@@ -186,15 +188,16 @@ def split_ground(splits: Splits, *, seed: int, batch: int) -> SplitGround:
     order = splits.pool[torch.randperm(P, generator=stream(seed, "held out"))]
     sizes = [max(2, round(share * P)) for share in SHARES[1:]]
     pool, validation, report = order.split([P - sum(sizes), *sizes])
-    train = max(
-        1, min(len(pool) - 1, round(len(pool) * splits.train / (splits.train + splits.test)))
-    )
+    share = round(len(pool) * splits.train / (splits.train + splits.test))
+    train = max(1, min(len(pool) - 1, share))
+    train, test = min(splits.train, train), min(splits.test, len(pool) - train)
     own = replace(
         splits,
         pool=pool,
         train=train,
-        test=len(pool) - train,
+        test=test,
         M=min(splits.M, max(1, train // 2)),
-        N=min(splits.N, len(pool) - train),
+        N=min(splits.N, test),
     )
-    return SplitGround(own, {"validation": validation, "report": report}, batch)
+    held: dict[Part, Tensor] = {"validation": validation, "report": report}
+    return SplitGround(own, held, batch, min(splits.train, len(pool)))
