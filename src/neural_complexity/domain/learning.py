@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from neural_complexity.meta.train import MetaLearner
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.progress import Tell, tell_moments
 from neural_complexity.seeding import seeded, stream
-from neural_complexity.task import Task, TaskFamily
+from neural_complexity.task import Task, TaskFamily, digest
 from neural_complexity.tasks.own import Points
 from neural_complexity.tasks.splits import Splits
 
@@ -58,6 +59,7 @@ class _Work:
     together: int  # learners that run at once
     seed: int
     device: str
+    identity: str  # names all that decides the result but the plan
 
     def held_out(self, part: Part, learners: int, tell: Tell | None) -> list[Collection]:
         """Trains held-out learners, at least so many."""
@@ -164,7 +166,7 @@ def meta_learn(
     place = None if folder is None else Path(folder)
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
-        finished = _finished(place, _identity(work))
+        finished = _finished(place, work.identity)
         if finished is not None:
             return finished.to(device)
     progress = progress and tell is None
@@ -216,7 +218,8 @@ def _settle(
                 **architecture,
             },
         ).to(device)
-    return _Work(ground, recipe, nc, together, seed, device)
+    identity = _identity(ground.family, example, recipe, nc, seed)
+    return _Work(ground, recipe, nc, together, seed, device, identity)
 
 
 def _make_ground(tasks: Splits | TaskFamily | Task, seed: int) -> Ground:
@@ -299,12 +302,12 @@ def _plan(work: _Work, given: float | Plan, folder: Path | None, start: float) -
     path = None if folder is None else folder / "plan.json"
     if path is not None and path.exists():
         kept = read_json(path)
-        if kept.pop("identity", None) != _identity(work):
+        if kept.pop("identity", None) != work.identity:
             raise ValueError(f"{folder} must be of the same tasks and settings, got others")
         return Plan(**kept)
     plan = given if isinstance(given, Plan) else _measured_plan(work, given, start)
     if path is not None:
-        write_json(path, {**asdict(plan), "identity": _identity(work)})
+        write_json(path, {**asdict(plan), "identity": work.identity})
     return plan
 
 
@@ -339,7 +342,7 @@ def _train(
         validate_every=max(1, plan.iterations // SCORES),
         save_every=_save_every(plan),
         folder=None if folder is None else folder / "training",
-        identity=_identity(work) + json.dumps(asdict(plan)),
+        identity=work.identity + json.dumps(asdict(plan)),
         watch=tell_moments(tell, "NC"),
     )
     return best.take(work.nc).eval(), history
@@ -374,13 +377,22 @@ class _Best:
         return nc
 
 
-def _identity(work: _Work) -> str:
-    """Names all that decides the result but the plan."""
-    recipe = work.recipe
+def _identity(
+    family: TaskFamily, example: Task, recipe: Recipe, nc: NeuralComplexity, seed: int
+) -> str:
+    """Names all that decides the result but the plan, as far as it can be told.
+
+    Of what has no name of its own, such as somebody's family or loss, that is its kind; a family
+    also shows in its tasks.
+    """
     with torch.random.fork_rng(devices=[]):
         shapes = [list(p.shape) for p in recipe.make().parameters()]
-    settings = [repr(work.ground.family), work.nc.architecture, work.seed, recipe.loss.name]
-    return json.dumps([*settings, recipe.steps, recipe.lr, shapes], default=str)
+    tasks = digest(example.X_tr, example.Y_tr, example.X_te, example.Y_te)
+    loss = getattr(recipe.loss, "name", recipe.loss)
+    named = [family, loss, recipe.optimizer, recipe.objective]
+    kinds = [re.sub(r" at 0x[0-9a-f]+", "", repr(thing)) for thing in named]
+    numbers = [seed, recipe.steps, recipe.lr, recipe.sharpness]
+    return json.dumps([*kinds, tasks, nc.architecture, *numbers, shapes])
 
 
 def _finished(folder: Path, identity: str) -> NeuralComplexity | None:
@@ -405,7 +417,7 @@ def _provenance(
         "seconds": round(spent, 1),
         "scores": [round(m.r2, 4) for m in history if math.isfinite(m.r2)],
         "report": report,
-        "identity": _identity(work),
+        "identity": work.identity,
     }
     if isinstance(family, Splits):
         made["shown"] = 256

@@ -14,7 +14,7 @@ from neural_complexity.meta.engine import Collection, Collector
 from neural_complexity.meta.splitting import SplitCollector, log_steps
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
-from neural_complexity.task import Task, TaskFamily
+from neural_complexity.task import Task, TaskFamily, digest
 from neural_complexity.tasks.splits import Minibatches, Splits
 
 __all__ = ["Ground", "Part", "TaskGround", "TaskList", "split_ground"]
@@ -112,6 +112,12 @@ class TaskList:
         times = -(-batch // len(self.task))
         order = [torch.randperm(len(self.task), generator=generator) for _ in range(times)]
         return self.task[torch.cat(order)[:batch]]
+
+    def __repr__(self) -> str:
+        """Names number and content, so that equal texts mean equal tasks."""
+        task = self.task
+        content = digest(task.X_tr, task.Y_tr, task.X_te, task.Y_te)
+        return f"TaskList({len(task)}, {content})"
 
 
 @dataclass(frozen=True, eq=False)
