@@ -159,6 +159,25 @@ def test_a_header_names_the_classes_in_any_order(labels: Files) -> None:
     same(assess_files(labels.nc, **usual), expected)
 
 
+def test_a_class_that_nc_does_not_know_is_told(labels: Files) -> None:
+    usual, order = labels.usual(), [1, 0, 2]
+    both = np.concatenate([labels.H, labels.G])
+    labels.y = labels.y % 2
+    usual["train"] = labels.csv("text.csv", "a,b,y", *labels.X.T, np.array(NAMES)[labels.y])
+    labels.nc.provenance["classes"] = NAMES
+    usual["predictions"] = labels.csv("named.csv", "dog,cat,cow", *both[:, order].T)
+    with pytest.raises(ValueError, match="the model's classes must hold .*, got 'cow'"):
+        assess_files(labels.nc, **usual)
+    usual["predictions"] = labels.csv("named.csv", "dog,cat,eel", *both[:, order].T)
+    expected = assess_files(labels.nc, **usual)[0]
+    # Numbers as names of classes: whole ones may be written with a point, or counted from 1.
+    for first, classes in ((0, [0.0, 1.0, 2.0]), (1, [1, 2, 3])):
+        labels.nc.provenance["classes"] = classes
+        usual["train"] = labels.csv("numbers.csv", "a,b,y", *labels.X.T, labels.y + first)
+        usual["predictions"] = labels.csv("counted.csv", "0,1,2", *both.T)
+        same(assess_files(labels.nc, **usual), expected)
+
+
 def test_the_command_tells_and_writes_what_it_found(
     labels: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:

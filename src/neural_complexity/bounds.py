@@ -252,7 +252,8 @@ def bound(
     )
     low = predicted_gap - width if side == "two" else -math.inf
     high = predicted_gap + width
-    note = _claim(len(calibration), confidence, method, delta)
+    claim = _claim(len(calibration), confidence, method, delta)
+    note = "; ".join(part for part in (claim, calibration.note) if part)
     # Where the least value itself is above the rest, the bound has failed: it stays as it is.
     return Interval(max(low, least) if least <= high else low, high, confidence, method, note)
 

@@ -230,16 +230,18 @@ def _labels(
         raise ValueError("--target must be one column where targets are labels, got several")
     told = [_as_text(label) for label in y.tolist()]
     # Files know text and numbers; NC's own names may be of other types.
-    names = {str(name): name for name in nc.provenance.get("classes", [])}
+    names = {_as_text(name): name for name in nc.provenance.get("classes", [])}
     header = H.header
-    if header is None or not set(told) <= set(header) or (names and not set(header) <= set(names)):
+    # A table without names of its own has its columns numbered, which then says nothing.
+    numbered = bool(names) and "0" not in names and header == list(map(str, range(len(names))))
+    if header is None or not set(told) <= set(header) or numbered:
         if y.dtype.kind not in "biuf" and not names:
             raise ValueError(
                 f"the header of {H.path} must have the classes of {path} in it, which are text, "
                 f"got {', '.join(header or ['none'])}"
             )
         return [names.get(label, label) for label in told] if names else y, None
-    lookup = names or {name: int(name) if name.isdecimal() else name for name in header}
+    lookup = {name: int(name) if name.isdecimal() else name for name in header} | names
     return [lookup[label] for label in told], [lookup[name] for name in header]
 
 

@@ -15,6 +15,7 @@ from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.session import Moment, Watch
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.seeding import stream
+from neural_complexity.task import Task
 from neural_complexity.tasks.own import split_tasks
 from neural_complexity.tasks.sinusoid import Sinusoids
 from neural_complexity.tasks.splits import Splits
@@ -75,6 +76,36 @@ def test_a_plan_gives_the_same_nc_however_often_it_is_interrupted(
     assert not again.training
 
 
+class Sines:
+    """A family of somebody's own, without a name of its own."""
+
+    def sample(self, batch: int, generator: torch.Generator) -> Task:
+        return Sinusoids(train_points=4).sample(batch, generator)
+
+
+def test_only_the_same_work_is_gone_on_with(tmp_path: Path) -> None:
+    plan = Plan(iterations=2, updates=1, learners=10, chosen_by=1)
+    fields: dict[str, Any] = {"make": lambda: mlp(1, (2,), 1), "steps": 2}
+
+    def go_on(tasks: Any, folder: str, **changes: Any) -> NeuralComplexity:
+        own = Recipe(**(fields | changes))
+        return meta_learn(tasks, own, plan, folder=tmp_path / folder, **SMALL)
+
+    assert_same(go_on(Sines(), "family"), go_on(Sines(), "family"))
+    whole = Sinusoids(train_points=50).sample(40, stream(0, "tasks"))
+    go_on(whole, "list")
+    Y_tr = whole.Y_tr.clone()
+    Y_tr[:, 25] += 1  # which the text of a tensor leaves out
+    sentence = "must be of the same tasks and settings, got others"
+    with pytest.raises(ValueError, match=sentence):
+        go_on(Task(whole.X_tr, Y_tr, whole.X_te, whole.Y_te), "list")
+    with pytest.raises(ValueError, match=sentence):
+        go_on(whole, "list", optimizer=torch.optim.Adam)
+    with pytest.raises(ValueError, match=sentence):  # a loss needs no name to be somebody's own
+        go_on(whole, "list", loss=lambda H, Y: (H - Y).abs().mean(dim=-1))
+    assert_same(go_on(whole, "list"), go_on(whole, "list"))
+
+
 def test_a_budget_becomes_a_plan_that_is_kept(tmp_path: Path) -> None:
     nc = meta_learn(blobs(), recipe(), "1s", folder=tmp_path, **SMALL)
     plan = nc.provenance["plan"]
@@ -111,10 +142,13 @@ def test_learners_that_cannot_be_batched_run_one_by_one() -> None:
 def test_families_and_lists_of_tasks_of_real_targets_are_learned_from() -> None:
     few = Plan(iterations=2, updates=1, learners=16, chosen_by=2)
     regression = Recipe(make=lambda: mlp(1, (4,), 1), steps=3, lr=0.01)
-    for tasks in (Sinusoids(), Sinusoids().sample(20, stream(0, "tasks"))):
-        nc = meta_learn(tasks, regression, few, **SMALL)
-        assert nc.provenance["report"]["learners"] >= 16
-        assert not nc.labels
+    nc = meta_learn(Sinusoids(), regression, few, **SMALL)
+    assert nc.provenance["report"]["learners"] >= 16
+    listed = Sinusoids().sample(20, stream(0, "tasks"))
+    nc = meta_learn(listed, regression, few, **SMALL)
+    # One learner for each of the held-out tasks: more of them would not be independent.
+    assert nc.provenance["report"]["learners"] == 4
+    assert not nc.labels
 
 
 def test_images_get_an_encoder_of_their_size() -> None:

@@ -40,6 +40,18 @@ def test_no_point_that_nc_is_tested_on_is_ever_learned_from() -> None:
     assert not set(ground.held["validation"].tolist()) & set(ground.held["report"].tolist())
 
 
+def test_learners_have_no_more_training_points_than_was_asked_for() -> None:
+    X = torch.arange(200.0).to(torch.get_default_dtype())[:, None]
+    y = X[:, 0].sin()
+    asked = split_ground(split_tasks(X, y, train=20, test=8), seed=0, batch=8)
+    assert (asked.family.train, asked.family.test) == (20, 8)
+    sizes = {learners(asked, "report", index)[0].shape[1] for index in range(20)}
+    assert max(sizes) <= 20
+    whole = split_ground(split_tasks(X, y), seed=0, batch=8)
+    assert (whole.family.train, whole.family.test) == (105, 35)  # shares of what NC may know
+    assert whole.largest == 140
+
+
 def test_held_out_learners_depend_on_part_and_index_alone() -> None:
     family = Sinusoids()
     ground = TaskGround(family, {"validation": family, "report": family})

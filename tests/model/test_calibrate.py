@@ -146,6 +146,14 @@ def test_features_of_any_sets_are_numbers(B: int, M: int, N: int, C: int) -> Non
 # Files.
 
 
+def test_one_input_far_away_does_not_say_it_all() -> None:
+    nc, far, farther = make(), random_snapshot(4), random_snapshot(4)
+    far.X_te[0, 0, 0], farther.X_te[0, 0, 0] = 1e2, 1e4
+    places = [FEATURES.index(n) for n in (FEATURES[3], "size of the inputs")]
+    found = [features(nc, s, judge(nc, s))[:, places] for s in (far, farther)]
+    assert torch.equal(*found)
+
+
 def test_classes_may_take_turns_among_training_points() -> None:
     torch.manual_seed(0)
     y = torch.arange(200) % 2

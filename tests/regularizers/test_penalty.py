@@ -430,6 +430,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
     ask = NCRegularizer(nc, safeguard=False)
     wrong: Any = "both"
     fixed = NCRegularizer(small_nc(symmetric=False), safeguard=False)
+    knows = NCRegularizer(nc, safeguard=False, X_tr=x, y_tr=torch.arange(12))
     assert ask(mlp(3, (), 5), x, y, u).isfinite()  # a symmetric NC judges any number of classes
     cases: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: ask(model, x[:, :2], y, u), ValueError, r"^x must be \(points, 3\), got shape"),
@@ -445,6 +446,11 @@ def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
             r"^model\(x\) must be \(12, classes\)",
         ),
         (lambda: ask(lambda x: x / 0, x, y, u), ValueError, r"^model\(x\) must be finite, got NaN"),
+        (
+            lambda: knows(model, x, y, u),
+            ValueError,
+            r"^model\(x\) must have a column for every lab",
+        ),
         (lambda: ask(str, x, y, u), TypeError, r"^model\(x\) must be a tensor of real"),  # type: ignore[arg-type]
         (
             lambda: NCRegularizer(nc, weight=-1.0),

@@ -2,11 +2,12 @@
 
 import json
 import math
+import re
 import time
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -22,11 +23,19 @@ from neural_complexity.domain.plan import Plan, make_plan, seconds
 from neural_complexity.domain.report import describe, judge_all, make_report
 from neural_complexity.files import read_json, write_json
 from neural_complexity.learners.batched import stack
-from neural_complexity.learners.networks import image_mlp, mlp
+from neural_complexity.learners.networks import Affine, image_mlp, mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.meta.engine import Collection, Here
-from neural_complexity.meta.grounds import Ground, Part, TaskGround, TaskList, split_ground
+from neural_complexity.meta.grounds import (
+    FINISHED,
+    Ground,
+    Part,
+    SplitGround,
+    TaskGround,
+    TaskList,
+    split_ground,
+)
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment, Resume, meta_train
 from neural_complexity.meta.train import MetaLearner, nc_loss
@@ -35,7 +44,7 @@ from neural_complexity.model.judging import SHOWN
 from neural_complexity.progress import Tell, tell_moments
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot
-from neural_complexity.task import Task, TaskFamily
+from neural_complexity.task import Task, TaskFamily, digest
 from neural_complexity.tasks.own import Points
 from neural_complexity.tasks.splits import Splits
 
@@ -62,11 +71,12 @@ class _Work:
     together: int  # learners that run at once
     seed: int
     device: str
+    identity: str  # names all that decides the result but the plan
 
     def held_out(self, part: Part, learners: int, tell: Tell | None) -> list[Collection]:
         """Trains held-out learners, at least so many."""
         start, groups = time.perf_counter(), []
-        wanted = -(-learners // self.together)
+        wanted = -(-min(learners, self.ground.most(part)) // self.together)
         for index in range(wanted):
             groups.append(self.group(part, index))
             if tell is not None:
@@ -80,7 +90,7 @@ class _Work:
         return self.ground.learners(
             self.recipe,
             part,
-            tasks=self.together,
+            tasks=min(self.together, self.ground.most(part)),
             seed=self.seed,
             index=index,
             device=self.device,
@@ -137,7 +147,8 @@ def meta_learn(
             with an optimizer, a loss and an objective (such as one that augments) of its own. An
             MLP with 64 hidden units if `None`.
         budget: The time for all of it, as in `"10min"`; or a `Plan`, which is the same work on any
-            machine.
+            machine. However short the time, 48 held-out learners are trained; and a small dataset
+            may not need all of it.
         head: `"posterior"`, or the paper's `"direct"`.
         seed: The one seed of all draws.
         device: Where NC and learners live.
@@ -167,7 +178,7 @@ def meta_learn(
     place = None if folder is None else Path(folder)
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
-        finished = _finished(place, _identity(work))
+        finished = _finished(place, work.identity)
         if finished is not None:
             return finished.to(device)
     progress = progress and tell is None
@@ -181,7 +192,9 @@ def meta_learn(
         if progress:
             display.console.print(describe(report), markup=False, highlight=False, soft_wrap=True)
     nc.provenance = _provenance(work, plan, history, report, time.perf_counter() - start)
-    nc.calibrate(learners)
+    nc.calibrate([_finished_ones(group) for group in learners])
+    assert nc.calibration is not None
+    nc.calibration = replace(nc.calibration, note=_shared(work, nc.calibration.note))
     if place is not None:
         nc.save(place / "nc.safetensors")
         write_json(place / "report.json", report)
@@ -202,6 +215,8 @@ def _settle(
     example = ground.family.sample(EXAMPLES, stream(seed, "units"))
     labels = not example.Y_tr.is_floating_point()
     outputs = _outputs(ground.family, example, labels)
+    if learner is None:
+        learner = _default_learner(example, outputs, labels)
     recipe = _make_recipe(learner, tuple(example.X_tr.shape[2:]), outputs, labels)
     together = _together(recipe, example, 8 if isinstance(tasks, Splits) else 64)
     own = {"clip": CLIP, **(FOR_LABELS if labels else FOR_REALS)}
@@ -220,7 +235,8 @@ def _settle(
                 **architecture,
             },
         ).to(device)
-    return _Work(ground, recipe, nc, together, seed, device)
+    identity = _identity(ground.family, example, recipe, nc, seed)
+    return _Work(ground, recipe, nc, together, seed, device, identity)
 
 
 def _make_ground(tasks: Splits | TaskFamily | Task, seed: int) -> Ground:
@@ -252,8 +268,27 @@ def _outputs(family: TaskFamily, example: Task, labels: bool) -> int:
     return example.Y_tr.shape[-1]
 
 
+def _default_learner(example: Task, outputs: int, labels: bool) -> Callable[[], nn.Module]:
+    """Gives an MLP that sees inputs of one scale, and answers in the targets' own."""
+    shape = tuple(example.X_tr.shape[2:])
+    if len(shape) == 3:
+        return partial(image_mlp, shape, (64,), outputs)
+    scale, mean = torch.std_mean(example.X_tr.flatten(0, 1), dim=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    y_scale, y_mean = torch.ones(outputs), torch.zeros(outputs)
+    if not labels:
+        y_scale, y_mean = torch.std_mean(example.Y_tr.flatten(0, 1), dim=0)
+    return partial(_standardized, (1 / scale, -mean / scale), (y_scale, y_mean), outputs)
+
+
+def _standardized(
+    before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], outputs: int
+) -> nn.Module:
+    return nn.Sequential(Affine(*before), mlp(len(before[0]), (64,), outputs), Affine(*after))
+
+
 def _make_recipe(
-    learner: Callable[[], nn.Module] | Recipe | None,
+    learner: Callable[[], nn.Module] | Recipe,
     shape: tuple[int, ...],
     outputs: int,
     labels: bool,
@@ -262,9 +297,6 @@ def _make_recipe(
     if isinstance(learner, Recipe):
         recipe = learner
     else:
-        if learner is None:
-            images = partial(image_mlp, shape, (64,), outputs)
-            learner = images if len(shape) == 3 else partial(mlp, shape[0], (64,), outputs)
         loss = cross_entropy if labels else squared_error
         recipe = Recipe(
             make=learner, loss=loss, steps=STEPS, lr=0.003, optimizer=partial(Adam, fused=True)
@@ -303,12 +335,12 @@ def _plan(work: _Work, given: float | Plan, folder: Path | None, start: float) -
     path = None if folder is None else folder / "plan.json"
     if path is not None and path.exists():
         kept = read_json(path)
-        if kept.pop("identity", None) != _identity(work):
+        if kept.pop("identity", None) != work.identity:
             raise ValueError(f"{folder} must be of the same tasks and settings, got others")
         return Plan(**kept)
     plan = given if isinstance(given, Plan) else _measured_plan(work, given, start)
     if path is not None:
-        write_json(path, {**asdict(plan), "identity": _identity(work)})
+        write_json(path, {**asdict(plan), "identity": work.identity})
     return plan
 
 
@@ -363,7 +395,7 @@ def _train(
         validate_every=max(1, plan.iterations // SCORES),
         save_every=_save_every(plan),
         folder=None if folder is None else folder / "training",
-        identity=_identity(work) + json.dumps(asdict(plan)),
+        identity=work.identity + json.dumps(asdict(plan)),
         watch=tell_moments(tell, "NC"),
     )
     return best.take(work.nc).eval(), history
@@ -405,6 +437,23 @@ class _Best:
         return nc
 
 
+def _finished_ones(group: Collection) -> Collection:
+    """Takes the learners that were trained to the end, which users ask about."""
+    snapshot, Y_te = group
+    return snapshot[::FINISHED], Y_te[::FINISHED]
+
+
+def _shared(work: _Work, note: str) -> str:
+    """Says what keeps calibration learners from being independent."""
+    if not isinstance(work.ground, SplitGround):
+        return note
+    points = len(work.ground.held["report"])
+    shared = (
+        f"its learners share {points} held-out test points, so that it may hold somewhat less often"
+    )
+    return "; ".join(part for part in (note, shared) if part)
+
+
 def _few(group: Collection, nc: NeuralComplexity) -> Collection | None:
     """Takes of each learner that did not diverge the training points that NC sees at once."""
     snapshot, Y_te = group
@@ -416,13 +465,22 @@ def _few(group: Collection, nc: NeuralComplexity) -> Collection | None:
     return Snapshot(X_tr[:, m], Y_tr[:, m], H_tr[:, m], X_te, H_te), Y_te[fine]
 
 
-def _identity(work: _Work) -> str:
-    """Names all that decides the result but the plan."""
-    recipe = work.recipe
+def _identity(
+    family: TaskFamily, example: Task, recipe: Recipe, nc: NeuralComplexity, seed: int
+) -> str:
+    """Names all that decides the result but the plan, as far as it can be told.
+
+    Of what has no name of its own, such as somebody's family or loss, that is its kind; a family
+    also shows in its tasks.
+    """
     with torch.random.fork_rng(devices=[]):
         shapes = [list(p.shape) for p in recipe.make().parameters()]
-    settings = [repr(work.ground.family), work.nc.architecture, work.seed, recipe.loss.name]
-    return json.dumps([*settings, recipe.steps, recipe.lr, shapes], default=str)
+    tasks = digest(example.X_tr, example.Y_tr, example.X_te, example.Y_te)
+    loss = getattr(recipe.loss, "name", recipe.loss)
+    named = [family, loss, recipe.optimizer, recipe.objective]
+    kinds = [re.sub(r" at 0x[0-9a-f]+", "", repr(thing)) for thing in named]
+    numbers = [seed, recipe.steps, recipe.lr, recipe.sharpness]
+    return json.dumps([*kinds, tasks, nc.architecture, *numbers, shapes])
 
 
 def _finished(folder: Path, identity: str) -> NeuralComplexity | None:
@@ -447,7 +505,7 @@ def _provenance(
         "seconds": round(spent, 1),
         "scores": [round(m.r2, 4) for m in history if math.isfinite(m.r2)],
         "report": report,
-        "identity": _identity(work),
+        "identity": work.identity,
     }
     if isinstance(family, Splits):
         made["shown"] = SHOWN

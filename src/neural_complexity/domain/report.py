@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neural_complexity.bounds import margin
 from neural_complexity.meta.engine import Collection
 from neural_complexity.meta.scores import (
     correlation,
@@ -72,6 +73,8 @@ def make_report(judged: dict[str, Tensor]) -> dict[str, Any]:
         "mean_error": error,
         "mean_error_of_the_mean_gap": of_mean,
         "bias": (predicted - true).mean().item(),
+        "slope": _slope(predicted, true),
+        "coverage_95": _coverage(predicted, true),
         "mean_gap": true.mean().item(),
         "kinds": _kinds(judged),
     }
@@ -79,6 +82,24 @@ def make_report(judged: dict[str, Tensor]) -> dict[str, Any]:
     report["beats_the_mean_gap"] = sure
     report["verdict"] = _verdict(report)
     return report
+
+
+def _slope(predicted: Tensor, true: Tensor) -> float | None:
+    """Gives by how much the gap grows with the predicted one: 1 is right."""
+    p = predicted - predicted.mean()
+    return _number(((p * true).sum() / p.square().sum()).item())
+
+
+def _coverage(predicted: Tensor, true: Tensor) -> float:
+    """Gives the share of one half inside the 95 % conformal bound of the other, both ways."""
+    error = true - predicted
+    halves = error[::2], error[1::2]
+    shares = []
+    for known, new in (halves, halves[::-1]):
+        ones = torch.ones_like(new)
+        width = margin(known.expand(len(new), -1), torch.ones_like(known), ones)
+        shares.append((new.abs() <= width).double())
+    return torch.cat(shares).mean().item()
 
 
 def _number(value: float) -> float | None:

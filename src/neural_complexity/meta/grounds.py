@@ -1,5 +1,6 @@
 """What meta-learning stands on: tasks to learn from, and others that NC is tested on."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -14,12 +15,13 @@ from neural_complexity.meta.engine import Collection, Collector
 from neural_complexity.meta.splitting import SplitCollector, log_steps
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
-from neural_complexity.task import Task, TaskFamily
+from neural_complexity.task import Task, TaskFamily, digest
 from neural_complexity.tasks.splits import Minibatches, Splits
 
-__all__ = ["Ground", "Part", "TaskGround", "TaskList", "split_ground"]
+__all__ = ["FINISHED", "Ground", "Part", "SplitGround", "TaskGround", "TaskList", "split_ground"]
 
 Part = Literal["validation", "report"]
+FINISHED = 2  # of so many held-out learners, the first is trained to the end
 SHARES = (0.7, 0.1, 0.2)  # to learn from, to choose by, to report on
 
 
@@ -29,6 +31,10 @@ class Ground(Protocol):
     @property
     def family(self) -> TaskFamily:
         """Where the tasks to learn from come from."""
+        ...
+
+    def most(self, part: Part) -> int:
+        """Tells how many learners can be on a task of their own."""
         ...
 
     def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
@@ -60,7 +66,7 @@ def _at_random_moments(seen: Sequence[Snapshot], generator: torch.Generator) -> 
     """Takes each learner at one of the moments at which all were seen, every other at the last."""
     device = seen[0].H_te.device
     moment = torch.randint(len(seen), (len(seen[0]),), generator=generator).to(device)
-    moment[::2] = len(seen) - 1  # what users ask about is mostly trained to the end
+    moment[::FINISHED] = len(seen) - 1  # what users ask about is mostly trained to the end
     row = torch.arange(len(moment), device=device)
     H_tr, H_te = (
         torch.stack(every)[moment, row]
@@ -80,6 +86,11 @@ class TaskGround:
 
     family: TaskFamily
     held: dict[Part, TaskFamily]
+
+    def most(self, part: Part) -> int:
+        """Tells how many learners can be on a task of their own."""
+        family = self.held[part]
+        return len(family.task) if isinstance(family, TaskList) else sys.maxsize
 
     def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
         """Makes what lets learners loose."""
@@ -113,6 +124,12 @@ class TaskList:
         order = [torch.randperm(len(self.task), generator=generator) for _ in range(times)]
         return self.task[torch.cat(order)[:batch]]
 
+    def __repr__(self) -> str:
+        """Names number and content, so that equal texts mean equal tasks."""
+        task = self.task
+        content = digest(task.X_tr, task.Y_tr, task.X_te, task.Y_te)
+        return f"TaskList({len(task)}, {content})"
+
 
 @dataclass(frozen=True, eq=False)
 class SplitGround:
@@ -125,6 +142,11 @@ class SplitGround:
     family: Splits
     held: dict[Part, Tensor]  # numbers of points
     batch: int
+    largest: int  # training points of a held-out learner, at most
+
+    def most(self, part: Part) -> int:  # noqa: ARG002
+        """Tells how many learners can be on a split of their own: any number."""
+        return sys.maxsize
 
     def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
         """Makes what lets learners loose."""
@@ -147,7 +169,7 @@ class SplitGround:
     ) -> Collection:
         """Trains learners on splits of one size, with test points that NC has never seen."""
         splits, held = self.family, self.held[part]
-        low, high = splits.M, len(splits.pool)
+        low, high = splits.M, self.largest
         share = torch.rand((), generator=stream(seed, part, "size", index)).item()
         m, n = round(low * (high / low) ** share), max(1, (len(held) + 1) // 2)
         generator = stream(seed, part, "tasks", index)
@@ -178,7 +200,8 @@ def split_ground(splits: Splits, *, seed: int, batch: int) -> SplitGround:
     """Keeps some points of a dataset from NC.
 
     Args:
-        splits: Of the whole dataset; the shares of training and validation points stay.
+        splits: Of the whole dataset; the shares of training and validation points stay where they
+            are of all points, otherwise their numbers.
         seed: Decides which points.
         batch: Training points of a learner's step.
     """
@@ -186,15 +209,16 @@ def split_ground(splits: Splits, *, seed: int, batch: int) -> SplitGround:
     order = splits.pool[torch.randperm(P, generator=stream(seed, "held out"))]
     sizes = [max(2, round(share * P)) for share in SHARES[1:]]
     pool, validation, report = order.split([P - sum(sizes), *sizes])
-    train = max(
-        1, min(len(pool) - 1, round(len(pool) * splits.train / (splits.train + splits.test)))
-    )
+    share = round(len(pool) * splits.train / (splits.train + splits.test))
+    train = max(1, min(len(pool) - 1, share))
+    train, test = min(splits.train, train), min(splits.test, len(pool) - train)
     own = replace(
         splits,
         pool=pool,
         train=train,
-        test=len(pool) - train,
+        test=test,
         M=min(splits.M, max(1, train // 2)),
-        N=min(splits.N, len(pool) - train),
+        N=min(splits.N, test),
     )
-    return SplitGround(own, {"validation": validation, "report": report}, batch)
+    held: dict[Part, Tensor] = {"validation": validation, "report": report}
+    return SplitGround(own, held, batch, min(splits.train, len(pool)))

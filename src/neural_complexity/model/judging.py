@@ -36,6 +36,7 @@ FEATURES = (
     "NC's surprise at training targets",
 )
 FEATURES_OF_LABELS = (*FEATURES[:5], "balance of the classes", "confidence", FEATURES[-1])
+LARGE = 10.0  # standard deviations from which on inputs are all the same: far away
 SMALL = 1e-3  # differences of losses below this part of their unit tell nothing
 
 
@@ -206,7 +207,10 @@ def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> 
 
 def _of_sets(nc: NeuralComplexity, snapshot: Snapshot) -> Tensor:
     """Describes inputs, training targets and predictions, (B, 4)."""
-    X_tr, X_te = ((X - nc.x_mean) / nc.x_scale for X in (snapshot.X_tr, snapshot.X_te))
+    # What hardly varies is huge in its own units once it does: one such value would say it all.
+    X_tr, X_te = (
+        ((X - nc.x_mean) / nc.x_scale).clamp(-LARGE, LARGE) for X in (snapshot.X_tr, snapshot.X_te)
+    )
     shift = (X_tr.mean(dim=1) - X_te.mean(dim=1)).flatten(1).square().mean(dim=1).sqrt()
     if nc.labels:
         shares = nc.targets(snapshot.Y_tr, classes=snapshot.H_te.shape[-1]).mean(dim=1)  # (B, C)

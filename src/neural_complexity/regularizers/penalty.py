@@ -175,6 +175,11 @@ class NCRegularizer:
             device=X.device,
         )
         X_tr, Y_tr = (X[None], Y[None]) if self._known is None else self._known
+        if classes is not None and int(Y_tr.max()) >= classes:
+            raise ValueError(
+                f"model(x) must have a column for every label of y_tr, got {classes} columns for "
+                f"labels up to {int(Y_tr.max())}"
+            )
         trusted = 1.0
         if self.safeguard:
             with torch.autocast(X.device.type, enabled=False):

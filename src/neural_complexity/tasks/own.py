@@ -1,6 +1,5 @@
 """A user's own points, and the tasks that splitting them makes."""
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from neural_complexity.data import encode, inputs, pair, targets
+from neural_complexity.task import digest
 from neural_complexity.tasks.splits import Splits
 
 __all__ = ["Points", "own_digits", "split_tasks"]
@@ -38,11 +38,9 @@ class Points:
 
     def __repr__(self) -> str:
         """Names sizes and content, so that equal texts mean equal points."""
-        digest = hashlib.sha256()
-        for tensor in (self.X, self.labels):
-            digest.update(tensor.cpu().contiguous().numpy().data)
         size = "x".join(map(str, self.X.shape[1:]))
-        return f"Points({len(self.X)} of {size}, {self.outputs}, {digest.hexdigest()[:12]})"
+        content = digest(self.X, self.labels)
+        return f"Points({len(self.X)} of {size}, {self.outputs}, {content})"
 
 
 def split_tasks(
