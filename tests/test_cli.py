@@ -86,30 +86,32 @@ def test_the_report_can_be_drawn_again(finished: Path) -> None:
     assert (finished / "report.html").read_text() == before
 
 
-MOMENTS = {
-    "at the start": "config.json",
-    "while the first bank fills": "work/posterior/bank/bank.json",
-    "after the first checkpoint": "work/posterior/checkpoint.safetensors",
-    "in the second head": "work/direct/checkpoint.safetensors",
-    "while results are written": "nc-posterior.safetensors",
-}
+MOMENTS = (
+    "config.json",  # at the start
+    "work/posterior/bank/bank.json",  # while the first bank fills
+    "work/posterior/checkpoint.safetensors",  # after the first checkpoint
+    "work/direct/checkpoint.safetensors",  # in the second head
+    "nc-posterior.safetensors",  # while results are written
+)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_at_any_moment_and_resumed_the_rows_are_the_same(
-    finished: Path, tmp_path: Path, moment: str
+def test_killed_again_and_again_and_resumed_the_rows_are_the_same(
+    finished: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "killed"
-    line = [sys.executable, "-m", "neural_complexity.cli", "run", "sinusoid", *TINY]
-    process = subprocess.Popen([*line, "--out", str(folder)], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (folder / MOMENTS[moment]).exists():
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    done = command("run", "sinusoid", "--resume", str(folder))
+    arguments = [*TINY, "--out", str(folder)]
+    for moment in MOMENTS:
+        line = [sys.executable, "-m", "neural_complexity.cli", "run", "sinusoid", *arguments]
+        process = subprocess.Popen(line, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while not (folder / moment).exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        arguments = ["--resume", str(folder)]
+    done = command("run", "sinusoid", *arguments)
     assert done.returncode == 0, done.stderr
     assert (folder / "rows.jsonl").read_text() == (finished / "rows.jsonl").read_text()
 

@@ -29,7 +29,9 @@ import pytest
 import torch
 
 import neural_complexity
+from neural_complexity import NCClassifier
 from neural_complexity.cli import main
+from neural_complexity.domain import learning
 from neural_complexity.domain.plan import Plan
 
 ROOT = Path(__file__).parent.parent
@@ -117,6 +119,10 @@ def compare(expected: str, said: str, how: str, where: str) -> None:
 @pytest.fixture(autouse=True)
 def as_users_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_default_dtype(torch.float32)
+    monkeypatch.setattr(learning, "STEPS", 10)  # learners need not be good
+    defaults = NCClassifier.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "steps", 20)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.syspath_prepend(tmp_path)  # pages have modules of their own
