@@ -23,6 +23,8 @@ def test_a_good_nc_is_told_from_a_useless_one() -> None:
     assert good["beats_the_mean_gap"]
     assert good["r2"] > 0.9
     assert "explains" in good["verdict"]
+    assert good["slope"] == pytest.approx(1, abs=0.1)
+    assert good["coverage_95"] > 0.8
     assert not useless["beats_the_mean_gap"]
     assert "cannot beat predicting the mean gap" in useless["verdict"]
     # What NC gets half right on few learners may be luck.
