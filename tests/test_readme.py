@@ -41,7 +41,7 @@ def test_the_examples_of_meta_learning_and_of_the_regularizer_run(
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     labels = np.arange(60) % 2
-    text = example("meta_learn").replace('"10min"', "0.5")
+    text = example("split_tasks").replace('"10min"', "0.5")
     names = run(text, {"X": random.normal(size=(60, 2)) + labels[:, None], "y": labels})
     assert (tmp_path / "my-domain.safetensors").exists()
     x = torch.randn(16, 2)
