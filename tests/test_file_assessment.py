@@ -200,7 +200,7 @@ def test_the_command_tells_and_writes_what_it_found(
 def test_an_nc_that_ships_is_found_by_its_name(real: Files) -> None:
     assert find_nc("sinusoid").outputs == 1
     assert find_nc(str(real.folder / "nc.safetensors")).outputs == 1
-    with pytest.raises(ValueError, match="--nc must be a safetensors file or one of omniglot, "):
+    with pytest.raises(ValueError, match="--nc must be a safetensors file or one of digits, "):
         find_nc("cosine")
 
 

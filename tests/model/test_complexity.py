@@ -770,5 +770,7 @@ def test_the_pretrained_sinusoid_nc_predicts_the_gap_of_learners_it_has_not_seen
     task = Sinusoids().sample(512, stream(7, "tasks never used in training"))
     end = follow(recipe, task, seed=7)
     assert r_squared(predict_gaps(nc, end.end), end.gap) > 0.98
-    with pytest.raises(ValueError, match="name must be one of omniglot, omniglot-direct, sinusoid"):
+    with pytest.raises(
+        ValueError, match="name must be one of digits, omniglot, omniglot-direct, sinusoid"
+    ):
         NeuralComplexity.pretrained("cosine")
