@@ -81,8 +81,7 @@ def test_a_run_leaves_all_its_files_and_nothing_unfinished(finished: Path) -> No
 def test_the_report_can_be_drawn_again(finished: Path) -> None:
     before = (finished / "report.html").read_text()
     (finished / "report.html").unlink()
-    done = command("report", str(finished))
-    assert done.returncode == 0, done.stderr
+    assert main(["report", str(finished)]) == 0
     assert (finished / "report.html").read_text() == before
 
 
@@ -144,19 +143,21 @@ def test_damaged_files_of_a_run_are_told_in_one_sentence(
         assert message.startswith(f"error: {folder}")
 
 
-def test_a_truncated_checkpoint_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_is_told_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "run"
-    command("run", "sinusoid", *TINY, "--out", str(folder), "--direct.lr", "1e30")
+    assert main(["run", "sinusoid", *TINY, "--out", str(folder), "--direct.lr", "1e30"]) == 1
     checkpoint = folder / "work" / "posterior" / "checkpoint.safetensors"
     os.truncate(checkpoint, 1000)
-    done = command("run", "sinusoid", "--resume", str(folder))
-    assert done.returncode == 1
-    assert f"error: {checkpoint} must be a safetensors file, got a damaged one" in done.stderr
+    assert main(["run", "sinusoid", "--resume", str(folder)]) == 1
+    sentence = f"error: {checkpoint} must be a safetensors file, got a damaged one"
+    assert sentence in capsys.readouterr().err
 
 
 def test_resuming_a_finished_run_only_reports(finished: Path) -> None:
     before = (finished / "rows.jsonl").stat().st_mtime_ns
-    assert command("run", "sinusoid", "--resume", str(finished)).returncode == 0
+    assert main(["run", "sinusoid", "--resume", str(finished)]) == 0
     assert (finished / "rows.jsonl").stat().st_mtime_ns == before
 
 
@@ -276,4 +277,4 @@ def test_without_room_on_disk_there_is_one_sentence_and_no_half_written_file(
     if room == 100:
         assert not folder.exists()
     else:  # with room again, the same folder goes on
-        assert command("run", "sinusoid", "--resume", str(folder)).returncode == 0
+        assert main(["run", "sinusoid", "--resume", str(folder)]) == 0
