@@ -159,7 +159,8 @@ def test_what_is_no_points_is_refused_in_one_sentence(wrong: object) -> None:
 
 
 def test_data_frames_are_read_and_their_text_is_told_by_column() -> None:
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame({"age": [1, 2], "height": [0.5, 1.5], "tall": [False, True]})
     right = torch.tensor([[1.0, 0.5, 0.0], [2.0, 1.5, 1.0]])
     assert torch.equal(inputs("X_tr", frame, shape=(3,)), right)
@@ -186,7 +187,8 @@ def test_data_frames_are_read_and_their_text_is_told_by_column() -> None:
 
 
 def test_sparse_matrices_are_told_what_to_do() -> None:
-    sparse = pytest.importorskip("scipy.sparse")
+    from scipy import sparse
+
     with pytest.raises(TypeError, match="X_tr must be dense, got csr_array: give its toarray"):
         inputs("X_tr", sparse.csr_array(np.eye(3)))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -13,9 +14,6 @@ from numpy.typing import NDArray
 from conftest import labelled_snapshot, random_snapshot
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.snapshot import Snapshot
-
-onnxruntime = pytest.importorskip("onnxruntime")
-pytest.importorskip("onnxscript")
 
 SMALL: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
 IMAGES: dict[str, Any] = {"loss": "cross_entropy", "channels": 2, "image_layers": 1}

@@ -123,7 +123,8 @@ def test_models_that_cannot_be_asked_are_told_in_one_sentence(model: Any, senten
 
 
 def test_estimators_are_asked_with_what_was_given() -> None:
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     X = pandas.DataFrame(np.random.default_rng(0).random((20, 3)), columns=list("abc"))
     y = X["a"] + 2 * X["b"]
     model = LinearRegression().fit(X, y)

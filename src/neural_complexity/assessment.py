@@ -259,7 +259,7 @@ def assess(
         raise TypeError("X_te must be test inputs, which need no labels, got None")
     X_te, _ = pair("X_te", X_te)
     like = nc.x_mean
-    shape = _shape(nc)
+    shape = nc.shape
     for name, X in (("X_tr", X_tr), ("X_te", X_te)):  # before the model stumbles over it
         inputs(name, X, shape=shape, dtype=like.dtype)
     H_tr, H_te = (
@@ -313,7 +313,7 @@ def assess_predictions(
     (X_tr, y_tr), (X_te, _) = pair("X_tr", X_tr, y_tr), pair("X_te", X_te)
     like = nc.x_mean
     X_tr, X_te = (
-        inputs(name, X, shape=_shape(nc), dtype=like.dtype, device=like.device)
+        inputs(name, X, shape=nc.shape, dtype=like.dtype, device=like.device)
         for name, X in (("X_tr", X_tr), ("X_te", X_te))
     )
     M = len(X_tr)
@@ -344,11 +344,6 @@ def assess_predictions(
         )
     snapshot = Snapshot(*(t.unsqueeze(0) for t in (X_tr, y_tr, H_tr, X_te, H_te)))
     return _opinion(nc, snapshot, confidence, method, shares=shares)
-
-
-def _shape(nc: NeuralComplexity) -> tuple[int, ...]:
-    shape = nc.architecture["inputs"]
-    return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
 def _classes(nc: NeuralComplexity, H: Tensor, columns: Sequence[Any] | None) -> Sequence[Any]:

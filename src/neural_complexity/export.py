@@ -122,8 +122,7 @@ def _check(nc: NeuralComplexity, session: Any) -> None:
 
 def _example(nc: NeuralComplexity, *, B: int, M: int, N: int, C: int) -> tuple[Tensor, ...]:
     """Makes up learners on inputs in NC's units; C counts only where NC does not mind."""
-    inputs = nc.architecture["inputs"]
-    shape = [inputs] if isinstance(inputs, int) else inputs
+    shape = nc.shape
     C = C if nc.symmetric else nc.outputs
     generator = torch.Generator().manual_seed(0)
 

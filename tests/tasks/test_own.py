@@ -46,7 +46,8 @@ def test_a_split_shows_each_point_with_its_own_target_once(
 
 
 def test_all_ways_to_hand_over_the_same_points_give_the_same_tasks() -> None:
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     X, y = torch.randn(30, 3), torch.arange(30) % 3
     pairs = TensorDataset(X, y)
     ways: list[tuple[Any, Any]] = [

@@ -39,8 +39,7 @@ from neural_complexity.meta.grounds import (
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment, Resume, meta_train
 from neural_complexity.meta.train import MetaLearner, nc_loss
-from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.model.judging import SHOWN
+from neural_complexity.model.complexity import SHOWN, NeuralComplexity
 from neural_complexity.progress import Tell, tell_moments
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot
@@ -460,7 +459,7 @@ def _few(group: Collection, nc: NeuralComplexity) -> Collection | None:
     fine = (snapshot.H_tr.flatten(1).sum(dim=1) + snapshot.H_te.flatten(1).sum(dim=1)).isfinite()
     if not fine.any():
         return None
-    m = slice(None, nc.provenance.get("shown", SHOWN))
+    m = slice(None, nc.shown)
     X_tr, Y_tr, H_tr, X_te, H_te = snapshot[fine].tensors()
     return Snapshot(X_tr[:, m], Y_tr[:, m], H_tr[:, m], X_te, H_te), Y_te[fine]
 

@@ -205,14 +205,12 @@ def _network() -> nn.Module:
 
 
 def _check_inputs(nc: NeuralComplexity) -> tuple[int, ...]:
-    inputs = nc.architecture["inputs"]
-    shape = (inputs,) if isinstance(inputs, int) else tuple(inputs)
-    if not nc.labels or math.prod(shape) != 64 or (nc.outputs != 10 and not nc.symmetric):
+    if not nc.labels or math.prod(nc.shape) != 64 or (nc.outputs != 10 and not nc.symmetric):
         raise ValueError(
             f"nc must be for 10 classes of digits with 64 pixels, got one for {nc.outputs} outputs,"
-            f" {nc.loss.name} and inputs {inputs}"
+            f" {nc.loss.name} and inputs {nc.shape}"
         )
-    return shape
+    return nc.shape
 
 
 def _train(recipe: Recipe, task: Task, config: Config) -> Learners:

@@ -26,7 +26,6 @@ from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.heads import PosteriorHead
 from neural_complexity.model.large import believe, embed
 from neural_complexity.regularizers.nc import nc_penalty_by_number, nc_penalty_by_points
-from neural_complexity.regularizers.penalty import SHOWN, input_shape
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
@@ -78,7 +77,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         others = np.empty((0, X.shape[1]))
         if X_unlabelled is not None:
             others = validate_data(self, X_unlabelled, reset=False)
-        shape = (X.shape[1],) if nc is None else input_shape(nc)
+        shape = (X.shape[1],) if nc is None else nc.shape
         # NC may see images, of which scikit-learn knows rows of pixels.
         dtype = _dtype(nc)
         points = [_points("X", X, shape, dtype)]
@@ -176,7 +175,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         """
         n = len(points)
         order = points[torch.randperm(n, generator=stream(seed, "shown"))]
-        count = n if nc is None else min(n, nc.provenance.get("shown", SHOWN))
+        count = n if nc is None else min(n, nc.shown)
         if nc is None:
             judged = order
         elif not len(judged):

@@ -47,6 +47,7 @@ SHIPPED = {
     "sinusoid": "regression of sinusoids from about ten points; posterior head",
     "sinusoid-direct": "regression of sinusoids from about ten points; the paper's head",
 }
+SHOWN = 256  # training points that an NC sees at once if it does not say what it is used to
 CALIBRATION = 2048  # images that the statistics of an image encoder are taken from
 
 
@@ -213,6 +214,17 @@ class NeuralComplexity(nn.Module):
         ):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_scale", torch.ones(size))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input: (D,), or (channels, height, width)."""
+        inputs = self.architecture["inputs"]
+        return (inputs,) if isinstance(inputs, int) else tuple(inputs)
+
+    @property
+    def shown(self) -> int:
+        """How many training points it is used to see at once."""
+        return int(self.provenance.get("shown", SHOWN))
 
     @classmethod
     def for_tasks(cls, task: Task, **architecture: Any) -> "NeuralComplexity":
@@ -662,9 +674,8 @@ class NeuralComplexity(nn.Module):
                 self._check_values(name, tensor, classes or self.outputs)
 
     def _check_values(self, name: str, tensor: Tensor, outputs: int) -> None:
-        inputs = self.architecture["inputs"]
-        shape = ([inputs] if isinstance(inputs, int) else inputs) if name[0] == "X" else [outputs]
-        if list(tensor.shape[2:]) != shape:
+        shape = self.shape if name[0] == "X" else (outputs,)
+        if tuple(tensor.shape[2:]) != shape:
             wanted = ", ".join(map(str, shape))
             raise ValueError(
                 f"{name} must be (tasks, points, {wanted}), got shape {tuple(tensor.shape)}"

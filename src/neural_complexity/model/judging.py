@@ -10,7 +10,7 @@ from torch.nn.functional import softmax
 
 from neural_complexity.bounds import Calibration, join
 from neural_complexity.losses import zero_one
-from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.model.complexity import SHOWN, Context, NeuralComplexity
 from neural_complexity.model.heads import Sets
 from neural_complexity.model.large import predict_losses
 from neural_complexity.seeding import stream
@@ -18,7 +18,6 @@ from neural_complexity.snapshot import Snapshot, gap
 
 __all__ = ["FEATURES", "Judgement", "features", "judge", "measure", "measure_all"]
 
-SHOWN = 256  # training points that an NC sees at once if it does not say what it is used to
 PARTS = 4  # of the training points that NC answers from, at most
 TEST_PART = 2048  # test points at a time: bounds memory
 NUMBERS = 2**19  # points times classes at a time, likewise
@@ -86,7 +85,7 @@ def judge(
         TypeError: As by `NeuralComplexity.check`.
         ValueError: Likewise, or if NC is to see no training points.
     """
-    shown = int(nc.provenance.get("shown", SHOWN)) if points is None else points
+    shown = nc.shown if points is None else points
     if shown < 1:
         raise ValueError(f"points must be at least 1, got {shown}")
     (B, N, C), M = snapshot.H_te.shape, snapshot.H_tr.shape[1]

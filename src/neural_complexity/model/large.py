@@ -58,9 +58,9 @@ def embed(nc: NeuralComplexity, look_up: Callable[[Tensor], Tensor], numbers: Te
         ValueError: If the inputs are of another size than NC was made for.
     """
     different = numbers.unique()
-    shape, inputs = tuple(look_up(different[:1]).shape[1:]), nc.architecture["inputs"]
-    if shape != ((inputs,) if isinstance(inputs, int) else tuple(inputs)):
-        raise ValueError(f"inputs must be of NC's size, {inputs}, got {shape}")
+    shape = tuple(look_up(different[:1]).shape[1:])
+    if shape != nc.shape:
+        raise ValueError(f"inputs must be of NC's size, {nc.shape}, got {shape}")
     table = torch.cat([nc.embed(look_up(part)) for part in different.split(PART)])
     return Embeddings(different, table)
 

@@ -21,9 +21,8 @@ from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["SHOWN", "NCRegularizer", "Weight", "input_shape"]
+__all__ = ["NCRegularizer", "Weight"]
 
-SHOWN = 256  # training points that NC sees at once, if it does not say how many it was trained with
 TESTS = 10  # minibatches that trust is taken from
 
 Model = Callable[[Tensor], Tensor]  # inputs (points, D) to predictions (points, C)
@@ -211,7 +210,7 @@ class NCRegularizer:
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
         if like is not None and x.device != like.device:
             raise ValueError(f"{name} must be on {like.device} like x, got {x.device}")
-        return inputs(name, x, shape=input_shape(self.nc), dtype=self.nc.x_mean.dtype)
+        return inputs(name, x, shape=self.nc.shape, dtype=self.nc.x_mean.dtype)
 
     def _follow(self, device: torch.device) -> None:
         """Moves NC and what it knows to the device of the inputs, if they are elsewhere."""
@@ -259,11 +258,10 @@ def _known_points(
 ) -> tuple[Tensor, Tensor]:
     """Takes the training points that NC's knowledge of a task comes from, (1, M, ...) each."""
     place: dict[str, Any] = {"dtype": nc.x_mean.dtype, "device": nc.x_mean.device}
-    X = inputs("X_tr", X_tr, shape=input_shape(nc), **place)
+    X = inputs("X_tr", X_tr, shape=nc.shape, **place)
     outputs = None if nc.symmetric else nc.outputs
     Y = targets("y_tr", y_tr, labels=nc.labels, outputs=outputs, points=len(X), **place)
-    shown = nc.provenance.get("shown", SHOWN)
-    some = torch.randperm(len(X), generator=stream(seed, "shown"))[:shown].sort().values
+    some = torch.randperm(len(X), generator=stream(seed, "shown"))[: nc.shown].sort().values
     return X[None, some.to(X.device)], Y[None, some.to(X.device)]
 
 
@@ -278,12 +276,6 @@ class _Answered:
 
     def parameters(self) -> Iterator[Tensor]:
         return iter(())
-
-
-def input_shape(nc: NeuralComplexity) -> tuple[int, ...]:
-    """Gives the shape of one of NC's inputs, (D,) or (channels, height, width)."""
-    own = nc.architecture["inputs"]
-    return (own,) if isinstance(own, int) else tuple(own)
 
 
 @contextmanager
