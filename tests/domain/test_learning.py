@@ -117,6 +117,7 @@ def test_a_budget_becomes_a_plan_that_is_kept(tmp_path: Path) -> None:
 def test_the_names_of_classes_are_remembered() -> None:
     nc = meta_learn(blobs(("bird", "cat", "dog")), recipe(), PLAN, **SMALL)
     assert nc.provenance["classes"] == ["bird", "cat", "dog"]
+    assert nc.provenance["belief_loss"] > 0  # on points of the dataset that it did not learn from
     assert nc.outputs == 3
 
 
@@ -144,6 +145,7 @@ def test_families_and_lists_of_tasks_of_real_targets_are_learned_from() -> None:
     regression = Recipe(make=lambda: mlp(1, (4,), 1), steps=3, lr=0.01)
     nc = meta_learn(Sinusoids(), regression, few, **SMALL)
     assert nc.provenance["report"]["learners"] >= 16
+    assert "belief_loss" not in nc.provenance  # every task is new to it
     listed = Sinusoids().sample(20, stream(0, "tasks"))
     nc = meta_learn(listed, regression, few, **SMALL)
     # One learner for each of the held-out tasks: more of them would not be independent.

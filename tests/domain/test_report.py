@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from neural_complexity.domain.report import describe, make_report
+from neural_complexity.domain.report import belief_loss, describe, make_report
+from neural_complexity.losses import squared_error
+from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.snapshot import Snapshot
 
 
 def judged(error: float, n: int = 60) -> dict[str, Tensor]:
@@ -51,3 +54,22 @@ def test_too_few_learners_are_no_reason_to_trust(n: int) -> None:
     report = make_report(judged(0.05, n=n))
     assert "too few" in report["verdict"]
     assert "beats_the_mean_gap" not in report
+
+
+def test_the_cost_of_beliefs_is_that_of_each_learners_test_points() -> None:
+    torch.manual_seed(0)
+    nc = NeuralComplexity(2, 1, width=8, heads=2)
+    nc.provenance["shown"] = 5
+    tasks = []
+    for M, N in ((4, 3), (9, 6)):  # of which it sees five
+        X_tr, X_te = torch.randn(2, M, 2), torch.randn(2, N, 2)
+        Y_tr, Y_te = X_tr[..., :1], torch.randn(2, N, 1)
+        tasks.append((Snapshot(X_tr, Y_tr, torch.full_like(Y_tr, torch.nan), X_te, Y_te), Y_te))
+    each = []
+    for snapshot, Y_te in tasks:
+        for b in range(2):
+            told = (snapshot.X_tr[b : b + 1, :5], snapshot.Y_tr[b : b + 1, :5])
+            guess = nc.belief(*told, snapshot.X_te[b : b + 1]).prediction
+            each.append(squared_error(guess, Y_te[b : b + 1]).mean().item())
+    assert belief_loss(nc, tasks) == pytest.approx(sum(each) / 4)
+    assert belief_loss(NeuralComplexity(2, 1, width=8, heads=2, head="direct"), tasks) is None

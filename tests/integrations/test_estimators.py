@@ -141,6 +141,25 @@ def test_an_nc_that_knows_less_than_the_labels_is_left_out(
     assert bold.score(X, LABELS) < plain.score(X, LABELS)
 
 
+@pytest.mark.parametrize(("cost", "helps"), [(0.0, True), (None, True), (100.0, False)])
+def test_an_nc_that_knows_the_labels_by_heart_is_held_to_what_it_believes_of_new_points(
+    monkeypatch: pytest.MonkeyPatch, cost: float | None, helps: bool
+) -> None:
+    """Held-out training points prove nothing if NC learned from them: its file must tell."""
+    place = torch.from_numpy(np.unique(LABELS, return_inverse=True)[1])
+
+    def remember(*arguments: Any, classes: int | None) -> Beliefs:
+        numbers = arguments[2].X_te.sort(dim=1).values
+        return Beliefs(numbers, Categorical(9.0 * torch.nn.functional.one_hot(place[numbers % 40])))
+
+    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
+    monkeypatch.setattr(estimators, "believe", remember)
+    nc = labelled_nc()
+    nc.provenance["belief_loss"] = cost
+    model = NCClassifier(nc, steps=40, random_state=0).fit(X, LABELS, X_unlabelled=X)
+    assert model.helps_ == helps
+
+
 def test_labels_go_by_the_names_that_nc_remembers() -> None:
     """An NC that tells classes apart must be told which is which; one not seen has no column."""
     nc = labelled_nc(symmetric=False, metric=False)

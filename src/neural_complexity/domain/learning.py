@@ -20,7 +20,7 @@ from torch.optim import Adam
 
 from neural_complexity.display import Display
 from neural_complexity.domain.plan import Plan, make_plan, seconds
-from neural_complexity.domain.report import describe, judge_all, make_report
+from neural_complexity.domain.report import belief_loss, describe, judge_all, make_report
 from neural_complexity.files import read_json, write_json
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.networks import Affine, image_mlp, mlp
@@ -191,6 +191,8 @@ def meta_learn(
         if progress:
             display.console.print(describe(report), markup=False, highlight=False, soft_wrap=True)
     nc.provenance = _provenance(work, plan, history, report, time.perf_counter() - start)
+    if isinstance(work.ground, SplitGround):  # NC may know the points that it learned from by heart
+        nc.provenance["belief_loss"] = belief_loss(nc, learners)
     nc.calibrate([_finished_ones(group) for group in learners])
     assert nc.calibration is not None
     nc.calibration = replace(nc.calibration, note=_shared(work, nc.calibration.note))

@@ -15,10 +15,11 @@ from neural_complexity.meta.scores import (
     r_squared,
 )
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.heads import PosteriorHead
 from neural_complexity.model.judging import judge
 from neural_complexity.snapshot import gap
 
-__all__ = ["describe", "judge_all", "make_report"]
+__all__ = ["belief_loss", "describe", "judge_all", "make_report"]
 
 LEAST = 10  # learners of a kind, to say something about it
 KINDS = ("training points", "training loss", "true gap")
@@ -47,6 +48,28 @@ def judge_all(nc: NeuralComplexity, collections: list[Collection]) -> dict[str, 
         ):
             columns[name].append(values[fine].double().cpu())
     return {name: torch.cat(values) for name, values in columns.items()}
+
+
+@torch.no_grad()
+def belief_loss(nc: NeuralComplexity, collections: list[Collection]) -> float | None:
+    """Gives what NC's own guesses cost on test points that it has not learned from.
+
+    Args:
+        nc: The gap predictor.
+        collections: Learners on such points and their test targets; what they predict is ignored.
+
+    Returns:
+        The mean loss of the beliefs, from as many training points as NC sees at once; `None` if its
+        head has none.
+    """
+    if not isinstance(nc.head, PosteriorHead):
+        return None
+    losses = []
+    for snapshot, Y_te in collections:
+        X_tr, Y_tr = snapshot.X_tr[:, : nc.shown], snapshot.Y_tr[:, : nc.shown]
+        belief = nc.belief(X_tr, Y_tr, snapshot.X_te)
+        losses.append(nc.loss(belief.prediction, Y_te).mean(dim=1))
+    return torch.cat(losses).mean().item()
 
 
 def make_report(judged: dict[str, Tensor]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Config(Basics):
     """The most updates of these; each network draws its own number."""
     runs: int = 20
     """Seeds with and without the regularizer."""
-    sizes: tuple[int, ...] = (100, 400, TRAIN)
+    sizes: tuple[int, ...] = (100, 400, 800, TRAIN)
     """Training points of the regularized models."""
     steps: int = 500
     """Updates of the regularized models."""
@@ -170,7 +170,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
         }
         rows += _rows_of_accuracy(config, size, results)
     tensors = {f"{name}/{kind}": t for kind, told in asked.items() for name, t in told.items()}
-    made = {name: nc.provenance[name] for name in ("plan", "report", "seconds")}
+    made = {name: nc.provenance[name] for name in ("plan", "report", "belief_loss", "seconds")}
     spent = {name: round(s, 2) for name, s in pieces.seconds.items()}
     return Outcome(rows, tensors, {"digits": nc}, {}, {"made": made, "seconds": spent})
 

@@ -154,7 +154,9 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             with torch.no_grad():
                 losses.append(float(loss(h(held[None]), Y[None, held]).mean()))
         plain, regularized = losses
-        return regularized < plain
+        # NC may have learned from these very points. What it believes of new ones is no better than
+        # its file says, and a network that does better without NC is not to be taught by it.
+        return max(regularized, nc.provenance.get("belief_loss") or 0.0) < plain
 
     def _arrange(
         self,
@@ -254,7 +256,9 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
         floor: See `nc_penalty`.
         safeguard: Whether NC has to prove itself: its weight is multiplied by the square of
             `trust`, and it is left out if a network with it does no better, on a quarter of the
-            training points, than one without it. That costs two more trainings on the others.
+            training points, than one without it, or if that one does better than NC's own guesses
+            about points that it did not learn from (its file knows). That costs two more trainings
+            on the others.
         random_state: An integer makes `fit` repeatable.
 
     Attributes:
