@@ -16,6 +16,7 @@ __all__ = [
     "CrossEntropy",
     "Gaussian",
     "Loss",
+    "PointLoss",
     "SmoothedCrossEntropy",
     "SquaredError",
     "ZeroOne",
@@ -75,6 +76,9 @@ def join(beliefs: Sequence[Belief]) -> Belief:
     return Gaussian(
         torch.cat([b.mean for b in whole], dim=1), torch.cat([b.variance for b in whole], dim=1)
     )
+
+
+PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; one value per point
 
 
 class Loss(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neural_complexity.losses import Loss
+from neural_complexity.losses import PointLoss
 from neural_complexity.task import Task, check_sets
 
 __all__ = ["Snapshot", "gap", "point_gaps", "take_snapshot"]
@@ -68,7 +68,7 @@ def take_snapshot(h: Callable[[Tensor], Tensor], task: Task, *, joined: bool = F
     return Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
 
 
-def point_gaps(loss: Loss, snapshot: Snapshot, Y_te: Tensor) -> Tensor:
+def point_gaps(loss: PointLoss, snapshot: Snapshot, Y_te: Tensor) -> Tensor:
     """Computes each test point's loss minus the learner's training loss.
 
     Args:
@@ -83,7 +83,7 @@ def point_gaps(loss: Loss, snapshot: Snapshot, Y_te: Tensor) -> Tensor:
     return loss(snapshot.H_te, Y_te) - loss_tr
 
 
-def gap(loss: Loss, snapshot: Snapshot, Y_te: Tensor) -> Tensor:
+def gap(loss: PointLoss, snapshot: Snapshot, Y_te: Tensor) -> Tensor:
     """Computes the generalization gap of each learner: test loss minus training loss, Eq. (2).
 
     Args:

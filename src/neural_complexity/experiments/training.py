@@ -207,9 +207,7 @@ def train_nc(
     units = units or (128 if by_number else 4096)
     example = family.sample(units, stream(seed, "units"))
     with seeded(seed, "weights", head):
-        nc = NeuralComplexity.for_tasks(
-            example, loss=recipe.loss.name, **training.architecture(head)
-        ).to(device)
+        nc = NeuralComplexity.for_tasks(example, **training.architecture(head)).to(device)
     if start is not None:
         if start.architecture != nc.architecture:
             raise ValueError(

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from neural_complexity.learners.batched import BatchedLearner, PlacedLearner
-from neural_complexity.losses import Loss
+from neural_complexity.losses import PointLoss
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
 
@@ -65,7 +65,7 @@ def fit(
     h: BatchedLearner,
     task: Task | Batches,
     *,
-    loss: Loss,
+    loss: PointLoss,
     steps: int,
     lr: float,
     optimizer: Callable[..., Optimizer] = sgd,
@@ -133,14 +133,14 @@ def fit(
         _call(visit, steps, h)
 
 
-def _mean_loss(loss: Loss, h: Learner, task: Task) -> Tensor:
+def _mean_loss(loss: PointLoss, h: Learner, task: Task) -> Tensor:
     return loss(h(task.X_tr), task.Y_tr).mean(dim=1)
 
 
 def _value(
     h: BatchedLearner,
     task: Task,
-    loss: Loss,
+    loss: PointLoss,
     objective: Objective | None,
     regularizer: Regularizer | None,
     factor: float,
@@ -197,7 +197,7 @@ def unroll(
     h: PlacedLearner,
     task: Task,
     *,
-    loss: Loss,
+    loss: PointLoss,
     steps: int,
     lr: float,
     regularizer: Regularizer | None = None,

@@ -8,13 +8,13 @@ from torch.distributions import Gamma
 
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Objective
-from neural_complexity.losses import Loss
+from neural_complexity.losses import PointLoss
 from neural_complexity.task import Task
 
 __all__ = ["mixup"]
 
 
-def mixup(loss: Loss, alpha: float) -> Objective:
+def mixup(loss: PointLoss, alpha: float) -> Objective:
     """Makes the objective of Zhang et al. (2018): the loss of mixed inputs for mixed targets.
 
     Each training point is mixed with another one, in the same proportion for all points of a task:
@@ -37,7 +37,7 @@ def mixup(loss: Loss, alpha: float) -> Objective:
     return partial(_mixed, loss, alpha)
 
 
-def _mixed(loss: Loss, alpha: float, h: BatchedLearner, task: Task) -> Tensor:
+def _mixed(loss: PointLoss, alpha: float, h: BatchedLearner, task: Task) -> Tensor:
     inputs = h.see(task.X_tr)
     B, M = inputs.shape[:2]
     rows = torch.arange(B, device=inputs.device).unsqueeze(-1)

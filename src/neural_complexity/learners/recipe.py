@@ -17,7 +17,7 @@ from neural_complexity.learners.fit import (
     fit,
     sgd,
 )
-from neural_complexity.losses import Loss, squared_error
+from neural_complexity.losses import PointLoss, squared_error
 from neural_complexity.task import Task
 
 __all__ = ["Recipe"]
@@ -39,7 +39,7 @@ class Recipe:
     """
 
     make: Callable[[], nn.Module]
-    loss: Loss = squared_error
+    loss: PointLoss = squared_error
     steps: int = 16
     lr: float = 0.01
     optimizer: Callable[..., Optimizer] = sgd

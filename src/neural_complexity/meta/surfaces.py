@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neural_complexity.learners.batched import PlacedLearner
 from neural_complexity.learners.surface import Measure
-from neural_complexity.losses import Loss
+from neural_complexity.losses import PointLoss
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.snapshot import gap, take_snapshot
 from neural_complexity.task import Task
@@ -21,7 +21,7 @@ def gap_measure(
     networks: Mapping[str, NeuralComplexity],
     task: Task,
     *,
-    loss: Loss,
+    loss: PointLoss,
     classes: int | None = None,
 ) -> Measure:
     """Makes what `surface` measures: losses, the gap, and what NCs say of it.

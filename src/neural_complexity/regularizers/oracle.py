@@ -3,13 +3,13 @@
 from torch import Tensor
 
 from neural_complexity.learners.fit import Learner, Regularizer
-from neural_complexity.losses import Loss
+from neural_complexity.losses import PointLoss
 from neural_complexity.snapshot import Snapshot, gap
 
 __all__ = ["oracle_penalty"]
 
 
-def oracle_penalty(loss: Loss, Y_te: Tensor) -> Regularizer:
+def oracle_penalty(loss: PointLoss, Y_te: Tensor) -> Regularizer:
     """Makes the penalty that is the true gap, so that learners descend their test loss.
 
     No gap predictor can do better at weight 1 (the paper's "optimal regularizer"), and no learner
