@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,11 @@ def test_only_the_same_work_is_gone_on_with(tmp_path: Path) -> None:
     plan = Plan(iterations=2, updates=1, learners=10, chosen_by=1)
     fields: dict[str, Any] = {"make": lambda: mlp(1, (2,), 1), "steps": 2}
 
-    def go_on(tasks: Any, folder: str, **changes: Any) -> NeuralComplexity:
+    def go_on(
+        tasks: Any, folder: str, budget: Plan | str = plan, **changes: Any
+    ) -> NeuralComplexity:
         own = Recipe(**(fields | changes))
-        return meta_learn(tasks, own, plan, folder=tmp_path / folder, **SMALL)
+        return meta_learn(tasks, own, budget, folder=tmp_path / folder, **SMALL)
 
     assert_same(go_on(Sines(), "family"), go_on(Sines(), "family"))
     whole = Sinusoids(train_points=50).sample(40, stream(0, "tasks"))
@@ -103,7 +106,13 @@ def test_only_the_same_work_is_gone_on_with(tmp_path: Path) -> None:
         go_on(whole, "list", optimizer=torch.optim.Adam)
     with pytest.raises(ValueError, match=sentence):  # a loss needs no name to be somebody's own
         go_on(whole, "list", loss=lambda H, Y: (H - Y).abs().mean(dim=-1))
-    assert_same(go_on(whole, "list"), go_on(whole, "list"))
+    assert_same(go_on(whole, "list"), go_on(whole, "list", "1min"))
+    for left in ("nc.safetensors", "plan.json"):  # what is finished, and what was begun
+        with pytest.raises(
+            ValueError, match="budget must be the plan that .* was begun with, Plan"
+        ):
+            go_on(whole, "list", replace(plan, updates=2))
+        (tmp_path / "list" / left).unlink()
 
 
 def test_a_budget_becomes_a_plan_that_is_kept(tmp_path: Path) -> None:
@@ -166,6 +175,8 @@ def test_images_get_an_encoder_of_their_size() -> None:
     ("learner", "error", "sentence"),
     [
         (lambda: mlp(2, (4,), 5), ValueError, r"learner must map inputs \(2, 2\) to predictions"),
+        (lambda: mlp(7, (4,), 3), ValueError, r"predictions \(2, 3\), got RuntimeError: mat1 and"),
+        (lambda: nn.LSTM(2, 3), ValueError, r"to predictions \(2, 3\), got tuple"),
         (lambda: 3, TypeError, "learner must build a torch.nn.Module when called, got int"),
         (mlp(2, (4,), 3), TypeError, "learner must build a network when called, not be one"),
     ],

@@ -177,7 +177,7 @@ def meta_learn(
     place = None if folder is None else Path(folder)
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
-        finished = _finished(place, work.identity)
+        finished = _finished(place, work.identity, given)
         if finished is not None:
             return finished.to(device)
     progress = progress and tell is None
@@ -227,14 +227,7 @@ def _settle(
         own = {**own, "channels": 32, "image_layers": min(3, max(1, int(math.log2(least))))}
     with seeded(seed, "weights"):
         nc = NeuralComplexity.for_tasks(
-            example,
-            **{
-                "head": head,
-                "loss": (cross_entropy if labels else squared_error).name,
-                "outputs": outputs,
-                **own,
-                **architecture,
-            },
+            example, **{"head": head, "outputs": outputs, **own, **architecture}
         ).to(device)
     identity = _identity(ground.family, example, recipe, nc, seed)
     return _Work(ground, recipe, nc, together, seed, device, identity)
@@ -311,13 +304,21 @@ def _make_recipe(
         h = recipe.make()
     if not isinstance(h, nn.Module):
         raise TypeError(f"learner must build a torch.nn.Module when called, got {type(h).__name__}")
-    with torch.no_grad():
-        got = tuple(h.eval()(torch.zeros(2, *shape)).shape)
-    if got != (2, outputs):
+    got = _shape_of_predictions(h.eval(), torch.zeros(2, *shape))
+    if got != f"{(2, outputs)}":
         raise ValueError(
             f"learner must map inputs {(2, *shape)} to predictions {(2, outputs)}, got {got}"
         )
     return recipe
+
+
+@torch.no_grad()
+def _shape_of_predictions(h: nn.Module, X: Tensor) -> str:
+    try:
+        H = h(X)
+    except Exception as error:  # the network is the user's and may raise anything
+        return f"{type(error).__name__}: {error}"
+    return f"{tuple(H.shape)}" if isinstance(H, Tensor) else type(H).__name__
 
 
 def _together(recipe: Recipe, example: Task, many: int) -> int:
@@ -338,11 +339,20 @@ def _plan(work: _Work, given: float | Plan, folder: Path | None, start: float) -
         kept = read_json(path)
         if kept.pop("identity", None) != work.identity:
             raise ValueError(f"{folder} must be of the same tasks and settings, got others")
-        return Plan(**kept)
+        return _same_plan(Plan(**kept), given, path)
     plan = given if isinstance(given, Plan) else _measured_plan(work, given, start)
     if path is not None:
         write_json(path, {**asdict(plan), "identity": work.identity})
     return plan
+
+
+def _same_plan(kept: Plan, given: float | Plan, place: Path) -> Plan:
+    """Gives the plan that was begun; a budget in time may have become another one."""
+    if isinstance(given, Plan) and given != kept:
+        raise ValueError(
+            f"budget must be the plan that {place} was begun with, {kept}, got {given}"
+        )
+    return kept
 
 
 def _measured_plan(work: _Work, budget: float, start: float) -> Plan:
@@ -484,13 +494,14 @@ def _identity(
     return json.dumps([*kinds, tasks, nc.architecture, *numbers, shapes])
 
 
-def _finished(folder: Path, identity: str) -> NeuralComplexity | None:
+def _finished(folder: Path, identity: str, given: float | Plan) -> NeuralComplexity | None:
     path = folder / "nc.safetensors"
     if not path.exists():
         return None
     nc = NeuralComplexity.load(path)
     if nc.provenance.get("identity") != identity:
         raise ValueError(f"{folder} must be of the same tasks and settings, got others")
+    _same_plan(Plan(**nc.provenance["plan"]), given, folder)
     return nc.eval()
 
 
