@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
     wrong: Any = 7
     cases: list[tuple[Any, Any, Any, str]] = [
         (NCClassifier(wrong), X, LABELS, "nc must be a NeuralComplexity, a path, a name or None"),
-        (NCClassifier("cat"), X, LABELS, "name must be one of .*, got cat"),
+        (NCClassifier("cat"), X, LABELS, "nc must be a safetensors file or one of .*, got cat"),
         (NCClassifier(real_nc()), X, LABELS, "nc must be for labels, got one for real targets"),
         (NCRegressor(labelled_nc()), X, REALS, "nc must be for real targets, got one for labels"),
         (NCRegressor(real_nc()), X[:, :2], REALS, "X must have 3 features as NC's inputs have"),

@@ -23,6 +23,7 @@ from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.evaluate import follow
 from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.finding import find_nc
 from neural_complexity.model.judging import measure
 from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
@@ -133,7 +134,7 @@ def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None)
     networks = load_networks(config.networks, config.device)
     named = {f"NC {head}": nc for head, nc in networks.items()}
     domains = [_Domain("sinusoids", SINUSOIDS, partial(_sinusoids, config), named)]
-    nc = NeuralComplexity.load(config.nc) if config.nc else NeuralComplexity.pretrained("digits")
+    nc = find_nc(config.nc or "digits")
     nc, make = nc.to(config.device), partial(_digits, config, _check_inputs(nc))
     domains.append(_Domain("digits", DIGITS, make, {f"NC {nc.architecture['head']}": nc}))
     pieces = Pieces(sum(len(d.kinds) + len(d.ncs) for d in domains), config, folder, tell)

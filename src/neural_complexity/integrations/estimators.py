@@ -21,8 +21,9 @@ from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Regularizer, evaluate
 from neural_complexity.learners.networks import Affine, mlp
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import Loss, cross_entropy, squared_error
+from neural_complexity.losses import PointLoss, cross_entropy, squared_error
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.finding import find_nc
 from neural_complexity.model.heads import PosteriorHead
 from neural_complexity.model.large import believe, embed
 from neural_complexity.regularizers.nc import nc_penalty_by_number, nc_penalty_by_points
@@ -70,7 +71,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         Y: Tensor,
         X_unlabelled: ArrayLike | None,
         make: partial[nn.Module],
-        loss: Loss,
+        loss: PointLoss,
     ) -> None:
         """Trains the network on inputs, (points, D), and targets, (points,) or (points, 1)."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -83,9 +84,10 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         points = [_points("X", X, shape, dtype)]
         if len(others):
             points.append(_points("X_unlabelled", others, shape, dtype))
-        store = torch.cat(points)  # (all points, ...), on the CPU
+        device = torch.device("cpu") if nc is None else nc.x_mean.device
+        store, Y = torch.cat(points).to(device), Y.to(device)  # (all points, ...)
         train = partial(self._train, store, make, loss, seed)
-        everything, judged = torch.arange(len(X)), torch.arange(len(X), len(store))
+        everything, judged = torch.arange(len(store), device=device).tensor_split([len(X)])
         task, shown = self._arrange(nc, everything, judged, Y, seed)
         regularizer = judge = None
         if nc is not None:
@@ -103,7 +105,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
                 f"lr must be small enough for training to stay finite, got {self.lr} and a network "
                 "that diverged"
             )
-        self.network_ = h.one(0)
+        self.network_ = h.one(0).cpu()
         if judge is not None:
             self.gap_ = float(self._judge(judge, h, task))
 
@@ -111,7 +113,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         store: Tensor,
         make: partial[nn.Module],
-        loss: Loss,
+        loss: PointLoss,
         seed: int,
         task: Task,
         regularizer: Regularizer | None,
@@ -133,7 +135,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         store: Tensor,
         transductive: bool,
         Y: Tensor,
-        loss: Loss,
+        loss: PointLoss,
         train: Callable[[Task, Regularizer | None], BatchedLearner],
         seed: int,
     ) -> bool:
@@ -141,7 +143,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
 
         Trust says whether NC understands the task; but who has many labels may know more than NC.
         """
-        order = torch.randperm(len(Y), generator=stream(seed, "held out"))
+        order = torch.randperm(len(Y), generator=stream(seed, "held out")).to(Y.device)
         some = -(-len(Y) // JUDGED)
         held, rest = order[:some], order[some:]
         if len(rest) < FEWEST:
@@ -176,7 +178,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             seed: Decides what is shown.
         """
         n = len(points)
-        order = points[torch.randperm(n, generator=stream(seed, "shown"))]
+        order = points[torch.randperm(n, generator=stream(seed, "shown")).to(points.device)]
         count = n if nc is None else min(n, nc.shown)
         if nc is None:
             judged = order
@@ -189,7 +191,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             some = -(-n // JUDGED)
             count, judged = min(count, n - some), order[n - some :]
         shown = order[:count].sort().values
-        blank = torch.zeros((1, len(judged), *Y.shape[1:]), dtype=Y.dtype)  # nobody looks at it
+        blank = Y.new_zeros((1, len(judged), *Y.shape[1:]))  # nobody looks at it
         learned, known = (
             Task(some[None], Y[None, some], judged[None], blank) for some in (points, shown)
         )
@@ -369,10 +371,7 @@ class NCRegressor(RegressorMixin, _NCEstimator):  # type: ignore[misc]
 
 def _load(nc: NeuralComplexity | str | Path | None, *, labels: bool) -> NeuralComplexity | None:
     """Gives the NC that is meant."""
-    if isinstance(nc, str | Path):
-        path = Path(nc)
-        named = isinstance(nc, str) and path.suffix != ".safetensors" and not path.exists()
-        nc = NeuralComplexity.pretrained(str(nc)) if named else NeuralComplexity.load(path)
+    nc = find_nc(nc) if isinstance(nc, str | Path) else nc
     if nc is not None and not isinstance(nc, NeuralComplexity):
         raise TypeError(
             f"nc must be a NeuralComplexity, a path, a name or None, got {type(nc).__name__}"
