@@ -7,7 +7,7 @@ import neural_complexity
 
 LAYERS = [
     {"seeding", "task", "snapshot", "losses", "files", "data"},
-    {"columns", "predictions"},
+    {"predictions"},
     {"bounds"},
     {"tasks"},
     {"learners"},
@@ -22,7 +22,6 @@ LAYERS = [
     {"experiments"},
     {"report"},
     {"assessment"},
-    {"file_assessment"},
     {"cli"},
 ]
 # NC itself opens doors for users: its methods, not its module, may import these.

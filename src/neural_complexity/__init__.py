@@ -4,8 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neural_complexity.assessment import Assessment as Assessment
+    from neural_complexity.assessment.result import Assessment as Assessment
     from neural_complexity.domain.learning import meta_learn as meta_learn
+    from neural_complexity.domain.plan import Plan as Plan
     from neural_complexity.integrations.estimators import NCClassifier as NCClassifier
     from neural_complexity.integrations.estimators import NCRegressor as NCRegressor
     from neural_complexity.learners.fit import fit as fit
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 
 # Loaded on first use: the bank's storage alone takes as long to import as torch itself.
 _HOMES = {
-    "Assessment": "assessment",
+    "Assessment": "assessment.result",
     "MetaLearner": "meta.train",
     "NCClassifier": "integrations.estimators",
     "NCRegressor": "integrations.estimators",
     "NCRegularizer": "regularizers.penalty",
     "NeuralComplexity": "model.complexity",
+    "Plan": "domain.plan",
     "Recipe": "learners.recipe",
     "Sinusoids": "tasks.sinusoid",
     "Snapshot": "snapshot",

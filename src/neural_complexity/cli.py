@@ -13,14 +13,15 @@ from typing import Any
 import tyro
 from rich.console import Console
 
+from neural_complexity.assessment.files import LAYOUT, assess_files
 from neural_complexity.bounds import METHODS
 from neural_complexity.display import Display
 from neural_complexity.experiments.folder import RunFolder, config_from_dict
 from neural_complexity.experiments.machine import hold_memory
 from neural_complexity.experiments.rows import commit
-from neural_complexity.file_assessment import LAYOUT, assess_files, find_nc
 from neural_complexity.files import write_json, write_text
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.finding import find_nc
 from neural_complexity.report.page import render
 from neural_complexity.report.tables import to_markdown, to_rich
 

@@ -15,7 +15,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from neural_complexity.assessment import Assessment, assess, assess_predictions
+from neural_complexity.assessment.asking import assess, assess_predictions
+from neural_complexity.assessment.result import Assessment
 from neural_complexity.bounds import METHODS, Interval, Likeness
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model.complexity import NeuralComplexity
@@ -199,6 +200,10 @@ def test_small_sets_are_judged_as_by_predict_however_they_come(kind: str) -> Non
     ):
         assert np.array_equal(other.points, found.points)
         assert repr(other) == repr(found)
+    mixed = nc.assess(model, pairs, X_te=DataLoader(alone, shuffle=True))
+    np.testing.assert_allclose(sorted(mixed.points), sorted(found.points))
+    assert "a DataLoader that shuffles" in mixed.warnings[-1]
+    assert mixed.warnings[:-1] == found.warnings
     order = np.random.default_rng(0).permutation(5)
     turned = nc.assess(model, X, y, Z[order])
     np.testing.assert_allclose(turned.points, found.points[order])
@@ -375,7 +380,7 @@ def test_a_known_function_is_judged_right() -> None:
     assert found.trust > 0.9
 
 
-def calibrated() -> tuple[NeuralComplexity, Callable[[int], Snapshot]]:
+def calibrated(learners: int = 60) -> tuple[NeuralComplexity, Callable[[int], Snapshot]]:
     """Gives an NC that knows how far it is off on noisy lines, and learners of such lines."""
     nc = NeuralComplexity(1, 1, **SMALL)
 
@@ -387,7 +392,7 @@ def calibrated() -> tuple[NeuralComplexity, Callable[[int], Snapshot]]:
         guess = slope + 0.2 * torch.randn(B, 1, 1, generator=g)
         return Snapshot(X, Y, guess * X, Z, guess * Z), T
 
-    nc.calibrate([lines(0, 60)])
+    nc.calibrate([lines(0, learners)])
     return nc, lambda seed: lines(seed)[0]
 
 
@@ -407,6 +412,9 @@ def test_a_calibrated_nc_bounds_the_gap_and_tells_strangers() -> None:
     assert any("unlike what NC was calibrated on" in warning for warning in odd.warnings)
     many = assess_predictions(nc, X.repeat(9, 1), y.repeat(9, 1), H.repeat(9, 1), Z, G)
     assert any("72 training points against 8" in warning for warning in many.warnings)
+    few, enough = (assess_predictions(calibrated(n)[0], *usual).warnings for n in (19, 20))
+    assert any("calibrated on 19 learners, too few to tell" in warning for warning in few)
+    assert not any("too few to tell" in warning for warning in enough)
     sure = assess_predictions(nc, *usual, confidence=0.999)
     assert sure.bound is not None
     assert math.isinf(sure.bound.high)

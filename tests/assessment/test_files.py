@@ -9,9 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from neural_complexity.assessment import Assessment, assess_predictions
+from neural_complexity.assessment.asking import assess_predictions
+from neural_complexity.assessment.files import assess_files
+from neural_complexity.assessment.result import Assessment
 from neural_complexity.cli import main
-from neural_complexity.file_assessment import assess_files, find_nc
 from neural_complexity.model.complexity import NeuralComplexity
 
 SMALL: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
@@ -197,20 +198,13 @@ def test_the_command_tells_and_writes_what_it_found(
     assert "one row for each training row, in order" in capsys.readouterr().out
 
 
-def test_an_nc_that_ships_is_found_by_its_name(real: Files) -> None:
-    assert find_nc("sinusoid").outputs == 1
-    assert find_nc(str(real.folder / "nc.safetensors")).outputs == 1
-    with pytest.raises(ValueError, match="--nc must be a safetensors file or one of digits, "):
-        find_nc("cosine")
-
-
 Change = Callable[[Files], dict[str, Any]]
 MISTAKES: dict[str, Change] = {
     "gone.csv must be a file, got no such file": lambda f: {"train": f.folder / "gone.csv"},
     "nowhere.safetensors must be a safetensors file, got no such": lambda f: {
         "nc": f.folder / "nowhere.safetensors"
     },
-    "--nc must be a safetensors file or one of": lambda _: {"nc": "cosine"},
+    "nc must be a safetensors file or one of": lambda _: {"nc": "cosine"},
     "must end in .csv, .parquet, .npz, got .xlsx": lambda f: {"test": f.folder / "a.xlsx"},
     "must have a column z, got a, b, y": lambda _: {"target": "z"},
     "other.csv must have a column b, got a, c": lambda f: {

@@ -1,17 +1,16 @@
-"""NC's opinion of one model: how badly it will generalize, where, and how sure that is."""
+"""Asking NC about one model: how badly it will generalize, where, and how sure that is."""
 
 import math
-import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler
 
+from neural_complexity.assessment.result import Assessment
 from neural_complexity.bounds import METHODS, Interval, Likeness, Method, bound, unlike
 from neural_complexity.data import encode, inputs, numbers, pair, targets
 from neural_complexity.losses import zero_one
@@ -28,188 +27,22 @@ from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from neural_complexity.report.assessing import Findings
-
-__all__ = ["Assessment", "assess", "assess_predictions"]
+__all__ = ["assess", "assess_predictions"]
 
 # Between families of tasks in the experiment `harm`, NC's gaps were no use (R2 below 0) where its
 # mean trust was 0.18 or less, and of use where it was 0.49 or more.
 LOW_TRUST = 0.3
 UNUSUAL = 0.05  # p-values below it are told
-SHOWN = 5  # of the worst points in a summary
 TESTED = 256  # training points that trust is found out on, at most, and
 NUMBERS = 50_000  # points times classes: both bound memory
 UNCALIBRATED = (
     "NC is not calibrated, so there is no bound and no test whether the model is unlike those that "
     "NC knows: nc.calibrate with held-out learners gives both."
 )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Assessment:
-    """What NC says about one model. All losses are of the kind that NC was trained to predict."""
-
-    gap: float
-    """Predicted test loss minus training loss; positive means that the model overfits."""
-    loss_tr: float
-    """Training loss, measured."""
-    loss_te: float
-    """Test loss, predicted."""
-    accuracy_tr: float | None
-    """Share of training points that the model gets right, measured; `None` for real targets."""
-    accuracy_te: float | None
-    """The same for test points, predicted; `None` also for the direct head."""
-    points: NDArray[np.float64]
-    """Predicted loss of each test point, (N,)."""
-    spread: float
-    """NC's own standard deviation of the test loss; no bound by itself."""
-    bound: Interval | None
-    """Where the gap lies at the confidence that was asked for; `None` if NC is not calibrated."""
-    trust: float | None
-    """How far NC understands this training set, from 0 to 1 (see `trust`); `None` if it cannot be
-    found out."""
-    unlike: Likeness | None
-    """Whether the model and its data are like those that NC was calibrated on, with a p-value;
-    `None` if NC is not calibrated."""
-    warnings: tuple[str, ...]
-    """What to keep in mind, in plain sentences."""
-    loss: str
-    """The name of the loss."""
-    training_points: int
-    """How many there were, M."""
-
-    def worst(self, k: int = 10) -> list[int]:
-        """Gives the numbers, from 0, of the test points with the largest predicted loss.
-
-        Args:
-            k: How many, all of them if there are fewer.
-
-        Raises:
-            ValueError: If k is negative.
-        """
-        if k < 0:
-            raise ValueError(f"k must be at least 0, got {k}")
-        order: list[int] = np.argsort(-self.points, kind="stable")[:k].tolist()
-        return order
-
-    def to_dict(self) -> dict[str, Any]:
-        """Gives everything as numbers, text, lists and `None`, as JSON knows them.
-
-        An end of a bound that is infinite is `None`.
-        """
-        interval = None if self.bound is None else asdict(self.bound)
-        if interval is not None:
-            interval |= {end: _finite(interval[end]) for end in ("low", "high")}
-        return {
-            "gap": self.gap,
-            "loss": self.loss,
-            "loss_tr": self.loss_tr,
-            "loss_te": self.loss_te,
-            "accuracy_tr": self.accuracy_tr,
-            "accuracy_te": self.accuracy_te,
-            "spread": self.spread,
-            "bound": interval,
-            "trust": self.trust,
-            "unlike": None if self.unlike is None else asdict(self.unlike),
-            "training_points": self.training_points,
-            "test_points": len(self.points),
-            "warnings": list(self.warnings),
-            "worst": self.worst(),
-            "points": self.points.tolist(),
-        }
-
-    def plot(self) -> "Figure":
-        """Draws the predicted loss of each test point, and the bound against the training loss.
-
-        Returns:
-            A matplotlib figure of two panels; `savefig` writes it.
-        """
-        from neural_complexity.report.assessing import draw
-
-        return draw(self._findings())
-
-    def to_html(self) -> str:
-        """Makes one page of everything, which needs no other file and no network."""
-        from neural_complexity.report.assessing import draw, tables
-        from neural_complexity.report.drawing import to_png
-        from neural_complexity.report.page import Figure, render
-
-        found = self._findings()
-        details = {k: v for k, v in self.to_dict().items() if k != "points"}
-        lead = (
-            f"Neural Complexity read {self.training_points} labelled training points and "
-            f"{len(self.points)} unlabelled test points, and what the model says about both."
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "assessment.png"
-            path.write_bytes(to_png(draw(found)))
-            picture = Figure(
-                path,
-                "How the loss is expected to spread",
-                "Left: every test point by its predicted loss. Right: the predicted test loss next "
-                "to the training loss.",
-            )
-            return render(
-                f"Predicted gap: {_signed(self.gap)}",
-                lead,
-                tables(found),
-                [picture],
-                details,
-                remarks=self.warnings,
-                detailed="All numbers but those of single points",
-            )
-
-    def __repr__(self) -> str:
-        sizes = f"{self.training_points} training and {len(self.points)} test points"
-        right_tr, right_te = (
-            "" if share is None else f"   accuracy {100 * share:.1f} %"
-            for share in (self.accuracy_tr, self.accuracy_te)
-        )
-        worst = ", ".join(f"{i} ({self.points[i]:.3g})" for i in self.worst(SHOWN))
-        lines = [
-            f"Assessment on {sizes}, {self.loss.replace('_', ' ')}",
-            f"  training loss        {self.loss_tr:.4g}{right_tr}",
-            f"  predicted test loss  {self.loss_te:.4g}{right_te}",
-            f"  predicted gap        {_signed(self.gap)}",
-            f"  bound of the gap     {self._bound_told()}",
-            f"  trust                {'unknown' if self.trust is None else f'{self.trust:.2f}'}",
-            f"  like calibration     {self._likeness_told()}",
-            f"  worst test points    {worst}",
-            *(f"  note: {warning}" for warning in self.warnings),
-        ]
-        return "\n".join(lines)
-
-    def _bound_told(self) -> str:
-        if self.bound is None:
-            return "none"
-        ends = f"{_signed(self.bound.low)} to {_signed(self.bound.high)}"
-        return f"{ends} at {100 * self.bound.confidence:g} % ({self.bound.method})"
-
-    def _likeness_told(self) -> str:
-        return "unknown" if self.unlike is None else f"p = {self.unlike.p_value:.2g}"
-
-    def _findings(self) -> "Findings":
-        from neural_complexity.report.assessing import Findings
-
-        interval, told = None, "no bound: NC is not calibrated"
-        if self.bound is not None:
-            low, high = (self.loss_tr + end for end in (self.bound.low, self.bound.high))
-            interval = (max(low, 0.0), max(high, 0.0))  # no loss is negative
-            told = f"{100 * self.bound.confidence:g} % bound ({self.bound.method})"
-        return Findings(
-            loss=self.loss,
-            loss_tr=self.loss_tr,
-            loss_te=self.loss_te,
-            accuracy_tr=self.accuracy_tr,
-            accuracy_te=self.accuracy_te,
-            interval=interval,
-            told=told,
-            points=self.points,
-            worst=self.worst(),
-        )
+SHUFFLED = (
+    "X_te is a DataLoader that shuffles: its points are numbered in the order in which they came "
+    "this once. Give them in a fixed order to find the worst ones again."
+)
 
 
 def assess(
@@ -257,6 +90,7 @@ def assess(
         raise TypeError("y_tr must be the training targets, got None")
     if X_te is None:
         raise TypeError("X_te must be test inputs, which need no labels, got None")
+    shuffled = isinstance(X_te, DataLoader) and isinstance(X_te.sampler, RandomSampler)
     X_te, _ = pair("X_te", X_te)
     like = nc.x_mean
     shape = nc.shape
@@ -266,7 +100,7 @@ def assess(
         predict(name, model, X, labels=nc.labels, like=like)
         for name, X in (("X_tr", X_tr), ("X_te", X_te))
     )
-    return assess_predictions(
+    found = assess_predictions(
         nc,
         X_tr,
         y_tr,
@@ -277,6 +111,7 @@ def assess(
         confidence=confidence,
         method=method,
     )
+    return replace(found, warnings=(*found.warnings, SHUFFLED)) if shuffled else found
 
 
 def assess_predictions(
@@ -448,8 +283,8 @@ def _some(Y: Tensor, few: int, *, labels: bool) -> Tensor:
 def _doubts(trusted: float | None, M: int) -> list[str]:
     if trusted is None:
         return [
-            f"How far NC understands this training set cannot be found out from its {M} "
-            f"{'point' if M == 1 else 'points'}: two of one class are the least."
+            "How far NC understands this training set cannot be found out from its "
+            f"{_counted(M, 'point')}: two of one class are the least."
         ]
     if trusted < LOW_TRUST:
         return [
@@ -487,19 +322,20 @@ def _reliability(
             "The model or its data is unlike what NC was calibrated on, so that the bound need not "
             f"hold: {like.note}."
         )
+    if 1 / (len(calibration) + 1) >= UNUSUAL:  # the least p-value there is
+        doubts.append(
+            f"NC was calibrated on {_counted(len(calibration), 'learner')}, too few to tell "
+            "whether this model is unlike them."
+        )
     beyond = calibration.beyond(snapshot.X_tr.shape[1], snapshot.X_te.shape[1])
     if beyond:
         doubts.append(_sentence(beyond))
     return interval, like, doubts
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _sentence(note: str) -> str:
     return f"{note[:1].upper()}{note[1:]}."
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}"

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_complexity.assessment import Assessment, assess_predictions
+from neural_complexity.assessment.asking import assess_predictions
+from neural_complexity.assessment.columns import Columns, read_arrays, read_columns
+from neural_complexity.assessment.result import Assessment
 from neural_complexity.bounds import Method
-from neural_complexity.columns import Columns, read_arrays, read_columns
 from neural_complexity.data import numbers
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.predictions import logarithms
 
-__all__ = ["LAYOUT", "assess_files", "find_nc"]
+__all__ = ["LAYOUT", "assess_files"]
 
 LAYOUT = """\
 Files are CSV (with a header), parquet (extra: tables) or npz, by their ending.
@@ -49,26 +50,6 @@ class _Predictions:
     path: Path
     parts: dict[str, NDArray[Any]]  # "H", or "H_tr" and "H_te"
     header: list[str] | None
-
-
-def find_nc(name: str) -> NeuralComplexity:
-    """Loads an NC from a file, or one that ships with the package.
-
-    Args:
-        name: A path or a name.
-
-    Raises:
-        OSError: If it is a path and there is no such file.
-        ValueError: If it is neither, or the file is no NC.
-    """
-    path = Path(name)
-    if path.is_file() or path.suffix == ".safetensors":
-        return NeuralComplexity.load(path)
-    try:
-        return NeuralComplexity.pretrained(name)
-    except ValueError as error:
-        known = str(error).removeprefix("name must be ").partition(", got")[0]
-        raise ValueError(f"--nc must be a safetensors file or {known}, got {name}") from None
 
 
 def assess_files(

@@ -13,14 +13,21 @@ from torch.nn.functional import log_softmax, softplus
 
 from neural_complexity.bounds import Calibration, Method
 from neural_complexity.files import read_tensors, write_tensors
-from neural_complexity.losses import LOSSES, Belief, Gaussian, cross_entropy, zero_one
+from neural_complexity.losses import (
+    LOSSES,
+    Belief,
+    Gaussian,
+    cross_entropy,
+    squared_error,
+    zero_one,
+)
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.heads import DirectHead, PosteriorHead, SetNetwork, Sets
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, check_sets
 
 if TYPE_CHECKING:
-    from neural_complexity.assessment import Assessment
+    from neural_complexity.assessment.result import Assessment
 
 __all__ = ["Context", "NeuralComplexity"]
 
@@ -231,12 +238,15 @@ class NeuralComplexity(nn.Module):
         """Builds an untrained NC whose units fit a sample of tasks.
 
         Args:
-            task: Some tasks; inputs and training targets give dimensions, centres and scales.
+            task: Some tasks; inputs and training targets give dimensions, centres and scales, and
+                targets the loss.
             architecture: Any other argument of the class; `outputs`, too, where some classes may
                 be missing among the tasks.
         """
         X, Y = task.X_tr, task.Y_tr
-        if architecture.get("loss") == cross_entropy.name:
+        usual = squared_error if Y.is_floating_point() else cross_entropy
+        architecture = {"loss": usual.name, **architecture}
+        if architecture["loss"] == cross_entropy.name:
             defaults = FOR_LABELS.get(architecture.get("head", "posterior"), {})
             # An untrained NC has seen labels, which say how many classes there are at least.
             classes = int(torch.stack([Y.max(), task.Y_te.max()]).max()) + 1
@@ -501,7 +511,7 @@ class NeuralComplexity(nn.Module):
     ) -> "Assessment":
         """Predicts how badly a trained model of any kind generalizes, and where.
 
-        The arguments and errors are those of `assessment.assess`.
+        The arguments and errors are those of `assessment.asking.assess`.
 
         Args:
             model: A callable, a module or a fitted scikit-learn estimator.
@@ -513,7 +523,7 @@ class NeuralComplexity(nn.Module):
             confidence: How often the bound should hold.
             method: Of the bound.
         """
-        from neural_complexity.assessment import assess
+        from neural_complexity.assessment.asking import assess
 
         return assess(
             self, model, X_tr, y_tr, X_te, classes=classes, confidence=confidence, method=method

@@ -1,0 +1,1 @@
+"""NC's opinion of a user's own model, wherever that lives."""
