@@ -40,7 +40,7 @@ def test_interrupted_and_resumed_the_rows_are_those_of_one_go(outcome: Outcome) 
 def test_a_report_can_be_made(outcome: Outcome, tmp_path: Path) -> None:
     gaps, accuracies = report.tables(outcome.rows)
     assert [row[0] for row in gaps.rows] == ["all kinds", *own.KINDS]
-    assert len(accuracies.rows) == 5
+    assert len(accuracies.rows) == 5 + 3  # and the change of those that have NC
     (figure,) = report.figures(outcome, tmp_path)
     assert figure.path.stat().st_size > 10_000
 

@@ -16,6 +16,7 @@ from neural_complexity.integrations import estimators
 from neural_complexity.integrations.estimators import NCClassifier, NCRegressor
 from neural_complexity.losses import Categorical
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.known import remember
 from neural_complexity.model.large import Beliefs
 from neural_complexity.regularizers.trust import trust
 
@@ -134,30 +135,56 @@ def test_an_nc_that_knows_less_than_the_labels_is_left_out(
     nc = labelled_nc()
     options: dict[str, Any] = {"steps": 40, "random_state": 0}
     guarded = NCClassifier(nc, **options).fit(X, LABELS, X_unlabelled=X)
-    bold = NCClassifier(nc, **options, safeguard=False).fit(X, LABELS, X_unlabelled=X)
+    bold = NCClassifier(nc, **options, weight=1, safeguard=False).fit(X, LABELS, X_unlabelled=X)
     plain = NCClassifier(**options).fit(X, LABELS)
-    assert not guarded.helps_
+    assert guarded.weight_ == 0
     assert (guarded.predict_proba(X) == plain.predict_proba(X)).all()
     assert bold.score(X, LABELS) < plain.score(X, LABELS)
 
 
-@pytest.mark.parametrize(("cost", "helps"), [(0.0, True), (None, True), (100.0, False)])
-def test_an_nc_that_knows_the_labels_by_heart_is_held_to_what_it_believes_of_new_points(
-    monkeypatch: pytest.MonkeyPatch, cost: float | None, helps: bool
-) -> None:
-    """Held-out training points prove nothing if NC learned from them: its file must tell."""
-    place = torch.from_numpy(np.unique(LABELS, return_inverse=True)[1])
+PLACES = torch.from_numpy(np.unique(LABELS, return_inverse=True)[1])
 
-    def remember(*arguments: Any, classes: int | None) -> Beliefs:
+
+def remembering(points: slice, monkeypatch: pytest.MonkeyPatch) -> NeuralComplexity:
+    """Gives an NC that learned from some points, whose labels it knows, and knows nothing else."""
+
+    def believe(*arguments: Any, classes: int | None) -> Beliefs:
         numbers = arguments[2].X_te.sort(dim=1).values
-        return Beliefs(numbers, Categorical(9.0 * torch.nn.functional.one_hot(place[numbers % 40])))
+        known = torch.isin(numbers % 40, torch.arange(40)[points])
+        right = torch.nn.functional.one_hot(PLACES[numbers % 40], 3)
+        wrong = torch.nn.functional.one_hot((PLACES[numbers % 40] + 1) % 3, 3)
+        return Beliefs(numbers, Categorical(9.0 * torch.where(known[..., None], right, wrong)))
 
     monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
-    monkeypatch.setattr(estimators, "believe", remember)
+    monkeypatch.setattr(estimators, "believe", believe)
     nc = labelled_nc()
+    remember(nc, [torch.from_numpy(X[points])])
+    return nc
+
+
+def test_nc_is_not_tested_on_points_that_it_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an NC that knows their labels by heart, and nothing else, would pass."""
+    nc = remembering(slice(30), monkeypatch)
+    options: dict[str, Any] = {"steps": 40, "random_state": 0}
+    assert NCClassifier(nc, **options).fit(X, LABELS, X_unlabelled=X).weight_ == 0
+    nc.provenance.pop("learned_from")
+    assert NCClassifier(nc, **options).fit(X, LABELS, X_unlabelled=X).weight_ > 0
+
+
+@pytest.mark.parametrize(("cost", "helps"), [(0.0, True), (None, True), (100.0, False)])
+def test_an_nc_that_learned_from_all_points_is_held_to_what_it_believes_of_others(
+    monkeypatch: pytest.MonkeyPatch, cost: float | None, helps: bool
+) -> None:
+    nc = remembering(slice(None), monkeypatch)
     nc.provenance["belief_loss"] = cost
     model = NCClassifier(nc, steps=40, random_state=0).fit(X, LABELS, X_unlabelled=X)
-    assert model.helps_ == helps
+    assert (model.weight_ > 0) == helps
+
+
+@pytest.mark.parametrize(("weight", "chosen"), [((0.5, 3.0), 0.5), (0.2, 0.2), ((0.0,), 0.0)])
+def test_where_nothing_can_be_told_the_first_weight_is_taken(weight: Any, chosen: float) -> None:
+    model = NCClassifier(labelled_nc(), **QUICK, weight=weight, safeguard=False)
+    assert model.fit(X[:9], LABELS[:9]).weight_ == chosen
 
 
 def test_labels_go_by_the_names_that_nc_remembers() -> None:
@@ -202,8 +229,12 @@ def test_nc_may_be_a_name_or_a_path_and_see_images(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
     wrong: Any = 7
+    wrong_type: Any = "heavy"
     cases: list[tuple[Any, Any, Any, str]] = [
         (NCClassifier(wrong), X, LABELS, "nc must be a NeuralComplexity, a path, a name or None"),
+        (NCClassifier(weight=()), X, LABELS, r"weight must be one or several .*, got \(\)"),
+        (NCRegressor(weight=[1, -1]), X, REALS, r"weight must be .* numbers from 0, got \[1, -1\]"),
+        (NCRegressor(weight=wrong_type), X, REALS, "weight must be .* numbers from 0, got heavy"),
         (NCClassifier("cat"), X, LABELS, "nc must be a safetensors file or one of .*, got cat"),
         (NCClassifier(real_nc()), X, LABELS, "nc must be for labels, got one for real targets"),
         (NCRegressor(labelled_nc()), X, REALS, "nc must be for real targets, got one for labels"),

@@ -67,7 +67,7 @@ def test_the_penalty_is_the_weighted_prediction(labels: bool, head: str) -> None
     value = NCRegularizer(nc, weight=2.0, floor=None)(model, x, y, u)
     torch.testing.assert_close(value, 2 * own**2 * gap)
     high = gap.item() + 1
-    value = NCRegularizer(nc, floor=high, safeguard=False)(model, x, y, u)
+    value = NCRegularizer(nc, weight=1.0, floor=high, safeguard=False)(model, x, y, u)
     assert value.item() == pytest.approx(high)
     assert all((g == 0).all() for g in gradients(value, model))
 
@@ -79,7 +79,7 @@ def test_with_training_points_these_are_what_nc_knows(labels: bool, head: str) -
     x, y, u = minibatch(labels=labels)
     known = (X[None], Y[None], model(X)[None], u[None], model(u)[None])
     expected = nc.predict_loss(*known) - nc.loss(model(x)[None], y[None]).mean(dim=1)
-    penalty = NCRegularizer(nc, floor=None, X_tr=X.numpy(), y_tr=Y.numpy())
+    penalty = NCRegularizer(nc, weight=1.0, floor=None, X_tr=X.numpy(), y_tr=Y.numpy())
     value = penalty(model, x, y, u)
     own = trust(nc, X[None], Y[None]).item()
     assert penalty.trust == pytest.approx(own)
@@ -114,7 +114,7 @@ def test_images_and_targets_without_an_axis_for_one_output_are_understood() -> N
     x, y, u = minibatch(shape=(1, 7, 7))
     model = nn.Sequential(nn.Flatten(), nn.Linear(49, 4))
     gap = image_nc.predict(x[None], y[None], model(x)[None], u[None], model(u)[None]).squeeze(0)
-    penalty = partial(NCRegularizer, floor=None, safeguard=False)
+    penalty = partial(NCRegularizer, weight=1.0, floor=None, safeguard=False)
     torch.testing.assert_close(penalty(image_nc)(model, x, y, u), gap)
     nc, line = small_nc(labels=False, outputs=1), mlp(3, (5,), 1)
     x, y, u = minibatch(labels=False, C=1)
@@ -183,8 +183,8 @@ def test_the_model_is_judged_as_it_trains_or_as_it_will_be_used() -> None:
     def gap(H: Tensor, H_te: Tensor) -> Tensor:
         return nc.predict(x[None], y[None], H[None], u[None], H_te[None]).squeeze(0)
 
-    used = NCRegularizer(nc, safeguard=False, floor=None, mode="eval")(model, x, y, u)
-    trained = NCRegularizer(nc, safeguard=False, floor=None)(model, x, y, u)
+    used = NCRegularizer(nc, weight=1.0, safeguard=False, floor=None, mode="eval")(model, x, y, u)
+    trained = NCRegularizer(nc, weight=1.0, safeguard=False, floor=None)(model, x, y, u)
     assert all(module.training for module in model.modules())
     noisy = []
     for inputs in (x, u):  # each with the noise that comes next, which is given back
@@ -357,9 +357,9 @@ def test_nc_computes_in_its_own_precision(head: str) -> None:
     nc, model = small_nc(head=head).float(), mlp(3, (5,), 4).float()
     x, y, u = minibatch()
     x, u = x.float(), u.float()
-    penalty = NCRegularizer(nc, floor=None, safeguard=False)
+    penalty = NCRegularizer(nc, weight=1.0, floor=None, safeguard=False)
     X, Y, _ = minibatch(M=20)
-    penalty_known = NCRegularizer(nc, floor=None, X_tr=X, y_tr=Y)
+    penalty_known = NCRegularizer(nc, weight=1.0, floor=None, X_tr=X, y_tr=Y)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rough = model(x)
         value = penalty(model, x, y, u)

@@ -40,6 +40,7 @@ from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment, Resume, meta_train
 from neural_complexity.meta.train import MetaLearner, nc_loss
 from neural_complexity.model.complexity import SHOWN, NeuralComplexity
+from neural_complexity.model.known import remember
 from neural_complexity.progress import Tell, tell_moments
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot
@@ -53,6 +54,7 @@ STEPS = 300  # of a learner of which only the network is given
 BATCH = 32  # training points of its step, on splits
 SCORES = 20  # looks at NC on its way, of which the best is kept
 EPOCHS = 400  # how often NC sees each point of a dataset: after more, it knows them by heart
+PART = 4096  # points that are noted at a time: bounds memory
 EXAMPLES = 64  # tasks that NC takes its units from
 # What NC is for labels and for real targets; every field can be given another value.
 FOR_LABELS: dict[str, Any] = {"width": 96, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
@@ -192,6 +194,8 @@ def meta_learn(
             display.console.print(describe(report), markup=False, highlight=False, soft_wrap=True)
     nc.provenance = _provenance(work, plan, history, report, time.perf_counter() - start)
     if isinstance(work.ground, SplitGround):  # NC may know the points that it learned from by heart
+        splits = work.ground.family
+        remember(nc, map(splits.look_up, splits.pool.split(PART)))
         nc.provenance["belief_loss"] = belief_loss(nc, learners)
     nc.calibrate([_finished_ones(group) for group in learners])
     assert nc.calibration is not None

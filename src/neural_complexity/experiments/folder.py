@@ -103,7 +103,7 @@ class RunFolder:
         made_by = commit() if config["commit"] == commit() else f"{config['commit']}..{commit()}"
         rows = [replace(row, commit=made_by) for row in outcome.rows]
         for name, nc in outcome.networks.items():
-            nc.provenance = {**config, "commit": made_by, "network": name}
+            nc.provenance = {**nc.provenance, **config, "commit": made_by, "network": name}
             nc.save(self.path / f"nc-{name}.safetensors")
         write_tensors(self.path / "figures.safetensors", outcome.tensors, {})
         moments = {n: [moment.to_json() for moment in m] for n, m in outcome.history.items()}

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
+from math import inf, isfinite, prod
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from neural_complexity.losses import PointLoss, cross_entropy, squared_error
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.finding import find_nc
 from neural_complexity.model.heads import PosteriorHead
+from neural_complexity.model.known import learned_from
 from neural_complexity.model.large import believe, embed
 from neural_complexity.regularizers.nc import nc_penalty_by_number, nc_penalty_by_points
 from neural_complexity.regularizers.trust import trust
@@ -49,7 +51,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         steps: int = 1000,
         batch: int = 32,
         lr: float = 0.003,
-        weight: float = 1.0,
+        weight: float | Sequence[float] = (1.0, 0.1),
         floor: float | None = -0.1,
         safeguard: bool = True,
         random_state: Any = None,
@@ -74,6 +76,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         loss: PointLoss,
     ) -> None:
         """Trains the network on inputs, (points, D), and targets, (points,) or (points, 1)."""
+        weights = _weights(self.weight)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         others = np.empty((0, X.shape[1]))
         if X_unlabelled is not None:
@@ -95,10 +98,9 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
                 X_known, classes = store[shown.X_tr], self._classes(nc)
                 nc.check(classes=classes, X_tr=X_known, Y_tr=shown.Y_tr)
                 self.trust_ = float(trust(nc, X_known, shown.Y_tr, classes=classes))
-            regularizer, judge = self._regularizers(nc, store, task, shown)
-            if self.safeguard and regularizer is not None:
-                self.helps_ = self._helps(nc, store, len(others) > 0, Y, loss, train, seed)
-                regularizer = regularizer if self.helps_ else None
+            self.weight_ = self._choose(nc, weights, store, len(others) > 0, Y, loss, train, seed)
+            weighted, judge = self._regularizers(nc, store, task, shown)
+            regularizer = weighted(self.weight_)
         h = train(task, regularizer)
         if not all(p.isfinite().all() for p in h.parameters()):
             raise ValueError(
@@ -129,36 +131,46 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         batches = Minibatches(task, M=self.batch, N=self.batch, seed=seed)
         return recipe.train(batches, stream(seed, "network"), regularizer=regularizer)
 
-    def _helps(
+    def _choose(
         self,
         nc: NeuralComplexity,
+        weights: tuple[float, ...],
         store: Tensor,
         transductive: bool,
         Y: Tensor,
         loss: PointLoss,
         train: Callable[[Task, Regularizer | None], BatchedLearner],
         seed: int,
-    ) -> bool:
-        """Finds out whether NC does better than nothing on training points that are held out.
+    ) -> float:
+        """Finds out on training points that are held out which weight does best.
 
         Trust says whether NC understands the task; but who has many labels may know more than NC.
         """
+        if self.safeguard:
+            weights = (*weights, 0.0) if self.trust_ else (0.0,)
+        weights = tuple(dict.fromkeys(weights))
         order = torch.randperm(len(Y), generator=stream(seed, "held out")).to(Y.device)
         some = -(-len(Y) // JUDGED)
-        held, rest = order[:some], order[some:]
-        if len(rest) < FEWEST:
-            return True  # nothing could be told from so few
+        if len(weights) == 1 or len(Y) - some < FEWEST:
+            return weights[0]  # there is no choice, or nothing could be told from so few
+        # Points that NC learned from would flatter it.
+        new = order[~learned_from(nc, store[order])]
+        honest = len(new) >= FEWEST
+        held = (new if honest else order)[:some]
+        rest = order[~torch.isin(order, held)]
         task, shown = self._arrange(nc, rest, held if transductive else held[:0], Y, seed)
-        regularizer, _ = self._regularizers(nc, store, task, shown)
+        weighted, _ = self._regularizers(nc, store, task, shown)
+        # What NC believes of new points is no better than its file says, and a network that does
+        # better without NC is not to be taught by it.
+        least = 0.0 if honest else nc.provenance.get("belief_loss") or 0.0
         losses = []
-        for used in (None, regularizer):
-            h = train(task, used)
+        for weight in weights:
+            h = train(task, weighted(weight))
             with torch.no_grad():
-                losses.append(float(loss(h(held[None]), Y[None, held]).mean()))
-        plain, regularized = losses
-        # NC may have learned from these very points. What it believes of new ones is no better than
-        # its file says, and a network that does better without NC is not to be taught by it.
-        return max(regularized, nc.provenance.get("belief_loss") or 0.0) < plain
+                value = float(loss(h(held[None]), Y[None, held]).mean())
+            value = value if isfinite(value) else inf
+            losses.append(max(value, least) if weight else value)
+        return min(zip(losses, weights, strict=True))[1]  # the smaller of two that are as good
 
     def _arrange(
         self,
@@ -199,24 +211,27 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _regularizers(
         self, nc: NeuralComplexity, store: Tensor, task: Task, shown: Task
-    ) -> tuple[Regularizer | None, Regularizer]:
-        """Gives what regularizes the network, and what judges it in the end."""
+    ) -> tuple[Callable[[float], Regularizer | None], Regularizer]:
+        """Gives what regularizes the network, by weight, and what judges it in the end."""
         classes = self._classes(nc)
         nc.check(classes=classes, X_tr=store[shown.X_tr], Y_tr=shown.Y_tr, X_te=store[task.X_te])
-        weight = self.weight
+        share = 1.0
         if torch.isin(task.X_te, task.X_tr).all():
             # Labels speak for all training points, NC for those that it judges on. At weight 1 the
             # training loss cancels out, and with it the labels of all others.
-            weight = weight * task.X_te.shape[1] / task.X_tr.shape[1]
+            share = task.X_te.shape[1] / task.X_tr.shape[1]
         if self.safeguard:
-            weight = weight * self.trust_**2
+            share = share * self.trust_**2
         look = embed(nc, store.__getitem__, torch.cat([shown.X_tr, task.X_te], dim=1))
         if isinstance(nc.head, PosteriorHead):
             make = partial(nc_penalty_by_number, nc, believe(nc, look, shown, classes=classes))
         else:
             make = partial(nc_penalty_by_points, nc, shown.X_tr, shown.Y_tr, embed=look)
-        # Where NC has nothing to say, the network is to the last bit the one without NC.
-        regularizer = make(weight=weight, floor=self.floor) if weight else None
+
+        def regularizer(weight: float) -> Regularizer | None:
+            # Where NC has nothing to say, the network is to the last bit the one without NC.
+            return make(weight=weight * share, floor=self.floor) if weight * share else None
+
         return regularizer, make(weight=1.0, floor=None)
 
     @torch.no_grad()
@@ -254,13 +269,15 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
         steps: The number of updates.
         batch: Training points of each, and points that NC judges on.
         lr: The learning rate.
-        weight: The lambda of Eq. (4).
+        weight: The lambda of Eq. (4); or several, of which the one is taken that does best on a
+            quarter of the training points when the network learns from the others, which costs a
+            training each. They are points that NC did not learn from itself, if there are any (its
+            file knows); if there are not, NC is held to what it believed of such points. Of several
+            weights the first is taken where there are too few points to choose by. At 1 the network
+            learns from NC alone, which knows the labels; below, more and more from labels.
         floor: See `nc_penalty`.
         safeguard: Whether NC has to prove itself: its weight is multiplied by the square of
-            `trust`, and it is left out if a network with it does no better, on a quarter of the
-            training points, than one without it, or if that one does better than NC's own guesses
-            about points that it did not learn from (its file knows). That costs two more trainings
-            on the others.
+            `trust`, and 0, which leaves it out, is one of the weights to choose from.
         random_state: An integer makes `fit` repeatable.
 
     Attributes:
@@ -268,7 +285,7 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
         n_features_in_: Input features, D.
         network_: The network, in evaluation mode; maps (points, D) to logits.
         trust_: How far NC is trusted, 0 to 1, if there is one and the safeguard is on.
-        helps_: Whether NC proved itself, likewise, unless it is not trusted at all.
+        weight_: The weight that was chosen, if there is an NC.
         gap_: The gap that it predicts for the network, if there is one.
 
     Example:
@@ -380,6 +397,13 @@ def _load(nc: NeuralComplexity | str | Path | None, *, labels: bool) -> NeuralCo
         wanted, got = ("labels", "real targets") if labels else ("real targets", "labels")
         raise ValueError(f"nc must be for {wanted}, got one for {got}")
     return nc
+
+
+def _weights(given: float | Sequence[float]) -> tuple[float, ...]:
+    weights = tuple(given) if isinstance(given, Sequence) else (given,)
+    if not weights or not all(isinstance(w, Real) and 0 <= w < inf for w in weights):
+        raise ValueError(f"weight must be one or several numbers from 0, got {given}")
+    return tuple(float(weight) for weight in weights)
 
 
 def _dtype(nc: NeuralComplexity | None) -> torch.dtype:

@@ -47,7 +47,10 @@ class NCRegularizer:
     Args:
         nc: The gap predictor; stays as it is.
         weight: The lambda of Eq. (4), or a function that gives it from the number of calls made so
-            far. Where it is 0, nothing is asked of the model, and training is what it is without.
+            far. At 1, the paper's, the training loss cancels out and the model learns from NC
+            alone: best if NC knows much more than the labels tell, and harmful if it knows less. At
+            0.1 labels have the last word where there are some. At 0 nothing is asked of the model,
+            and training is what it is without.
         floor: As in `nc_penalty`; the paper's by default.
         safeguard: Whether the weight is multiplied by the square of `trust`. Trust is found out
             once from X_tr and y_tr if they are given, otherwise from the minibatches of the first
@@ -76,7 +79,7 @@ class NCRegularizer:
         self,
         nc: NeuralComplexity,
         *,
-        weight: Weight = 1.0,
+        weight: Weight = 0.1,
         floor: float | None = -0.1,
         safeguard: bool = True,
         mode: Literal["train", "eval"] = "train",
