@@ -20,6 +20,7 @@ from neural_complexity.assessment.result import Assessment
 from neural_complexity.bounds import METHODS, Interval, Likeness
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.known import remember
 from neural_complexity.snapshot import Snapshot
 
 SMALL: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
@@ -378,6 +379,15 @@ def test_a_known_function_is_judged_right() -> None:
     assert np.corrcoef(found.points, true)[0, 1] > 0.9
     assert found.trust is not None
     assert found.trust > 0.9
+
+
+def test_test_points_that_nc_learned_from_are_told() -> None:
+    nc = make("labels")
+    X, y, _, Z, _ = draw(nc, 6, 5, nc.outputs)
+    model = outputs_of(nc)
+    remember(nc, [torch.from_numpy(X), torch.from_numpy(Z[:2])])
+    assert any("NC learned from 2 of the 5 test" in w for w in nc.assess(model, X, y, Z).warnings)
+    assert not any("learned from" in w for w in nc.assess(model, X, y, Z[2:]).warnings)
 
 
 def calibrated(learners: int = 60) -> tuple[NeuralComplexity, Callable[[int], Snapshot]]:

@@ -16,6 +16,7 @@ from neural_complexity.data import encode, inputs, numbers, pair, targets
 from neural_complexity.losses import zero_one
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.judging import Judgement, features, judge
+from neural_complexity.model.known import learned_from
 from neural_complexity.predictions import (
     check_predictions,
     columns_of,
@@ -228,6 +229,12 @@ def _opinion(
             0,
             "The predictions look like probabilities, but NC takes them for logits: give their "
             "logarithm.",
+        )
+    N, known = snapshot.X_te.shape[1], int(learned_from(nc, snapshot.X_te[0]).sum())
+    if known:
+        warnings.append(
+            f"NC learned from {known} of the {N} test points and may know their labels by heart: "
+            "what it says about them says nothing about new ones."
         )
     points = (judgement.points + judgement.loss_tr).squeeze(0).double().cpu().numpy()
     measured = 1 - zero_one(snapshot.H_tr, snapshot.Y_tr).mean().item() if nc.labels else None
