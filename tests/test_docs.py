@@ -130,6 +130,9 @@ def as_users_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:NC could not be tested", "ignore:NC cannot beat")
+# Lightning's own business.
+@pytest.mark.filterwarnings("ignore:.*LeafSpec", "ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:The number of training batches")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_tutorial_can_be_followed(page: Path, tmp_path: Path) -> None:
     names: dict[str, Any] = {"__name__": "__main__", "QUICK": QUICK}
