@@ -26,7 +26,7 @@ LEAD = (
     "calibration sets and new learners are drawn again and again. For comparison, the same bounds "
     "around the mean gap of other learners, which needs no NC. No bound says anything about "
     "learners that are unlike those calibrated on: how many of these raise an alarm is told below. "
-    "Digits are there if the run was given an NC for them."
+    "Learners of digits are trained and tested on points that their NC has never seen."
 )
 PREDICTORS = {
     "NC posterior": COLORS["posterior"],
