@@ -21,9 +21,9 @@ LEAD = (
     "Scikit-learn's digits as somebody's own data: 1,437 points that meta_learn and the models may "
     "use, and 360 whose labels neither has seen. NC learns from MLPs with one layer of 64 units, "
     "on splits of the former. It is then asked (assess) about models of kinds that it has never "
-    "met, trained on 50 to 1,437 points, and regularizes: scikit-learn style classifiers (NCClassifier) with "
-    "the unlabelled test inputs (transductive) and without them (inductive), and a network in a "
-    "loop of one's own, also with them (NCRegularizer)."
+    "met, trained on 50 to 1,437 points, and regularizes: scikit-learn style classifiers "
+    "(NCClassifier) with the unlabelled test inputs (transductive) and without them (inductive), "
+    "and a network in a loop of one's own, also with them (NCRegularizer)."
 )
 
 
