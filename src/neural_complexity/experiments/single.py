@@ -84,6 +84,7 @@ __all__ = [
     "small",
     "smoke",
     "svhn",
+    "svhn_mlp",
 ]
 
 NAME = "single"
@@ -259,6 +260,25 @@ def svhn() -> Config:
     )
 
 
+def svhn_mlp() -> Config:
+    """MLP learners on the same part of SVHN: these learn something in the time there is."""
+    config = svhn()
+    learners: dict[str, Any] = {"tasks": 2, "learner_steps": 300}
+    return replace(
+        config,
+        posterior=replace(config.posterior, **learners),
+        direct=replace(config.direct, **learners),
+        learner="MLP",
+        learner_width=500,
+        steps=1500,
+        lr=0.01,
+        batch=64,
+        unlabelled_batch=64,
+        split_steps=500,
+        runs=3,
+    )
+
+
 def smoke() -> Config:
     """Seconds, on scikit-learn's digits; what CI runs."""
     tiny = {"width": 16, "heads": 2, "channels": 8, "M": 16, "N": 16, "iterations": 3}
@@ -301,6 +321,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "small": small,
     "cifar": cifar,
     "svhn": svhn,
+    "svhn-mlp": svhn_mlp,
     "paper": paper,
     "paper-resnet": paper_resnet,
 }
