@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from neural_complexity.files import write_bytes
 from neural_complexity.model.complexity import FORMAT, VERSION, NeuralComplexity
+from neural_complexity.model.known import LEARNED
 
 __all__ = ["to_onnx"]
 
@@ -100,7 +101,7 @@ def _exported(nc: NeuralComplexity) -> bytes:
             "format": FORMAT,
             "version": str(VERSION),
             "architecture": json.dumps(nc.architecture),
-            "provenance": json.dumps(nc.provenance),
+            "provenance": json.dumps({k: v for k, v in nc.provenance.items() if k != LEARNED}),
         }
     )
     content: bytes = program.model_proto.SerializeToString()

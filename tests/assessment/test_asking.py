@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from neural_complexity.assessment.asking import assess, assess_predictions
 from neural_complexity.assessment.result import Assessment
@@ -201,10 +201,12 @@ def test_small_sets_are_judged_as_by_predict_however_they_come(kind: str) -> Non
     ):
         assert np.array_equal(other.points, found.points)
         assert repr(other) == repr(found)
-    mixed = nc.assess(model, pairs, X_te=DataLoader(alone, shuffle=True))
-    np.testing.assert_allclose(sorted(mixed.points), sorted(found.points))
-    assert "a DataLoader that shuffles" in mixed.warnings[-1]
-    assert mixed.warnings[:-1] == found.warnings
+    batches = BatchSampler(RandomSampler(alone), 2, drop_last=False)
+    for loader in (DataLoader(alone, shuffle=True), DataLoader(alone, batch_sampler=batches)):
+        mixed = nc.assess(model, pairs, X_te=loader)
+        np.testing.assert_allclose(sorted(mixed.points), sorted(found.points))
+        assert "a DataLoader that shuffles" in mixed.warnings[-1]
+        assert mixed.warnings[:-1] == found.warnings
     order = np.random.default_rng(0).permutation(5)
     turned = nc.assess(model, X, y, Z[order])
     np.testing.assert_allclose(turned.points, found.points[order])
@@ -386,7 +388,8 @@ def test_test_points_that_nc_learned_from_are_told() -> None:
     X, y, _, Z, _ = draw(nc, 6, 5, nc.outputs)
     model = outputs_of(nc)
     remember(nc, [torch.from_numpy(X), torch.from_numpy(Z[:2])])
-    assert any("NC learned from 2 of the 5 test" in w for w in nc.assess(model, X, y, Z).warnings)
+    told = nc.assess(model, X, y, np.asfortranarray(Z)).warnings
+    assert any("with the inputs of 2 of the 5 test" in warning for warning in told)
     assert not any("learned from" in w for w in nc.assess(model, X, y, Z[2:]).warnings)
 
 

@@ -171,7 +171,7 @@ def test_nc_is_not_tested_on_points_that_it_learned_from(monkeypatch: pytest.Mon
     assert NCClassifier(nc, **options).fit(X, LABELS, X_unlabelled=X).weight_ > 0
 
 
-@pytest.mark.parametrize(("cost", "helps"), [(0.0, True), (None, True), (100.0, False)])
+@pytest.mark.parametrize(("cost", "helps"), [(0.0, True), (None, False), (100.0, False)])
 def test_an_nc_that_learned_from_all_points_is_held_to_what_it_believes_of_others(
     monkeypatch: pytest.MonkeyPatch, cost: float | None, helps: bool
 ) -> None:
@@ -179,6 +179,13 @@ def test_an_nc_that_learned_from_all_points_is_held_to_what_it_believes_of_other
     nc.provenance["belief_loss"] = cost
     model = NCClassifier(nc, steps=40, random_state=0).fit(X, LABELS, X_unlabelled=X)
     assert (model.weight_ > 0) == helps
+
+
+def test_what_an_earlier_fit_found_is_gone_and_weights_may_be_an_array() -> None:
+    model = NCClassifier(labelled_nc(), **QUICK, random_state=0, weight=np.array([1, 0.1]))
+    assert model.fit(X, LABELS).weight_ in (1.0, 0.1, 0.0)
+    model.set_params(nc=None).fit(X, LABELS)
+    assert not any(hasattr(model, name) for name in ("weight_", "trust_", "gap_"))
 
 
 @pytest.mark.parametrize(("weight", "chosen"), [((0.5, 3.0), 0.5), (0.2, 0.2), ((0.0,), 0.0)])

@@ -21,4 +21,6 @@ def test_an_nc_knows_the_points_that_it_learned_from_and_no_others(
     remember(nc, [X[:0], X[some][::2], X[some][1::2].double()])
     same = (X[:, None] == X[some][None]).all(dim=2).any(dim=1)
     assert learned_from(nc, X).tolist() == same.tolist()
+    columns = torch.from_numpy(np.asfortranarray(rows))
+    assert learned_from(nc, columns).tolist() == same.tolist()
     assert learned_from(nc, -0.0 + X.double()).tolist() == same.tolist()

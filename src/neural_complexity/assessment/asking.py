@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.bounds import METHODS, Interval, Likeness, Method, bound, unlike
@@ -40,6 +45,7 @@ UNCALIBRATED = (
     "NC is not calibrated, so there is no bound and no test whether the model is unlike those that "
     "NC knows: nc.calibrate with held-out learners gives both."
 )
+SHUFFLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 SHUFFLED = (
     "X_te is a DataLoader that shuffles: its points are numbered in the order in which they came "
     "this once. Give them in a fixed order to find the worst ones again."
@@ -91,7 +97,7 @@ def assess(
         raise TypeError("y_tr must be the training targets, got None")
     if X_te is None:
         raise TypeError("X_te must be test inputs, which need no labels, got None")
-    shuffled = isinstance(X_te, DataLoader) and isinstance(X_te.sampler, RandomSampler)
+    shuffled = isinstance(X_te, DataLoader) and _shuffles(X_te)
     X_te, _ = pair("X_te", X_te)
     like = nc.x_mean
     shape = nc.shape
@@ -182,6 +188,11 @@ def assess_predictions(
     return _opinion(nc, snapshot, confidence, method, shares=shares)
 
 
+def _shuffles(loader: DataLoader[Any]) -> bool:
+    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    return any(isinstance(sampler, SHUFFLERS) for sampler in samplers)
+
+
 def _classes(nc: NeuralComplexity, H: Tensor, columns: Sequence[Any] | None) -> Sequence[Any]:
     """Gives the classes in NC's order; one that knows no names takes any."""
     names = nc.provenance.get("classes")
@@ -233,8 +244,8 @@ def _opinion(
     N, known = snapshot.X_te.shape[1], int(learned_from(nc, snapshot.X_te[0]).sum())
     if known:
         warnings.append(
-            f"NC learned from {known} of the {N} test points and may know their labels by heart: "
-            "what it says about them says nothing about new ones."
+            f"NC learned from points with the inputs of {known} of the {N} test points and may "
+            "know their labels by heart: what it says about these says nothing about new ones."
         )
     points = (judgement.points + judgement.loss_tr).squeeze(0).double().cpu().numpy()
     measured = 1 - zero_one(snapshot.H_tr, snapshot.Y_tr).mean().item() if nc.labels else None

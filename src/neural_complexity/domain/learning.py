@@ -40,7 +40,7 @@ from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.session import Moment, Resume, meta_train
 from neural_complexity.meta.train import MetaLearner, nc_loss
 from neural_complexity.model.complexity import SHOWN, NeuralComplexity
-from neural_complexity.model.known import remember
+from neural_complexity.model.known import LEARNED, remember
 from neural_complexity.progress import Tell, tell_moments
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot
@@ -179,7 +179,7 @@ def meta_learn(
     place = None if folder is None else Path(folder)
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
-        finished = _finished(place, work.identity, given)
+        finished = _finished(place, work, given)
         if finished is not None:
             return finished.to(device)
     progress = progress and tell is None
@@ -194,8 +194,7 @@ def meta_learn(
             display.console.print(describe(report), markup=False, highlight=False, soft_wrap=True)
     nc.provenance = _provenance(work, plan, history, report, time.perf_counter() - start)
     if isinstance(work.ground, SplitGround):  # NC may know the points that it learned from by heart
-        splits = work.ground.family
-        remember(nc, map(splits.look_up, splits.pool.split(PART)))
+        _remember(nc, work.ground.family)
         nc.provenance["belief_loss"] = belief_loss(nc, learners)
     nc.calibrate([_finished_ones(group) for group in learners])
     assert nc.calibration is not None
@@ -343,7 +342,7 @@ def _plan(work: _Work, given: float | Plan, folder: Path | None, start: float) -
         kept = read_json(path)
         if kept.pop("identity", None) != work.identity:
             raise ValueError(f"{folder} must be of the same tasks and settings, got others")
-        return _same_plan(Plan(**kept), given, path)
+        return _same_plan(Plan(**kept), given, path.parent)
     plan = given if isinstance(given, Plan) else _measured_plan(work, given, start)
     if path is not None:
         write_json(path, {**asdict(plan), "identity": work.identity})
@@ -498,14 +497,20 @@ def _identity(
     return json.dumps([*kinds, tasks, nc.architecture, *numbers, shapes])
 
 
-def _finished(folder: Path, identity: str, given: float | Plan) -> NeuralComplexity | None:
+def _remember(nc: NeuralComplexity, splits: Splits) -> None:
+    remember(nc, map(splits.look_up, splits.pool.split(PART)))
+
+
+def _finished(folder: Path, work: _Work, given: float | Plan) -> NeuralComplexity | None:
     path = folder / "nc.safetensors"
     if not path.exists():
         return None
     nc = NeuralComplexity.load(path)
-    if nc.provenance.get("identity") != identity:
+    if nc.provenance.get("identity") != work.identity:
         raise ValueError(f"{folder} must be of the same tasks and settings, got others")
     _same_plan(Plan(**nc.provenance["plan"]), given, folder)
+    if isinstance(work.ground, SplitGround) and LEARNED not in nc.provenance:
+        _remember(nc, work.ground.family)  # it was made before this was noted
     return nc.eval()
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, isfinite, prod
-from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,8 +35,8 @@ from neural_complexity.tasks.splits import Minibatches
 
 __all__ = ["NCClassifier", "NCRegressor"]
 
-JUDGED = 4  # one training point of so many is kept from NC, if there are no others to judge on
-FEWEST = 8  # training points, to find out on others whether NC helps
+JUDGED = 4  # one training point of so many is held out, to judge on and to choose a weight by
+FEWEST = 8  # training points that are left to learn from, to choose a weight
 
 
 class _NCEstimator(BaseEstimator):  # type: ignore[misc]
@@ -51,7 +50,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         steps: int = 1000,
         batch: int = 32,
         lr: float = 0.003,
-        weight: float | Sequence[float] = (1.0, 0.1),
+        weight: float | Sequence[float] | NDArray[Any] = (1.0, 0.1),
         floor: float | None = -0.1,
         safeguard: bool = True,
         random_state: Any = None,
@@ -77,6 +76,8 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Trains the network on inputs, (points, D), and targets, (points,) or (points, 1)."""
         weights = _weights(self.weight)
+        for name in ("trust_", "weight_", "gap_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         others = np.empty((0, X.shape[1]))
         if X_unlabelled is not None:
@@ -153,24 +154,26 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         some = -(-len(Y) // JUDGED)
         if len(weights) == 1 or len(Y) - some < FEWEST:
             return weights[0]  # there is no choice, or nothing could be told from so few
-        # Points that NC learned from would flatter it.
+        # Points that NC learned from would flatter it; if too few others are there, NC is held to
+        # what its file says that it believes of new ones: a network that does better without NC is
+        # not to be taught by it.
         new = order[~learned_from(nc, store[order])]
-        honest = len(new) >= FEWEST
+        honest = 2 * len(new) >= some
+        least = 0.0 if honest else nc.provenance.get("belief_loss")
+        if least is None:
+            return min(weights)
         held = (new if honest else order)[:some]
         rest = order[~torch.isin(order, held)]
         task, shown = self._arrange(nc, rest, held if transductive else held[:0], Y, seed)
         weighted, _ = self._regularizers(nc, store, task, shown)
-        # What NC believes of new points is no better than its file says, and a network that does
-        # better without NC is not to be taught by it.
-        least = 0.0 if honest else nc.provenance.get("belief_loss") or 0.0
-        losses = []
+        found = []
         for weight in weights:
             h = train(task, weighted(weight))
             with torch.no_grad():
                 value = float(loss(h(held[None]), Y[None, held]).mean())
             value = value if isfinite(value) else inf
-            losses.append(max(value, least) if weight else value)
-        return min(zip(losses, weights, strict=True))[1]  # the smaller of two that are as good
+            found.append((max(value, least) if weight else value, value, weight))
+        return min(found)[-1]  # the smaller of two that are as good
 
     def _arrange(
         self,
@@ -271,10 +274,12 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
         lr: The learning rate.
         weight: The lambda of Eq. (4); or several, of which the one is taken that does best on a
             quarter of the training points when the network learns from the others, which costs a
-            training each. They are points that NC did not learn from itself, if there are any (its
-            file knows); if there are not, NC is held to what it believed of such points. Of several
-            weights the first is taken where there are too few points to choose by. At 1 the network
-            learns from NC alone, which knows the labels; below, more and more from labels.
+            training each. They are points that NC did not learn from itself, which its file knows
+            (by the same numbers: scaled in another way, points are not recognised). Where there is
+            not half of a quarter of those, NC is taken to do no better than it did on such points
+            when it was made; if that is not known, the smallest weight is taken. Of several weights
+            the first is taken where there are too few points to choose by. At 1 the network learns
+            from NC alone, which knows the labels; below, more and more from labels.
         floor: See `nc_penalty`.
         safeguard: Whether NC has to prove itself: its weight is multiplied by the square of
             `trust`, and 0, which leaves it out, is one of the weights to choose from.
@@ -399,9 +404,9 @@ def _load(nc: NeuralComplexity | str | Path | None, *, labels: bool) -> NeuralCo
     return nc
 
 
-def _weights(given: float | Sequence[float]) -> tuple[float, ...]:
-    weights = tuple(given) if isinstance(given, Sequence) else (given,)
-    if not weights or not all(isinstance(w, Real) and 0 <= w < inf for w in weights):
+def _weights(given: float | Sequence[float] | NDArray[Any]) -> tuple[float, ...]:
+    weights = np.atleast_1d(np.asarray(given)).tolist()
+    if not weights or not all(isinstance(w, int | float) and 0 <= w < inf for w in weights):
         raise ValueError(f"weight must be one or several numbers from 0, got {given}")
     return tuple(float(weight) for weight in weights)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neural_complexity.model.complexity import NeuralComplexity
 
-__all__ = ["learned_from", "remember"]
+__all__ = ["LEARNED", "learned_from", "remember"]
 
 LEARNED = "learned_from"  # where an NC's provenance has it
 
@@ -19,7 +19,9 @@ LEARNED = "learned_from"  # where an NC's provenance has it
 def remember(nc: NeuralComplexity, parts: Iterable[Tensor]) -> None:
     """Notes in NC's provenance which points it learned from, in four bytes each.
 
-    A checksum tells nothing about a point, but tells one that is at hand from others.
+    These are checksums. They do not tell what a point is, but whether one that is at hand was among
+    them; of one or two features, or of few values, all can be tried. Who hands an NC round and does
+    not want that takes them out: `nc.provenance.pop("learned_from")`.
 
     Args:
         nc: The gap predictor.
@@ -32,13 +34,18 @@ def remember(nc: NeuralComplexity, parts: Iterable[Tensor]) -> None:
 def learned_from(nc: NeuralComplexity, X: Tensor) -> Tensor:
     """Tells of points, (points, ...), whether NC learned from them, (points,), as far as it knows.
 
-    Only an NC that was meta-learned from splits of one dataset does. One point in 2^32 / n is
-    mistaken for one of the n that it learned from.
+    Only an NC that was meta-learned from splits of one dataset does. It knows inputs with the same
+    numbers in single precision, whether or not they are the same points; of others, one in 2^32 / n
+    is mistaken for one of the n that it learned from. Inputs that were scaled in another way are
+    not recognised.
     """
-    sums = np.frombuffer(base64.b64decode(nc.provenance.get(LEARNED, "")), dtype="<u4")
+    if LEARNED not in nc.provenance:
+        return torch.zeros(len(X), dtype=torch.bool, device=X.device)
+    sums = np.frombuffer(base64.b64decode(nc.provenance[LEARNED]), dtype="<u4")
     return torch.from_numpy(np.isin(_checksums(X), sums)).to(X.device)
 
 
 def _checksums(X: Tensor) -> NDArray[np.uint32]:
-    rows = X.detach().cpu().float().flatten(1).numpy() + 0.0  # there are two zeros, but one number
+    rows = np.ascontiguousarray(X.detach().cpu().float().flatten(1).numpy())
+    rows = rows + 0.0  # there are two zeros, but one number
     return np.array([zlib.crc32(row) for row in rows], dtype=np.uint32)

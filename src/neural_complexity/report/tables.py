@@ -37,7 +37,8 @@ def show(row: Row | None, digits: int = 2) -> str:
     if row is None:
         return ""
     interval = "" if row.ci95 is None else f" ± {row.ci95:.{digits}f}"
-    return f"{row.value:.{digits}f}{interval}"
+    value = round(row.value, digits) + 0.0  # there are two zeros, but one number
+    return f"{value:.{digits}f}{interval}"
 
 
 def to_rich(table: Table) -> RichTable:
