@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from neural_complexity.files import read_json, write_bytes, write_json
+from neural_complexity.files import read_json, write_bytes, write_json, write_text
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(
@@ -35,3 +35,8 @@ def test_reading_something_else_says_so(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"config.json must hold"):
         read_json(path)
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="file must be in a folder that exists, got no "):
+        write_text(tmp_path / "gone" / "file", "")

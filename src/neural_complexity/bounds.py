@@ -399,7 +399,10 @@ def unlike(calibration: Calibration, features: Tensor) -> Likeness:
         note = "the learner diverged, or its losses are beyond all numbers"
     else:
         note = f"{name} is {how}{context} ({odd[place]:+.1f} standard deviations)"
-    note = f"{note}; {p_value:.1%} of {len(calibration)} calibration learners look as odd"
+    n = len(calibration)
+    as_odd = round(p_value * (n + 1)) - 1  # itself not counted
+    told = f"{as_odd} of" if as_odd else "none of the"
+    note = f"{note}; {told} {n} calibration learners {'look' if as_odd > 1 else 'looks'} as odd"
     return Likeness(p_value, name, note)
 
 

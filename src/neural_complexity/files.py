@@ -46,6 +46,8 @@ def write_chunks(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
         OSError: If it cannot be written (a full disk, say); the old file is then untouched and no
             half-written one is left.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} must be in a folder that exists, got no {path.parent}")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

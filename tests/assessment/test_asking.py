@@ -393,6 +393,36 @@ def test_test_points_that_nc_learned_from_are_told() -> None:
     assert not any("learned from" in w for w in nc.assess(model, X, y, Z[2:]).warnings)
 
 
+def test_what_went_wrong_when_nc_was_made_is_told() -> None:
+    nc = make("labels")
+    X, y, _, Z, _ = draw(nc, 6, 5, nc.outputs)
+    found = nc.assess(outputs_of(nc), X, y, Z)
+    nc.provenance["report"] = {"beats_the_mean_gap": False, "verdict": "NC cannot. Do not."}
+    assert nc.assess(outputs_of(nc), X, y, Z).warnings[0] == "When it was made: NC cannot. Do not."
+    kind = {"what": "training loss", "from": 0.0, "to": 99.0, "mean_error": 0.1, "bias": 9.0}
+    nc.provenance["report"] = {"beats_the_mean_gap": True, "kinds": [kind]}
+    assert "gaps were too large by 9 on" in nc.assess(outputs_of(nc), X, y, Z).warnings[0]
+    kind["bias"] = 0.01 * found.gap
+    assert nc.assess(outputs_of(nc), X, y, Z).warnings == found.warnings
+
+
+def test_columns_and_arguments_in_the_wrong_place_are_noticed() -> None:
+    pandas = pytest.importorskip("pandas")
+    nc = make("labels")
+    X, y, _, Z, _ = draw(nc, 6, 5, nc.outputs)
+    a, b = (pandas.DataFrame(points).add_prefix("c") for points in (X, Z))
+    model = outputs_of(nc)
+    assert nc.assess(model, a, y, b).gap == nc.assess(model, X, y, Z).gap
+    with pytest.raises(ValueError, match="X_te must have the columns of X_tr in their order, got"):
+        nc.assess(model, a, y, b[b.columns[::-1]])
+    pairs = TensorDataset(torch.from_numpy(X), torch.from_numpy(y))
+    with pytest.raises(TypeError, match="y_tr must be the training targets, got a TensorDataset: "):
+        nc.assess(model, pairs, pairs)
+    wrong = torch.nn.functional.one_hot((torch.from_numpy(y) + 1) % nc.outputs, nc.outputs)
+    told = assess_predictions(nc, X, y, 9.0 * wrong, Z, torch.randn(5, nc.outputs)).warnings
+    assert any("0.0 % of its training points right, fewer than by chance" in t for t in told)
+
+
 def calibrated(learners: int = 60) -> tuple[NeuralComplexity, Callable[[int], Snapshot]]:
     """Gives an NC that knows how far it is off on noisy lines, and learners of such lines."""
     nc = NeuralComplexity(1, 1, **SMALL)

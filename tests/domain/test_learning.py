@@ -116,7 +116,8 @@ def test_only_the_same_work_is_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_a_budget_becomes_a_plan_that_is_kept(tmp_path: Path) -> None:
-    nc = meta_learn(blobs(), recipe(), "1s", folder=tmp_path, **SMALL)
+    with pytest.warns(UserWarning, match="Held-out learners alone will take about"):
+        nc = meta_learn(blobs(), recipe(), "0.005s", folder=tmp_path, **SMALL)
     plan = nc.provenance["plan"]
     assert (tmp_path / "plan.json").exists()
     assert Plan(**plan).iterations >= 2
@@ -191,6 +192,8 @@ def test_learners_that_do_not_fit_are_refused(
 def test_what_is_no_task_or_time_is_refused() -> None:
     with pytest.raises(TypeError, match="tasks must be made by split_tasks, be a family"):
         meta_learn([1, 2], None, PLAN)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="tasks must be made by split_tasks, .* got DataFrame"):
+        meta_learn(pytest.importorskip("pandas").DataFrame({"a": [1.0, 2.0]}), None, PLAN)
     with pytest.raises(ValueError, match="tasks must be at least 10"):
         meta_learn(Sinusoids().sample(5, stream(0, "tasks")), None, PLAN)
     with pytest.raises(ValueError, match="budget must be a positive time"):

@@ -188,6 +188,12 @@ def test_what_an_earlier_fit_found_is_gone_and_weights_may_be_an_array() -> None
     assert not any(hasattr(model, name) for name in ("weight_", "trust_", "gap_"))
 
 
+def test_an_nc_that_is_not_trusted_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.zeros(1))
+    with pytest.warns(UserWarning, match="NC is not trusted .* on the scale that it was made with"):
+        assert NCClassifier(labelled_nc(), **QUICK).fit(X, LABELS).weight_ == 0
+
+
 @pytest.mark.parametrize(("weight", "chosen"), [((0.5, 3.0), 0.5), (0.2, 0.2), ((0.0,), 0.0)])
 def test_where_nothing_can_be_told_the_first_weight_is_taken(weight: Any, chosen: float) -> None:
     model = NCClassifier(labelled_nc(), **QUICK, weight=weight, safeguard=False)

@@ -1,3 +1,4 @@
+import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
@@ -12,6 +13,7 @@ from torch.nn.functional import cross_entropy, dropout
 
 from neural_complexity.learners.networks import mlp
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.regularizers import penalty as penalty_module
 from neural_complexity.regularizers.penalty import NCRegularizer
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
@@ -424,6 +426,17 @@ def test_nc_follows_the_inputs_to_their_device() -> None:
     assert {t.device.type for t in (*penalty.nc.parameters(), *penalty._known)} == {"meta"}
 
 
+def test_an_nc_that_is_not_trusted_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(penalty_module, "trust", lambda *_, **__: torch.zeros(1))
+    model, (x, y, u) = mlp(3, (5,), 4), minibatch()
+    ask = NCRegularizer(small_nc(), X_tr=x, y_tr=y)
+    with pytest.warns(UserWarning, match="NC is not trusted .* on the scale that it was made with"):
+        assert ask(model, x, y, u) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ask(model, x, y, u) == 0
+
+
 def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
     nc, model = small_nc(), mlp(3, (5,), 4)
     x, y, u = minibatch()
@@ -464,7 +477,13 @@ def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
         ),
         (lambda: NCRegularizer(nc, X_tr=x), ValueError, "^X_tr and y_tr must be given together"),
         (lambda: NCRegularizer(nc, X_tr=x, y_tr=["a"] * 12), TypeError, "^y_tr must hold numbers"),
-        (lambda: NCRegularizer(model), TypeError, "^nc must be a NeuralComplexity, got Sequential"),  # type: ignore[arg-type]
+        (
+            lambda: NCRegularizer(model),  # type: ignore[arg-type]
+            TypeError,
+            "^nc must be a NeuralComplexity, a path or a name, got Sequential",
+        ),
+        (lambda: NCRegularizer("cosine"), ValueError, "^nc must be a safetensors file or one of"),
+        (lambda: ask(model(x), x, y, u), TypeError, "^model must be a module or a fun.* got Ten"),
     ]
     for call, kind, message in cases:
         with pytest.raises(kind, match=message) as caught:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import (
     DataLoader,
+    Dataset,
     RandomSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -92,6 +93,11 @@ def assess(
         TypeError: If something is of a kind that cannot be used.
         ValueError: If something has a wrong size or value, or the model cannot be asked.
     """
+    if isinstance(y_tr, Dataset | DataLoader):
+        raise TypeError(
+            f"y_tr must be the training targets, got a {type(y_tr).__name__}: test inputs are X_te"
+        )
+    _check_columns(X_tr, X_te)
     X_tr, y_tr = pair("X_tr", X_tr, y_tr)
     if y_tr is None:
         raise TypeError("y_tr must be the training targets, got None")
@@ -188,6 +194,20 @@ def assess_predictions(
     return _opinion(nc, snapshot, confidence, method, shares=shares)
 
 
+def _check_columns(X_tr: object, X_te: object) -> None:
+    """Refuses data frames of one thing whose columns are in different places."""
+    frames = [getattr(X, "columns", None) for X in (X_tr, X_te)]
+    if any(columns is None for columns in frames):
+        return
+    known, new = (list(columns) for columns in frames if columns is not None)
+    if known != new and len(known) == len(new):
+        place = next(i for i, (a, b) in enumerate(zip(known, new, strict=True)) if a != b)
+        raise ValueError(
+            f"X_te must have the columns of X_tr in their order, got {new[place]} in the place of "
+            f"{known[place]}"
+        )
+
+
 def _shuffles(loader: DataLoader[Any]) -> bool:
     samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
     return any(isinstance(sampler, SHUFFLERS) for sampler in samplers)
@@ -232,9 +252,10 @@ def _opinion(
             f"{_size(snapshot.H_tr, snapshot.H_te)}"
         )
     M, right = snapshot.X_tr.shape[1], judgement.accuracy.item()
+    measured = 1 - zero_one(snapshot.H_tr, snapshot.Y_tr).mean().item() if nc.labels else None
     trusted = _trust(nc, snapshot)
     interval, like, reasons = _reliability(nc, snapshot, judgement, confidence, method)
-    warnings = [*_doubts(trusted, M), *reasons]
+    warnings = [*_tested(nc, loss_tr, gap), *_doubts(trusted, M), *reasons]
     if shares:
         warnings.insert(
             0,
@@ -247,8 +268,12 @@ def _opinion(
             f"NC learned from points with the inputs of {known} of the {N} test points and may "
             "know their labels by heart: what it says about these says nothing about new ones."
         )
+    if nc.labels and measured is not None and measured < 1 / snapshot.H_tr.shape[-1]:
+        warnings.append(
+            f"The model gets {100 * measured:.1f} % of its training points right, fewer than by "
+            "chance: are its columns in the order of NC's classes? See `classes`."
+        )
     points = (judgement.points + judgement.loss_tr).squeeze(0).double().cpu().numpy()
-    measured = 1 - zero_one(snapshot.H_tr, snapshot.Y_tr).mean().item() if nc.labels else None
     return Assessment(
         gap=gap,
         loss_tr=loss_tr,
@@ -298,6 +323,22 @@ def _some(Y: Tensor, few: int, *, labels: bool) -> Tensor:
     return order[np.lexsort((turns[:, 1].numpy(), turns[:, 0].numpy()))][:few]
 
 
+def _tested(nc: NeuralComplexity, loss_tr: float, gap: float) -> list[str]:
+    """Says what went wrong when `meta_learn` tested NC, where it concerns this model."""
+    report = nc.provenance.get("report", {})
+    if not report.get("beats_the_mean_gap", True):
+        return [f"When it was made: {report['verdict']}"]
+    for kind in report.get("kinds", ()):
+        within = kind["what"] == "training loss" and kind["from"] <= loss_tr <= kind["to"]
+        if within and abs(kind["bias"]) > max(abs(gap), kind["mean_error"]) / 2:
+            how = "low" if kind["bias"] < 0 else "large"
+            return [
+                f"For learners of a training loss from {kind['from']:.3g} to {kind['to']:.3g} NC's "
+                f"gaps were too {how} by {abs(kind['bias']):.3g} on average when it was made."
+            ]
+    return []
+
+
 def _doubts(trusted: float | None, M: int) -> list[str]:
     if trusted is None:
         return [
@@ -306,8 +347,9 @@ def _doubts(trusted: float | None, M: int) -> list[str]:
         ]
     if trusted < LOW_TRUST:
         return [
-            f"NC does not understand this training set (trust {trusted:.2f}): it was trained on "
-            "other data, and its numbers may be far off."
+            f"NC does not understand this training set (trust {trusted:.2f}): its numbers may be "
+            "far off. It was made for other data, or data on another scale, or too briefly, or "
+            "nobody could tell these targets from the inputs."
         ]
     return []
 

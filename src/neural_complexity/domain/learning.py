@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from neural_complexity.display import Display
-from neural_complexity.domain.plan import Plan, make_plan, seconds
+from neural_complexity.domain.plan import (
+    FEWEST_CHOSEN_BY,
+    FEWEST_LEARNERS,
+    Plan,
+    make_plan,
+    seconds,
+)
 from neural_complexity.domain.report import belief_loss, describe, judge_all, make_report
 from neural_complexity.files import read_json, write_json
 from neural_complexity.learners.batched import stack
@@ -247,7 +253,7 @@ def _make_ground(tasks: Splits | TaskFamily | Task, seed: int) -> Ground:
         parts = order.split([len(tasks) - 3 * few, few, 2 * few])
         own, validation, report = (TaskList(tasks[rows]) for rows in parts)
         return TaskGround(own, {"validation": validation, "report": report})
-    if not callable(getattr(tasks, "sample", None)):
+    if not callable(getattr(tasks, "sample", None)) or hasattr(tasks, "columns"):  # no data frame
         raise TypeError(
             "tasks must be made by split_tasks, be a family of tasks or a Task, got "
             f"{type(tasks).__name__}"
@@ -370,6 +376,13 @@ def _measured_plan(work: _Work, budget: float, start: float) -> Plan:
     began = time.perf_counter()
     meta.iterate()
     updating = (time.perf_counter() - began) / probe.updates
+    least = (FEWEST_LEARNERS + FEWEST_CHOSEN_BY) * learner
+    if least > budget:
+        warnings.warn(
+            f"Held-out learners alone will take about {least:.0f} s, more than the budget of "
+            f"{budget:.0f} s",
+            stacklevel=4,
+        )
     left = max(budget - (time.perf_counter() - start), 0.3 * budget)
     return make_plan(
         left,

@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 
-__all__ = ["Plan", "make_plan", "seconds"]
+__all__ = ["FEWEST_CHOSEN_BY", "FEWEST_LEARNERS", "Plan", "make_plan", "seconds"]
 
 UNITS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
 # Shares of the budget; what is left goes to setting up and to saving.

@@ -140,10 +140,12 @@ def _too_few(n: int) -> str:
 
 def _verdict(report: dict[str, Any]) -> str:
     if not report["beats_the_mean_gap"]:
+        interval = "" if report["r2_ci95"] is None else f" ± {report['r2_ci95']:.2f}"
         return (
-            f"NC cannot beat predicting the mean gap, {report['mean_gap']:.3g}, for every learner "
-            f"(R2 {report['r2']:.2f} on {report['learners']} held-out learners). Do not rely on "
-            "it: more data, more tasks or a larger budget may help."
+            f"NC cannot beat predicting the mean gap, {report['mean_gap']:.3g}, for every learner, "
+            f"as far as can be told (R2 {report['r2']:.2f}{interval} on {report['learners']} "
+            "held-out learners). Do not rely on it: more data, more tasks or a larger budget may "
+            "help."
         )
     said = (
         f"NC explains {100 * report['r2']:.0f} % of the variance of the gap on "

@@ -1,5 +1,6 @@
 """scikit-learn estimators: a multilayer perceptron, regularized by NC."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, isfinite, prod
@@ -28,6 +29,7 @@ from neural_complexity.model.heads import PosteriorHead
 from neural_complexity.model.known import learned_from
 from neural_complexity.model.large import believe, embed
 from neural_complexity.regularizers.nc import nc_penalty_by_number, nc_penalty_by_points
+from neural_complexity.regularizers.penalty import UNTRUSTED
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
@@ -99,6 +101,8 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
                 X_known, classes = store[shown.X_tr], self._classes(nc)
                 nc.check(classes=classes, X_tr=X_known, Y_tr=shown.Y_tr)
                 self.trust_ = float(trust(nc, X_known, shown.Y_tr, classes=classes))
+                if not self.trust_:
+                    warnings.warn(UNTRUSTED, stacklevel=3)
             self.weight_ = self._choose(nc, weights, store, len(others) > 0, Y, loss, train, seed)
             weighted, judge = self._regularizers(nc, store, task, shown)
             regularizer = weighted(self.weight_)
@@ -306,6 +310,7 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
             X: Training inputs, (points, D); for an NC that sees images, their pixels.
             y: Their labels, (points,), of any kind.
             X_unlabelled: Inputs to judge the network on while it is trained, the test inputs, say.
+                No pipeline transforms them: they must be on the scale of X.
                 Without them NC judges it on some training inputs, whose labels NC is not shown, and
                 its weight is multiplied by their share.
 

@@ -1,10 +1,12 @@
 """NC as a regularizer in anybody's training loop: one scalar to add to the loss."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -14,6 +16,7 @@ from torch.func import functional_call
 from neural_complexity.data import inputs, targets
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.finding import find_nc
 from neural_complexity.model.heads import PosteriorHead
 from neural_complexity.model.large import by_embeddings
 from neural_complexity.regularizers.nc import nc_penalty_by_number, nc_penalty_by_points
@@ -21,8 +24,13 @@ from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["NCRegularizer", "Weight"]
+__all__ = ["UNTRUSTED", "NCRegularizer", "Weight"]
 
+# What makes an NC that fits be of no use, most of the time.
+UNTRUSTED = (
+    "NC is not trusted with these training points (trust 0.00) and left out: are the inputs on the "
+    "scale that it was made with?"
+)
 TESTS = 10  # minibatches that trust is taken from
 
 Model = Callable[[Tensor], Tensor]  # inputs (points, D) to predictions (points, C)
@@ -45,7 +53,8 @@ class NCRegularizer:
     whatever autocast says, and gets no gradients.
 
     Args:
-        nc: The gap predictor; stays as it is.
+        nc: The gap predictor, which stays as it is; or the path of a saved one, or the name of one
+            that ships.
         weight: The lambda of Eq. (4), or a function that gives it from the number of calls made so
             far. At 1, the paper's, the training loss cancels out and the model learns from NC
             alone: best if NC knows much more than the labels tell, and harmful if it knows less. At
@@ -77,7 +86,7 @@ class NCRegularizer:
 
     def __init__(
         self,
-        nc: NeuralComplexity,
+        nc: NeuralComplexity | str | Path,
         *,
         weight: Weight = 0.1,
         floor: float | None = -0.1,
@@ -87,8 +96,11 @@ class NCRegularizer:
         y_tr: object = None,
         seed: int = 0,
     ) -> None:
+        nc = find_nc(nc) if isinstance(nc, str | Path) else nc
         if not isinstance(nc, NeuralComplexity):
-            raise TypeError(f"nc must be a NeuralComplexity, got {type(nc).__name__}")
+            raise TypeError(
+                f"nc must be a NeuralComplexity, a path or a name, got {type(nc).__name__}"
+            )
         if (X_tr is None) != (y_tr is None):
             raise ValueError("X_tr and y_tr must be given together, got one of them")
         if floor is not None and math.isnan(floor):
@@ -122,6 +134,8 @@ class NCRegularizer:
             ValueError: If something does not fit NC, or is not finite; also if trust cannot be
                 found out, as no class has two points.
         """
+        if not callable(model):
+            raise TypeError(f"model must be a module or a function, got {type(model).__name__}")
         weight = self.weight_now()
         penalty = self._penalty(weight, model, x, y, x_unlabelled) if weight else None
         self.calls += 1
@@ -253,6 +267,8 @@ class NCRegularizer:
             found = float(trust(self.nc, X, Y, classes=classes))
             self.trust += (found - self.trust) / (self.tests + 1)
             self.tests += 1
+            if self.tests == wanted and not self.trust:
+                warnings.warn(UNTRUSTED, stacklevel=4)
         return self.trust
 
 
