@@ -8,7 +8,6 @@ changes how it is taken:
     <!-- output: words -->   the words are compared, the numbers are not
     <!-- output: any -->     there is some output
     <!-- quick: a => b -->   tests run the next block with b in the place of a
-    <!-- skip -->            is not run
 
 Budgets of time become plans of a few seconds, and experiments run at preset smoke. NC is then no
 good, and may say so.
@@ -139,8 +138,6 @@ def test_a_tutorial_can_be_followed(page: Path, tmp_path: Path) -> None:
     said = ""
     for block in blocks(page.read_text()):
         where = f"{page.name}, line {block.line}"
-        if "skip" in block.notes:
-            continue
         if block.title:
             (tmp_path / block.title).write_text(shortened(block))
         elif block.kind == "python":

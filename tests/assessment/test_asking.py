@@ -407,7 +407,8 @@ def test_what_went_wrong_when_nc_was_made_is_told() -> None:
 
 
 def test_columns_and_arguments_in_the_wrong_place_are_noticed() -> None:
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     nc = make("labels")
     X, y, _, Z, _ = draw(nc, 6, 5, nc.outputs)
     a, b = (pandas.DataFrame(points).add_prefix("c") for points in (X, Z))

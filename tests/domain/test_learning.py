@@ -190,10 +190,13 @@ def test_learners_that_do_not_fit_are_refused(
 
 
 def test_what_is_no_task_or_time_is_refused() -> None:
+    import pandas
+
+    frame = pandas.DataFrame({"a": [1.0, 2.0]})
     with pytest.raises(TypeError, match="tasks must be made by split_tasks, be a family"):
         meta_learn([1, 2], None, PLAN)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="tasks must be made by split_tasks, .* got DataFrame"):
-        meta_learn(pytest.importorskip("pandas").DataFrame({"a": [1.0, 2.0]}), None, PLAN)
+        meta_learn(frame, None, PLAN)
     with pytest.raises(ValueError, match="tasks must be at least 10"):
         meta_learn(Sinusoids().sample(5, stream(0, "tasks")), None, PLAN)
     with pytest.raises(ValueError, match="budget must be a positive time"):

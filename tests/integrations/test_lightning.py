@@ -3,25 +3,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+from neural_complexity.integrations.lightning import NCCallback
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.regularizers.penalty import NCRegularizer
-
-pl = pytest.importorskip("lightning.pytorch")
-
-from lightning.pytorch.plugins.precision import MixedPrecision  # noqa: E402
-
-from neural_complexity.integrations.lightning import NCCallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, about workers and loggers
 
 
-class Classifier(pl.LightningModule):  # type: ignore[misc, name-defined]
+class Classifier(pl.LightningModule):
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         torch.manual_seed(3)
@@ -40,7 +37,7 @@ class Classifier(pl.LightningModule):  # type: ignore[misc, name-defined]
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
-    def log(self, name: str, value: Any, **more: Any) -> None:
+    def log(self, name: str, value: Any, *_: Any, **more: Any) -> None:
         assert name == "nc_penalty"
         self.logged.append(float(value))
         super().log(name, value, **more)
