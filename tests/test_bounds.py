@@ -13,19 +13,17 @@ from torch import Tensor
 from neural_complexity.bounds import (
     METHODS,
     PAC,
-    Calibration,
     Interval,
     Method,
     Side,
-    _as_odd_as_the_last,
     bound,
     guaranteed_coverage,
-    likeness,
     margin,
     needed,
     rank,
-    unlike,
 )
+from neural_complexity.calibration import Calibration
+from neural_complexity.likeness import _as_odd_as_the_last, likeness, unlike
 
 DRAWS = 10_000
 SIDES: tuple[Side, ...] = ("two", "upper")

@@ -8,7 +8,8 @@ import neural_complexity
 LAYERS = [
     {"seeding", "task", "snapshot", "losses", "files", "data"},
     {"predictions"},
-    {"bounds"},
+    {"calibration"},
+    {"bounds", "likeness"},
     {"tasks"},
     {"learners"},
     {"memory"},

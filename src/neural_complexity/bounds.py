@@ -40,152 +40,32 @@ exchangeable. `"normalised"` is the same for Delta over NC's own spread, so that
 sure of get narrower bounds.
 """
 
-import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from neural_complexity.calibration import Calibration
+
 __all__ = [
     "METHODS",
-    "Calibration",
     "Interval",
-    "Likeness",
     "Method",
     "Side",
     "bound",
     "guaranteed_coverage",
-    "join",
-    "likeness",
     "margin",
     "needed",
     "rank",
-    "unlike",
 ]
 
 Method = Literal["conformal", "normalised", "dkw", "clopper_pearson"]
 Side = Literal["two", "upper"]
-Span = tuple[int, int]
 METHODS: tuple[Method, ...] = ("conformal", "normalised", "dkw", "clopper_pearson")
 PAC = ("dkw", "clopper_pearson")  # these hold for almost every calibration set
 ROUNDING = 1e-9  # of a product that should be a whole number
-STANDS_OUT = 3.0  # standard deviations from the mean that a feature is told by itself
-BLOCK = 64  # learners compared at a time: bounds memory
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What is known of n learners on held-out tasks, one per task, on the CPU in double precision.
-
-    Raises:
-        ValueError: If sizes disagree, there are no learners, or something is not a number.
-    """
-
-    predicted: Tensor  # (n,), gaps
-    true: Tensor  # (n,), gaps; may be infinite
-    spread: Tensor  # (n,), NC's own standard deviations
-    features: Tensor  # (n, k), what tells learners and tasks apart
-    names: tuple[str, ...]  # of the k features
-    sizes: tuple[Span, Span]  # fewest and most training and test points of the tasks, M and N
-    note: str = ""  # what else there is to say, as a sentence
-
-    def __post_init__(self) -> None:
-        n = self.predicted.numel()
-        shapes = {"predicted": (n,), "true": (n,), "spread": (n,), "features": (n, len(self.names))}
-        if n == 0:
-            raise ValueError("a calibration must have at least one learner, got none")
-        for name, shape in shapes.items():
-            tensor = getattr(self, name)
-            if tuple(tensor.shape) != shape:
-                raise ValueError(
-                    f"{name} must have shape {shape} in a calibration of {n} learners, got "
-                    f"{tuple(tensor.shape)}"
-                )
-            if not tensor.is_floating_point() or tensor.isnan().any():
-                raise ValueError(f"{name} must be real numbers, got {tensor.dtype} or NaN")
-            if name != "true" and not tensor.isfinite().all():
-                raise ValueError(f"{name} must be finite, got infinity")
-            object.__setattr__(self, name, tensor.detach().cpu().double())
-        if not (self.spread > 0).all():
-            raise ValueError("spread must be positive, got zero or less")
-
-    def __len__(self) -> int:
-        return self.predicted.numel()
-
-    def __repr__(self) -> str:
-        return f"Calibration({len(self)} learners)"
-
-    @property
-    def residuals(self) -> Tensor:
-        """How far NC was off, Delta = true - predicted, (n,)."""
-        return self.true - self.predicted
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Gives the tensors by name, for a file."""
-        names = ("predicted", "true", "spread", "features")
-        return {name: getattr(self, name) for name in names}
-
-    def text(self) -> str:
-        """Gives the rest, for a file."""
-        return json.dumps({"names": self.names, "sizes": self.sizes, "note": self.note})
-
-    @classmethod
-    def read(cls, tensors: dict[str, Tensor], text: str) -> "Calibration":
-        """Makes a calibration from what `tensors` and `text` gave.
-
-        Raises:
-            KeyError: If something is missing.
-            TypeError: If something is of another kind.
-            ValueError: If it is damaged.
-        """
-        rest = json.loads(text)
-        (M_low, M_high), (N_low, N_high) = rest["sizes"]
-        return cls(
-            tensors["predicted"],
-            tensors["true"],
-            tensors["spread"],
-            tensors["features"],
-            names=tuple(map(str, rest["names"])),
-            sizes=((int(M_low), int(M_high)), (int(N_low), int(N_high))),
-            note=str(rest["note"]),
-        )
-
-    def beyond(self, M: int, N: int) -> str:
-        """Says how the sizes of a learner's sets differ from those calibrated on.
-
-        Args:
-            M: Training points.
-            N: Test points.
-
-        Returns:
-            A sentence if a set is less than half or more than twice as large, else nothing.
-        """
-        said = [
-            f"{size} {name} points against {low if low == high else f'{low} to {high}'}"
-            for name, size, (low, high) in zip(
-                ("training", "test"), (M, N), self.sizes, strict=True
-            )
-            if not low / 2 <= size <= 2 * high
-        ]
-        if not said:
-            return ""
-        return f"the sets have other sizes than those that NC was calibrated on: {', '.join(said)}"
-
-
-def join(calibrations: Sequence[Calibration]) -> Calibration:
-    """Makes one calibration of several, whose learners have the same features; notes are lost."""
-    first = calibrations[0]
-    M, N = zip(*(c.sizes for c in calibrations), strict=True)
-    spans = tuple((min(low for low, _ in span), max(high for _, high in span)) for span in (M, N))
-    return Calibration(
-        **{name: torch.cat([c.tensors()[name] for c in calibrations]) for name in first.tensors()},
-        names=first.names,
-        sizes=(spans[0], spans[1]),
-        note="",
-    )
 
 
 @dataclass(frozen=True)
@@ -358,103 +238,6 @@ def guaranteed_coverage(
     n = residuals.numel()
     exceeding = int(((residuals.abs() if side == "two" else residuals) > epsilon).sum())
     return 1 - exceeding / n - math.sqrt(math.log(1 / delta) / (2 * n))
-
-
-@dataclass(frozen=True)
-class Likeness:
-    """Whether a new learner is like those calibrated on, and what stands out in it."""
-
-    p_value: float
-    """The chance that a learner that is like them looks at least as odd as this one."""
-    feature: str
-    """In what it differs most."""
-    note: str
-    """The same as a sentence."""
-
-
-def unlike(calibration: Calibration, features: Tensor) -> Likeness:
-    """Tests whether a new learner is exchangeable with the calibration learners.
-
-    Where it is not, the bounds say nothing about it.
-
-    Args:
-        calibration: The learners to compare with.
-        features: What tells the new one apart, (k,); NaN, of a learner that diverged, is as odd as
-            can be.
-    """
-    p_value = float(likeness(calibration, features.unsqueeze(0)))
-    difference = features.detach().cpu().double() - calibration.features.mean(dim=0)  # (k,)
-    scale = _scale(calibration.features)
-    own = difference / scale
-    # What is not odd by itself can be so for a learner that is otherwise like this one.
-    precision = torch.linalg.inv(_covariance(calibration.features / scale))
-    given_others = (precision @ own.nan_to_num()) / precision.diagonal().sqrt()
-    alone = bool((own.abs() > STANDS_OUT).any())
-    odd = (own if alone else given_others).nan_to_num(nan=math.inf)
-    place = int(odd.abs().argmax())
-    name = calibration.names[place]
-    how = "large" if odd[place] > 0 else "small"
-    context = "" if alone else " for a learner that is otherwise like it"
-    if not features.isfinite().all():
-        note = "the learner diverged, or its losses are beyond all numbers"
-    else:
-        note = f"{name} is {how}{context} ({odd[place]:+.1f} standard deviations)"
-    n = len(calibration)
-    as_odd = round(p_value * (n + 1)) - 1  # itself not counted
-    told = f"{as_odd} of" if as_odd else "none of the"
-    note = f"{note}; {told} {n} calibration learners {'look' if as_odd > 1 else 'looks'} as odd"
-    return Likeness(p_value, name, note)
-
-
-def likeness(calibration: Calibration, features: Tensor) -> Tensor:
-    """Computes for new learners how many learners like the calibration ones look as odd.
-
-    How odd a learner is, is told by its Mahalanobis distance from the mean of all n + 1, itself
-    included, which puts learners in the same order as their distance from the n others does. The
-    rank of the new one's distance is uniform if the n + 1 are exchangeable: P[p <= a] <= a for
-    every a, whatever the distribution of the features (a conformal p-value).
-
-    Args:
-        calibration: The learners to compare with.
-        features: Of the new learners, each compared by itself, (B, k).
-
-    Returns:
-        p-values, (B,), at least 1 / (n + 1); that for learners whose features are not finite.
-    """
-    known, n = calibration.features, len(calibration)
-    if features.ndim != 2 or features.shape[1] != known.shape[1]:
-        raise ValueError(
-            f"features must be (learners, {known.shape[1]}), got shape {tuple(features.shape)}"
-        )
-    new = features.detach().cpu().double()
-    found = torch.full((len(new),), 1 / (n + 1), dtype=torch.float64)
-    fine = new.isfinite().all(dim=1).nonzero().squeeze(1)
-    for rows in fine.split(BLOCK) if len(fine) else ():
-        bags = torch.cat([known.expand(len(rows), -1, -1), new[rows].unsqueeze(1)], dim=1)
-        found[rows] = _as_odd_as_the_last(bags)
-    return found
-
-
-def _as_odd_as_the_last(bags: Tensor) -> Tensor:
-    """Gives the share of each bag's learners, (B, n + 1, k), that look as odd as its last, (B,)."""
-    z = (bags - bags.mean(dim=1, keepdim=True)) / _scale(bags).unsqueeze(1)  # (B, n + 1, k)
-    solved: Tensor = torch.linalg.solve(_covariance(z), z.mT).mT
-    odd = (solved * z).sum(dim=2)  # (B, n + 1)
-    # Equal learners count as equal, however their distances are rounded.
-    return (odd >= odd[:, -1:] * (1 - ROUNDING)).double().mean(dim=1)
-
-
-def _scale(features: Tensor) -> Tensor:
-    """Gives standard deviations over learners; of what hardly varies, a small part of its size."""
-    mean = features.mean(dim=-2)
-    return torch.maximum(features.std(dim=-2, correction=0), 1e-4 * (1 + mean.abs()))
-
-
-def _covariance(features: Tensor) -> Tensor:
-    """Gives the covariance of scaled features (..., n, k), as (..., k, k) that can be inverted."""
-    centred = features - features.mean(dim=-2, keepdim=True)
-    own = centred.mT @ centred / features.shape[-2]
-    return own + 1e-6 * torch.eye(features.shape[-1], dtype=features.dtype)
 
 
 def _binomial_cdf(n: int, p: float) -> Tensor:

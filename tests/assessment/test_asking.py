@@ -17,7 +17,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 
 from neural_complexity.assessment.asking import assess, assess_predictions
 from neural_complexity.assessment.result import Assessment
-from neural_complexity.bounds import METHODS, Interval, Likeness
+from neural_complexity.bounds import METHODS, Interval
+from neural_complexity.likeness import Likeness
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.known import remember

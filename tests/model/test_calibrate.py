@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from conftest import labelled_snapshot, random_snapshot
-from neural_complexity.bounds import METHODS, PAC, Calibration, Method, likeness, margin, rank
+from neural_complexity.bounds import METHODS, PAC, Method, margin, rank
+from neural_complexity.calibration import Calibration
 from neural_complexity.experiments.comparison import sinusoid_recipe
+from neural_complexity.likeness import likeness
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.meta.evaluate import follow
 from neural_complexity.model import judging

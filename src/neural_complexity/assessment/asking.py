@@ -17,8 +17,9 @@ from torch.utils.data import (
 )
 
 from neural_complexity.assessment.result import Assessment
-from neural_complexity.bounds import METHODS, Interval, Likeness, Method, bound, unlike
+from neural_complexity.bounds import METHODS, Interval, Method, bound
 from neural_complexity.data import encode, inputs, numbers, pair, targets
+from neural_complexity.likeness import Likeness, unlike
 from neural_complexity.losses import zero_one
 from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.judging import Judgement, features, judge

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_complexity.bounds import Interval, Likeness
+from neural_complexity.bounds import Interval
+from neural_complexity.likeness import Likeness
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.bounds import METHODS, PAC, Calibration, Method, likeness, margin
+from neural_complexity.bounds import METHODS, PAC, Method, margin
+from neural_complexity.calibration import Calibration
 from neural_complexity.experiments.basics import AsksNetworks, check_least
 from neural_complexity.experiments.comparison import sinusoid_recipe
 from neural_complexity.experiments.harm import family
@@ -19,6 +20,7 @@ from neural_complexity.experiments.pieces import Pieces
 from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
+from neural_complexity.likeness import likeness
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.evaluate import follow
 from neural_complexity.meta.scores import estimate_mean

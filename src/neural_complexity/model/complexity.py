@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, softplus
 
-from neural_complexity.bounds import Calibration, Method
+from neural_complexity.bounds import Method
+from neural_complexity.calibration import Calibration
 from neural_complexity.files import read_tensors, write_tensors
 from neural_complexity.losses import (
     LOSSES,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softmax
 
-from neural_complexity.bounds import Calibration, join
+from neural_complexity.calibration import Calibration, join
 from neural_complexity.losses import zero_one
 from neural_complexity.model.complexity import SHOWN, Context, NeuralComplexity
 from neural_complexity.model.heads import Sets
@@ -174,7 +174,7 @@ def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> 
     """Describes learners and their tasks by what can be seen without test targets.
 
     Learners that NC is asked about should be like those that it was calibrated on in these
-    features: `bounds.unlike` tests it. All are averages, mostly as logarithms, so that the numbers
+    features (`likeness.unlike` tests it). All are averages, mostly as logarithms, so that numbers
     of points matter little. The last one hides half of some training points from NC, at random,
     and compares what a guess about them costs with what NC says it costs: a task of another kind
     gives itself away there, whatever the learner.
