@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from neural_complexity.memory import MemoryBank
+from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from timing import Ratio, seconds_each, show

@@ -5,18 +5,18 @@ from functools import partial
 import torch
 from torch.optim import SGD
 
-from neural_complexity.experiments.large import large_posterior
-from neural_complexity.experiments.machine import hold_memory
+from neural_complexity.experiments.base.machine import hold_memory
+from neural_complexity.experiments.base.one_dataset import large_posterior
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
-from neural_complexity.meta.engine import Engine, Here, Processes
-from neural_complexity.meta.splitting import SplitCollector
-from neural_complexity.meta.train import MetaLearner
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.meta.collect_splits import SplitCollector
+from neural_complexity.meta.executor import Engine, Here, Processes
+from neural_complexity.meta.trainer import MetaLearner
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import seeded, stream
+from neural_complexity.tasks.image_datasets import SingleDataset
 from neural_complexity.tasks.images import Images
-from neural_complexity.tasks.single import SingleDataset
 from neural_complexity.tasks.splits import Splits
 from timing import Ratio, seconds_each, show
 

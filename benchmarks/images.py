@@ -8,15 +8,15 @@ from torch.func import functional_call
 from torch.nn.functional import conv2d
 from torch.utils.flop_counter import FlopCounterMode
 
-from neural_complexity.experiments.few_shot import LabelTraining, direct, posterior
-from neural_complexity.experiments.machine import hold_memory
-from neural_complexity.experiments.training import Head
+from neural_complexity.experiments.base.few_shot_images import LabelTraining, direct, posterior
+from neural_complexity.experiments.base.machine import hold_memory
+from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.fit import fit
 from neural_complexity.learners.networks import image_cnn, image_mlp
 from neural_complexity.losses import cross_entropy
-from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.encoders import ImageEncoder
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task

@@ -5,21 +5,25 @@ from functools import partial
 import torch
 from torch.optim import SGD
 
-from neural_complexity.experiments.large import SplitTraining, large_direct, large_posterior
-from neural_complexity.experiments.machine import hold_memory
-from neural_complexity.experiments.training import Head
+from neural_complexity.experiments.base.machine import hold_memory
+from neural_complexity.experiments.base.one_dataset import (
+    SplitTraining,
+    large_direct,
+    large_posterior,
+)
+from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.fit import Regularizer, fit
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.losses import cross_entropy
-from neural_complexity.model.complexity import Context, NeuralComplexity
-from neural_complexity.model.large import Known, believe, by_embeddings, embed, show
+from neural_complexity.model.indexed import Known, believe, by_embeddings, embed, show
+from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty_by_number
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
+from neural_complexity.tasks.image_datasets import SingleDataset
 from neural_complexity.tasks.images import Images
-from neural_complexity.tasks.single import SingleDataset
 from neural_complexity.tasks.splits import Minibatches, Splits
 from timing import Ratio, seconds_each
 from timing import show as show_ratios

@@ -3,12 +3,12 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from neural_complexity.experiments.machine import hold_memory
-from neural_complexity.meta.train import nc_loss
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.experiments.base.machine import hold_memory
+from neural_complexity.meta.trainer import nc_loss
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 from timing import Ratio, matmul_peak, seconds_each, show
 
 BATCH = 512

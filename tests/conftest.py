@@ -12,8 +12,8 @@ from torch import nn
 
 from glyphs import thumbnails, write_zip
 from neural_complexity.experiments import single
-from neural_complexity.experiments.folder import RunFolder
-from neural_complexity.experiments.outcome import Outcome
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.run_folder import RunFolder
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
@@ -21,7 +21,7 @@ from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 # Timings are noisy here; a slow example is no failure.
 settings.register_profile("laws", deadline=None, max_examples=25, derandomize=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from neural_complexity.tasks.images import Images
-from neural_complexity.tasks.omniglot import preprocess
+from neural_complexity.tasks.omniglot_files import preprocess
 
 DRAWN = 105
 

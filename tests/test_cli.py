@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from neural_complexity.cli import EXPERIMENTS, main
-from neural_complexity.experiments.rows import read_rows
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.experiments.base.rows import read_rows
+from neural_complexity.model.network import NeuralComplexity
 
 NAMES = ", ".join(EXPERIMENTS)
 TINY = [

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from neural_complexity.display import Display
-from neural_complexity.experiments.folder import RunFolder
+from neural_complexity.experiments.base.run_folder import RunFolder
 
 NEWS = ("posterior", 3, 12, 6.0, {"loss": 0.25, "R2": float("nan"), "bank": 1200, "dropped": 0})
 

@@ -30,8 +30,8 @@ import torch
 import neural_complexity
 from neural_complexity import NCClassifier
 from neural_complexity.cli import main
-from neural_complexity.domain import learning
-from neural_complexity.domain.plan import Plan
+from neural_complexity.meta import meta_learn as learning
+from neural_complexity.meta.plan import Plan
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from neural_complexity.assessment.result import Assessment as Assessment
-    from neural_complexity.domain.learning import meta_learn as meta_learn
-    from neural_complexity.domain.plan import Plan as Plan
-    from neural_complexity.integrations.estimators import NCClassifier as NCClassifier
-    from neural_complexity.integrations.estimators import NCRegressor as NCRegressor
+    from neural_complexity.integrations.sklearn import NCClassifier as NCClassifier
+    from neural_complexity.integrations.sklearn import NCRegressor as NCRegressor
     from neural_complexity.learners.fit import fit as fit
     from neural_complexity.learners.networks import mlp as mlp
     from neural_complexity.learners.recipe import Recipe as Recipe
     from neural_complexity.losses import cross_entropy as cross_entropy
     from neural_complexity.losses import squared_error as squared_error
-    from neural_complexity.meta.train import MetaLearner as MetaLearner
-    from neural_complexity.model.complexity import NeuralComplexity as NeuralComplexity
+    from neural_complexity.meta.meta_learn import meta_learn as meta_learn
+    from neural_complexity.meta.plan import Plan as Plan
+    from neural_complexity.meta.trainer import MetaLearner as MetaLearner
+    from neural_complexity.model.network import NeuralComplexity as NeuralComplexity
+    from neural_complexity.regularizers.loop import NCRegularizer as NCRegularizer
     from neural_complexity.regularizers.nc import nc_penalty as nc_penalty
-    from neural_complexity.regularizers.penalty import NCRegularizer as NCRegularizer
     from neural_complexity.regularizers.trust import trust as trust
     from neural_complexity.seeding import stream as stream
     from neural_complexity.snapshot import Snapshot as Snapshot
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from neural_complexity.snapshot import take_snapshot as take_snapshot
     from neural_complexity.task import Task as Task
     from neural_complexity.task import TaskFamily as TaskFamily
-    from neural_complexity.tasks.own import split_tasks as split_tasks
-    from neural_complexity.tasks.sinusoid import Sinusoids as Sinusoids
+    from neural_complexity.tasks.sinusoids import Sinusoids as Sinusoids
+    from neural_complexity.tasks.split_tasks import split_tasks as split_tasks
 
 # Loaded on first use: the bank's storage alone takes as long to import as torch itself.
 _HOMES = {
     "Assessment": "assessment.result",
-    "MetaLearner": "meta.train",
-    "NCClassifier": "integrations.estimators",
-    "NCRegressor": "integrations.estimators",
-    "NCRegularizer": "regularizers.penalty",
-    "NeuralComplexity": "model.complexity",
-    "Plan": "domain.plan",
+    "MetaLearner": "meta.trainer",
+    "NCClassifier": "integrations.sklearn",
+    "NCRegressor": "integrations.sklearn",
+    "NCRegularizer": "regularizers.loop",
+    "NeuralComplexity": "model.network",
+    "Plan": "meta.plan",
     "Recipe": "learners.recipe",
-    "Sinusoids": "tasks.sinusoid",
+    "Sinusoids": "tasks.sinusoids",
     "Snapshot": "snapshot",
     "Task": "task",
     "TaskFamily": "task",
     "cross_entropy": "losses",
     "fit": "learners.fit",
     "gap": "snapshot",
-    "meta_learn": "domain.learning",
+    "meta_learn": "meta.meta_learn",
     "mlp": "learners.networks",
     "nc_penalty": "regularizers.nc",
-    "split_tasks": "tasks.own",
+    "split_tasks": "tasks.split_tasks",
     "squared_error": "losses",
     "stream": "seeding",
     "take_snapshot": "snapshot",

@@ -13,17 +13,17 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from neural_complexity.assessment.files import LAYOUT, assess_files
-from neural_complexity.bounds import METHODS
+from neural_complexity.assessment.from_files import LAYOUT, assess_files
+from neural_complexity.assessment.page import render
+from neural_complexity.assessment.tables import to_markdown, to_rich
 from neural_complexity.display import Display
-from neural_complexity.experiments.folder import RunFolder, config_from_dict
-from neural_complexity.experiments.machine import hold_memory
-from neural_complexity.experiments.rows import commit
+from neural_complexity.experiments.base.machine import hold_memory
+from neural_complexity.experiments.base.rows import commit
+from neural_complexity.experiments.base.run_folder import RunFolder, config_from_dict
 from neural_complexity.files import write_json, write_text
-from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.model.finding import find_nc
-from neural_complexity.report.page import render
-from neural_complexity.report.tables import to_markdown, to_rich
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.model.pretrained_files import find_nc
+from neural_complexity.reliability.bounds import METHODS
 
 __all__ = ["main"]
 
@@ -259,7 +259,7 @@ def _reporter(folder: RunFolder) -> Any:
     name = folder.read_config()["experiment"]
     if name not in EXPERIMENTS:
         raise ValueError(f"{folder.path} must be a run of {', '.join(EXPERIMENTS)}, got {name}")
-    return import_module(f"neural_complexity.report.{name}")
+    return import_module(f"neural_complexity.experiments.reports.{name}")
 
 
 def _compare(folders: list[RunFolder]) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from neural_complexity.meta.session import Moment, Watch
+from neural_complexity.meta.training_loop import Moment, Watch
 
 __all__ = ["Tell", "tell_moments"]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from neural_complexity.assessment.tables import find
 from neural_complexity.experiments import ablation
 from neural_complexity.experiments.ablation import (
     ALL,
@@ -18,13 +19,12 @@ from neural_complexity.experiments.ablation import (
     run,
     smoke,
 )
-from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.opponents import PROTOTYPES, train_opponent
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.rows import Row, read_rows, write_rows
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.rows import Row, read_rows, write_rows
+from neural_complexity.experiments.base.run_folder import config_from_dict
+from neural_complexity.experiments.base.without_learner import PROTOTYPES, train_opponent
+from neural_complexity.experiments.reports.ablation_report import figures, tables
 from neural_complexity.files import write_tensors
-from neural_complexity.report.ablation import figures, tables
-from neural_complexity.report.tables import find
 
 
 @pytest.fixture(autouse=True)

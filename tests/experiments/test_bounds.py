@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from neural_complexity.assessment.tables import find
 from neural_complexity.experiments import bounds
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.model.complexity import FOR_LABELS, NeuralComplexity
-from neural_complexity.report import bounds as report
-from neural_complexity.report.tables import find
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.reports import bounds_report as report
+from neural_complexity.model.network import FOR_LABELS, NeuralComplexity
 
 TINY = replace(
     bounds.smoke(), eval_tasks=120, digits_tasks=120, calibration=60, draws=500, unlike=4

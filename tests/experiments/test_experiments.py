@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.rows import Row, read_rows, write_rows
-from neural_complexity.report.tables import find
+from neural_complexity.assessment.tables import find
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.rows import Row, read_rows, write_rows
+from neural_complexity.experiments.base.run_folder import config_from_dict
 
 NAMES = ("regularizers", "ood", "curves", "harm")
 
@@ -22,7 +22,7 @@ def experiment(name: str) -> Any:
 
 
 def report(name: str) -> Any:
-    return import_module(f"neural_complexity.report.{name}")
+    return import_module(f"neural_complexity.experiments.reports.{name}")
 
 
 @pytest.fixture(autouse=True)

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from neural_complexity.experiments.folder import config_from_dict
+from neural_complexity.experiments.base.networks import load_networks
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.run_folder import config_from_dict
+from neural_complexity.experiments.base.training import train_nc
 from neural_complexity.experiments.maml import PRESETS, Config, Initialisation, run, smoke
-from neural_complexity.experiments.networks import load_networks
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.training import train_nc
+from neural_complexity.experiments.reports.maml_report import figures, tables
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.report.maml import figures, tables
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 STEPS = (1, 2, 4, 8, 16)
 METHODS = [

@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from neural_complexity.assessment.tables import find
 from neural_complexity.cli import main
-from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.judging import Judge, make_scene
+from neural_complexity.experiments.base.held_out_tasks import Judge, make_scene
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.rows import read_rows, write_rows
+from neural_complexity.experiments.base.run_folder import config_from_dict
+from neural_complexity.experiments.base.without_learner import (
+    PROTOTYPES,
+    train_opponent,
+    without_learner,
+)
 from neural_complexity.experiments.omniglot import (
     KINDS,
     PAPER_ACCURACY,
@@ -18,12 +26,8 @@ from neural_complexity.experiments.omniglot import (
     run,
     smoke,
 )
-from neural_complexity.experiments.opponents import PROTOTYPES, train_opponent, without_learner
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.rows import read_rows, write_rows
+from neural_complexity.experiments.reports.omniglot_report import figures, tables
 from neural_complexity.files import read_tensors, write_tensors
-from neural_complexity.report.omniglot import figures, tables
-from neural_complexity.report.tables import find
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks import datasets
 

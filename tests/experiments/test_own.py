@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from neural_complexity.assessment.tables import find
 from neural_complexity.experiments import own
-from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.report import own as report
-from neural_complexity.report.tables import find
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.run_folder import config_from_dict
+from neural_complexity.experiments.reports import own_report as report
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from neural_complexity.experiments import search
-from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.rows import Row
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.rows import Row
+from neural_complexity.experiments.base.run_folder import config_from_dict
+from neural_complexity.experiments.reports.search_report import figures, tables
 from neural_complexity.experiments.search import (
     PAPER_SETTING,
     PRESETS,
@@ -24,9 +25,8 @@ from neural_complexity.experiments.search import (
     smoke,
     write_setting,
 )
-from neural_complexity.meta.session import Moment
-from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.report.search import figures, tables
+from neural_complexity.meta.training_loop import Moment
+from neural_complexity.model.network import NeuralComplexity
 
 
 @pytest.fixture(autouse=True)

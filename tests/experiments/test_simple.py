@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.rows import Row
+from neural_complexity.assessment.tables import find
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.rows import Row
+from neural_complexity.experiments.base.run_folder import config_from_dict
+from neural_complexity.experiments.reports import simple_report as report
 from neural_complexity.experiments.simple import (
     LEARNERS,
     NAME,
@@ -19,10 +21,8 @@ from neural_complexity.experiments.simple import (
     run,
     smoke,
 )
-from neural_complexity.report import simple as report
-from neural_complexity.report.tables import find
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from conftest import FinishedRun
-from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.networks import HEADS
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.rows import Row
+from neural_complexity.assessment.tables import find
+from neural_complexity.experiments.base.networks import HEADS
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.rows import Row
+from neural_complexity.experiments.base.run_folder import config_from_dict
+from neural_complexity.experiments.reports.single_report import figures, tables
 from neural_complexity.experiments.single import (
     BELIEFS,
     CNN,
@@ -27,8 +29,6 @@ from neural_complexity.experiments.single import (
     smoke,
 )
 from neural_complexity.progress import Tell
-from neural_complexity.report.single import figures, tables
-from neural_complexity.report.tables import find
 
 LEARNERS = "digits, MLP learner"
 

@@ -4,10 +4,10 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.outcome import Outcome
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.run_folder import config_from_dict
+from neural_complexity.experiments.base.training import Training
 from neural_complexity.experiments.sinusoid import PRESETS, Config, run, smoke
-from neural_complexity.experiments.training import Training
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from neural_complexity.experiments.folder import config_from_dict
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.rows import read_rows, write_rows
+from neural_complexity.assessment.tables import find
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.rows import read_rows, write_rows
+from neural_complexity.experiments.base.run_folder import config_from_dict
+from neural_complexity.experiments.reports.surfaces_report import figures, tables
 from neural_complexity.experiments.surfaces import (
     ALL,
     AT_EDGE,
@@ -21,8 +23,6 @@ from neural_complexity.experiments.surfaces import (
     smoke,
 )
 from neural_complexity.meta.scores import correlation
-from neural_complexity.report.surfaces import figures, tables
-from neural_complexity.report.tables import find
 from neural_complexity.tasks.datasets import VARIABLE
 
 HEADS = ("posterior", "direct")

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from neural_complexity.integrations.lightning import NCCallback
-from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.regularizers.penalty import NCRegularizer
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.regularizers.loop import NCRegularizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, about workers and loggers
 

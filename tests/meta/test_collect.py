@@ -2,16 +2,16 @@ import pytest
 import torch
 
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.memory import MemoryBank
+from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.meta.collect import collect, draw
-from neural_complexity.meta.engine import Collection
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.meta.executor import Collection
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 family = Sinusoids(train_points=5, test_points=7)
 

@@ -8,7 +8,7 @@ from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import squared_error
 from neural_complexity.meta import evaluate
 from neural_complexity.meta.evaluate import follow, predict_gaps
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.oracle import oracle_penalty
 from neural_complexity.snapshot import gap
 from neural_complexity.task import Task

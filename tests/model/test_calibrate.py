@@ -14,20 +14,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from conftest import labelled_snapshot, random_snapshot
-from neural_complexity.bounds import METHODS, PAC, Method, margin, rank
-from neural_complexity.calibration import Calibration
-from neural_complexity.experiments.comparison import sinusoid_recipe
-from neural_complexity.likeness import likeness
+from neural_complexity.experiments.base.comparison import sinusoid_recipe
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.meta.evaluate import follow
-from neural_complexity.model import judging
-from neural_complexity.model.complexity import FOR_LABELS, NeuralComplexity
-from neural_complexity.model.judging import FEATURES, FEATURES_OF_LABELS, features, judge
+from neural_complexity.model import judgement as judging
+from neural_complexity.model.judgement import FEATURES, FEATURES_OF_LABELS, features, judge
+from neural_complexity.model.network import FOR_LABELS, NeuralComplexity
+from neural_complexity.reliability.bounds import METHODS, PAC, Method, margin, rank
+from neural_complexity.reliability.calibration import Calibration
+from neural_complexity.reliability.shift import likeness
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import TaskFamily
 from neural_complexity.tasks.polynomials import Polynomials
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 FIELDS = ("predicted", "true", "spread", "features")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from neural_complexity.model.complexity import NeuralComplexity
 from neural_complexity.model.encoders import ResidualEncoder, make_image_encoder
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.task import Task
 
 

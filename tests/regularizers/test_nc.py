@@ -8,8 +8,8 @@ from conftest import convolutional, flat
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Categorical, cross_entropy
-from neural_complexity.model.complexity import Context, NeuralComplexity
-from neural_complexity.model.large import Known, believe, by_embeddings, embed
+from neural_complexity.model.indexed import Known, believe, by_embeddings, embed
+from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty, nc_penalty_by_number
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream

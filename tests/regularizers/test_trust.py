@@ -9,13 +9,13 @@ from torch.nn.functional import one_hot
 
 from conftest import labelled_snapshot
 from neural_complexity.losses import Categorical, Gaussian
-from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import take_snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 from neural_complexity.tasks.step_functions import StepFunctions
 
 

@@ -7,9 +7,9 @@ from neural_complexity.seeding import stream
 from neural_complexity.task import TaskFamily
 from neural_complexity.tasks.gaussian_process import GaussianProcesses
 from neural_complexity.tasks.polynomials import Polynomials
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.sklearn_tables import Tables, _load
 from neural_complexity.tasks.step_functions import StepFunctions
-from neural_complexity.tasks.tables import Tables, _load
 
 FAMILIES = (Sinusoids, GaussianProcesses, StepFunctions, Tables, Polynomials)
 

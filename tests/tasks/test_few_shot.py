@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from glyphs import glyphs
 from neural_complexity.seeding import stream
 from neural_complexity.task import IndexedFamily
-from neural_complexity.tasks.drawing import choose
 from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.sampling import choose
 
 
 def store(counts: list[int]) -> Images:

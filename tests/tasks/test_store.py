@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from labelled import draw
+from neural_complexity.tasks.image_datasets import SingleDataset
 from neural_complexity.tasks.images import Images
-from neural_complexity.tasks.single import SingleDataset
 from neural_complexity.tasks.store import _content, open_store, store, write_store
 
 

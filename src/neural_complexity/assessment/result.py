@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neural_complexity.bounds import Interval
-from neural_complexity.likeness import Likeness
+from neural_complexity.reliability.bounds import Interval
+from neural_complexity.reliability.shift import Likeness
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from neural_complexity.report.assessing import Findings
+    from neural_complexity.assessment.summary_page import Findings
 
 __all__ = ["Assessment"]
 
@@ -101,15 +101,15 @@ class Assessment:
         Returns:
             A matplotlib figure of two panels; `savefig` writes it.
         """
-        from neural_complexity.report.assessing import draw
+        from neural_complexity.assessment.summary_page import draw
 
         return draw(self._findings())
 
     def to_html(self) -> str:
         """Makes one page of everything, which needs no other file and no network."""
-        from neural_complexity.report.assessing import draw, tables
-        from neural_complexity.report.drawing import to_png
-        from neural_complexity.report.page import Figure, render
+        from neural_complexity.assessment.drawing import to_png
+        from neural_complexity.assessment.page import Figure, render
+        from neural_complexity.assessment.summary_page import draw, tables
 
         found = self._findings()
         details = {k: v for k, v in self.to_dict().items() if k != "points"}
@@ -166,7 +166,7 @@ class Assessment:
         return "unknown" if self.unlike is None else f"p = {self.unlike.p_value:.2g}"
 
     def _findings(self) -> "Findings":
-        from neural_complexity.report.assessing import Findings
+        from neural_complexity.assessment.summary_page import Findings
 
         interval, told = None, "no bound: NC is not calibrated"
         if self.bound is not None:

@@ -11,22 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neural_complexity.experiments.basics import check_least
-from neural_complexity.experiments.comparison import oracle
-from neural_complexity.experiments.few_shot import (
+from neural_complexity.experiments.base.comparison import oracle
+from neural_complexity.experiments.base.configs import check_least
+from neural_complexity.experiments.base.few_shot_images import (
     FewShotConfig,
     LabelTraining,
     direct,
     posterior,
 )
-from neural_complexity.experiments.judging import Judge, Scene, make_scene
-from neural_complexity.experiments.networks import how_made, load_network, load_tensors
+from neural_complexity.experiments.base.held_out_tasks import Judge, Scene, make_scene
+from neural_complexity.experiments.base.networks import how_made, load_network, load_tensors
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.experiments.base.training import train_validated
+from neural_complexity.experiments.base.without_learner import (
+    PROTOTYPES,
+    train_opponent,
+    without_learner,
+)
 from neural_complexity.experiments.omniglot import PAPER_ACCURACY
-from neural_complexity.experiments.opponents import PROTOTYPES, train_opponent, without_learner
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import train_validated
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import zero_one
@@ -39,9 +43,9 @@ from neural_complexity.meta.scores import (
     estimate_over_seeds,
     r_squared,
 )
-from neural_complexity.meta.session import Moment
-from neural_complexity.meta.train import embed_all
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.meta.trainer import embed_all
+from neural_complexity.meta.training_loop import Moment
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import Tell
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.few_shot import FewShot

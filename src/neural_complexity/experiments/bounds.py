@@ -9,30 +9,30 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.bounds import METHODS, PAC, Method, margin
-from neural_complexity.calibration import Calibration
-from neural_complexity.experiments.basics import AsksNetworks, check_least
-from neural_complexity.experiments.comparison import sinusoid_recipe
+from neural_complexity.experiments.base.comparison import sinusoid_recipe
+from neural_complexity.experiments.base.configs import AsksNetworks, check_least
+from neural_complexity.experiments.base.networks import how_made, load_networks
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
 from neural_complexity.experiments.harm import family
-from neural_complexity.experiments.networks import how_made, load_networks
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.likeness import likeness
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.evaluate import follow
 from neural_complexity.meta.scores import estimate_mean
-from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.model.finding import find_nc
-from neural_complexity.model.judging import measure
+from neural_complexity.model.judgement import measure
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.model.pretrained_files import find_nc
 from neural_complexity.progress import Tell
+from neural_complexity.reliability.bounds import METHODS, PAC, Method, margin
+from neural_complexity.reliability.calibration import Calibration
+from neural_complexity.reliability.shift import likeness
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.own import Points, own_digits
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.split_tasks import Points, own_digits
 from neural_complexity.tasks.splits import Splits
 
 __all__ = [

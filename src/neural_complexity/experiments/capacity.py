@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from neural_complexity.experiments import single
-from neural_complexity.experiments.asking import (
+from neural_complexity.experiments.base.networks import how_made
+from neural_complexity.experiments.base.one_dataset import describe, make_recipe, make_world
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.experiments.base.shared_networks import (
     AsksSingle,
     beside_rows,
     learn_whole,
     load_judges,
     shared_with,
 )
-from neural_complexity.experiments.following import NC_METHODS, PLAIN, chunks, in_chunks
-from neural_complexity.experiments.large import describe, make_recipe, make_world
-from neural_complexity.experiments.networks import how_made
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.experiments.base.trajectories import NC_METHODS, PLAIN, chunks, in_chunks
 from neural_complexity.learners.networks import pooled
 from neural_complexity.meta.scores import Estimate, estimate_over_seeds
 from neural_complexity.progress import Tell

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from neural_complexity.experiments.basics import AsksNetworks, check_least
-from neural_complexity.experiments.comparison import (
+from neural_complexity.experiments.base.comparison import (
     FEW,
     Method,
     kept_tasks,
@@ -19,16 +18,17 @@ from neural_complexity.experiments.comparison import (
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.networks import how_made, load_networks
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.experiments.base.configs import AsksNetworks, check_least
+from neural_complexity.experiments.base.networks import how_made, load_networks
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.scores import Estimate, count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 __all__ = ["NAME", "PRESETS", "Config", "cpu", "paper", "reported_steps", "run", "smoke"]
 

@@ -8,8 +8,13 @@ from pathlib import Path
 from torch import Tensor
 
 from neural_complexity.experiments import single
-from neural_complexity.experiments.asking import AsksSingle, load_judges, shared_with
-from neural_complexity.experiments.following import (
+from neural_complexity.experiments.base.networks import how_made
+from neural_complexity.experiments.base.one_dataset import World, make_recipe, make_world
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.experiments.base.shared_networks import AsksSingle, load_judges, shared_with
+from neural_complexity.experiments.base.trajectories import (
     Judge,
     chunks,
     fit_rows,
@@ -18,13 +23,8 @@ from neural_complexity.experiments.following import (
     run_seed,
     subsets,
 )
-from neural_complexity.experiments.large import World, make_recipe, make_world
-from neural_complexity.experiments.networks import how_made
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.meta.collect_splits import log_steps
 from neural_complexity.meta.scores import estimate_over_seeds
-from neural_complexity.meta.splitting import log_steps
 from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neural_complexity.experiments.basics import AsksNetworks, check_least
-from neural_complexity.experiments.comparison import (
+from neural_complexity.experiments.base.comparison import (
     Method,
     losses_at,
     nc_method,
@@ -18,28 +17,29 @@ from neural_complexity.experiments.comparison import (
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import (
+from neural_complexity.experiments.base.configs import AsksNetworks, check_least
+from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.experiments.base.training import (
     Training,
     ours,
     train_validated,
 )
 from neural_complexity.meta.evaluate import CHUNK, predict_gaps
 from neural_complexity.meta.scores import count, estimate, estimate_mean, r_squared
-from neural_complexity.meta.session import Moment
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.meta.training_loop import Moment
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import Tell
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.gaussian_process import GaussianProcesses
 from neural_complexity.tasks.polynomials import Polynomials
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.sklearn_tables import Tables
 from neural_complexity.tasks.step_functions import StepFunctions
-from neural_complexity.tasks.tables import Tables
 
 __all__ = [
     "JUDGED",

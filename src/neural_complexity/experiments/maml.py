@@ -10,26 +10,26 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.experiments.basics import AsksNetworks, check_least
-from neural_complexity.experiments.comparison import (
+from neural_complexity.baselines.maml import Maml, start_from, train_maml
+from neural_complexity.experiments.base.comparison import (
     Method,
     nc_method,
     oracle,
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import (
+from neural_complexity.experiments.base.configs import AsksNetworks, check_least
+from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.experiments.base.training import (
     Training,
     ours,
     train_validated,
 )
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import predict_gaps
-from neural_complexity.meta.maml import Maml, start_from, train_maml
 from neural_complexity.meta.scores import (
     Estimate,
     count,
@@ -38,12 +38,12 @@ from neural_complexity.meta.scores import (
     r_squared,
     share_of_oracle,
 )
-from neural_complexity.meta.session import Moment, Resume
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.meta.training_loop import Moment, Resume
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 __all__ = [
     "NAME",

@@ -8,20 +8,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from neural_complexity.experiments.comparison import Penalty, oracle
-from neural_complexity.experiments.few_shot import (
+from neural_complexity.experiments.base.comparison import Penalty, oracle
+from neural_complexity.experiments.base.few_shot_images import (
     FewShotConfig,
     LabelTraining,
     direct,
     posterior,
 )
-from neural_complexity.experiments.judging import Judge, Scene, make_scene
-from neural_complexity.experiments.networks import HEADS
-from neural_complexity.experiments.opponents import PROTOTYPES, train_opponent, without_learner
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import train_validated
+from neural_complexity.experiments.base.held_out_tasks import Judge, Scene, make_scene
+from neural_complexity.experiments.base.networks import HEADS
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.experiments.base.training import train_validated
+from neural_complexity.experiments.base.without_learner import (
+    PROTOTYPES,
+    train_opponent,
+    without_learner,
+)
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import zero_one
 from neural_complexity.meta.evaluate import follow, usable_tasks
@@ -35,8 +39,8 @@ from neural_complexity.meta.scores import (
     r_squared,
     share_of_oracle,
 )
-from neural_complexity.meta.session import Moment
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.meta.training_loop import Moment
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import Tell
 from neural_complexity.snapshot import Snapshot, gap
 

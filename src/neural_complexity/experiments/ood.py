@@ -7,8 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from neural_complexity.experiments.basics import AsksNetworks, check_least
-from neural_complexity.experiments.comparison import (
+from neural_complexity.experiments.base.comparison import (
     FEW,
     Method,
     dropout,
@@ -21,10 +20,11 @@ from neural_complexity.experiments.comparison import (
     train_with,
     variational_dropout,
 )
-from neural_complexity.experiments.networks import how_made, load_networks
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.experiments.base.configs import AsksNetworks, check_least
+from neural_complexity.experiments.base.networks import how_made, load_networks
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import predict_gaps
 from neural_complexity.meta.scores import (
@@ -35,11 +35,11 @@ from neural_complexity.meta.scores import (
     r_squared,
     share_of_oracle,
 )
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 __all__ = ["ALTERED", "HOME", "NAME", "PRESETS", "Config", "cpu", "paper", "run", "smoke"]
 

@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from neural_complexity.domain.learning import meta_learn
-from neural_complexity.domain.plan import Plan, seconds
-from neural_complexity.experiments.basics import Basics, check_least
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.integrations.estimators import NCClassifier
+from neural_complexity.convert.predictions import columns_of, in_order, predict
+from neural_complexity.experiments.base.configs import Basics, check_least
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.integrations.sklearn import NCClassifier
 from neural_complexity.learners.networks import image_cnn, mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
+from neural_complexity.meta.meta_learn import meta_learn
+from neural_complexity.meta.plan import Plan, seconds
 from neural_complexity.meta.scores import (
     correlation,
     estimate,
@@ -29,13 +30,12 @@ from neural_complexity.meta.scores import (
     mean_absolute_error,
     r_squared,
 )
-from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.predictions import columns_of, in_order, predict
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import Tell
-from neural_complexity.regularizers.penalty import NCRegularizer
+from neural_complexity.regularizers.loop import NCRegularizer
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.own import own_digits, split_tasks
+from neural_complexity.tasks.split_tasks import own_digits, split_tasks
 from neural_complexity.tasks.splits import Minibatches
 
 __all__ = ["KINDS", "METHODS", "NAME", "PRESETS", "Config", "cpu", "paper", "run", "smoke"]

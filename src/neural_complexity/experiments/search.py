@@ -16,18 +16,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from neural_complexity.experiments.basics import Basics, check_least
-from neural_complexity.experiments.comparison import (
+from neural_complexity.experiments.base.comparison import (
     Method,
     nc_method,
     oracle,
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import (
+from neural_complexity.experiments.base.configs import Basics, check_least
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.experiments.base.training import (
     ours,
     train_nc,
     validation_learners,
@@ -43,11 +43,11 @@ from neural_complexity.meta.scores import (
     r_squared,
     share_of_oracle,
 )
-from neural_complexity.meta.session import Moment
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.meta.training_loop import Moment
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import Tell, tell_moments
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 __all__ = [
     "NAME",

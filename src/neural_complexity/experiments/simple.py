@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from neural_complexity.experiments.basics import AsksNetworks, check_least
-from neural_complexity.experiments.comparison import sinusoid_recipe
-from neural_complexity.experiments.networks import how_made, load_networks
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.experiments.base.comparison import sinusoid_recipe
+from neural_complexity.experiments.base.configs import AsksNetworks, check_least
+from neural_complexity.experiments.base.networks import how_made, load_networks
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
 from neural_complexity.learners.closed_form import (
     ClosedForm,
     GaussianProcess,
@@ -35,12 +35,12 @@ from neural_complexity.meta.scores import (
     mean_absolute_error,
     r_squared,
 )
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, take_snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 __all__ = [
     "LEARNERS",

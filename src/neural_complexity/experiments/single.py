@@ -11,20 +11,9 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
-from neural_complexity.experiments.following import (
-    NC_METHODS,
-    PLAIN,
-    Judge,
-    arrange,
-    by_size,
-    chunks,
-    fit_rows,
-    in_chunks,
-    join,
-    learn,
-    run_seed,
-)
-from neural_complexity.experiments.large import (
+from neural_complexity.baselines.distillation import Classifier, train_classifier
+from neural_complexity.experiments.base.networks import HEADS
+from neural_complexity.experiments.base.one_dataset import (
     LargeConfig,
     SplitTraining,
     World,
@@ -37,15 +26,27 @@ from neural_complexity.experiments.large import (
     make_world,
     train_large,
 )
-from neural_complexity.experiments.networks import HEADS
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import Head
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.experiments.base.training import Head
+from neural_complexity.experiments.base.trajectories import (
+    NC_METHODS,
+    PLAIN,
+    Judge,
+    arrange,
+    by_size,
+    chunks,
+    fit_rows,
+    in_chunks,
+    join,
+    learn,
+    run_seed,
+)
 from neural_complexity.learners.mixup import mixup
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Categorical, SmoothedCrossEntropy, cross_entropy, zero_one
-from neural_complexity.meta.classifier import Classifier, train_classifier
+from neural_complexity.meta.collect_splits import log_steps
 from neural_complexity.meta.scores import (
     Estimate,
     estimate,
@@ -54,11 +55,10 @@ from neural_complexity.meta.scores import (
     mean_absolute_error,
     r_squared,
 )
-from neural_complexity.meta.session import Moment
-from neural_complexity.meta.splitting import log_steps
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.meta.training_loop import Moment
 from neural_complexity.model.encoders import make_image_encoder
-from neural_complexity.model.large import Beliefs, Embeddings
+from neural_complexity.model.indexed import Beliefs, Embeddings
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import Tell
 from neural_complexity.regularizers.nc import nc_penalty_by_number
 from neural_complexity.seeding import seeded, stream

@@ -9,18 +9,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from neural_complexity.experiments.basics import Basics, check_least
-from neural_complexity.experiments.comparison import (
+from neural_complexity.experiments.base.comparison import (
     Method,
     nc_method,
     oracle,
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.networks import HEADS
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.rows import Row, score_row
-from neural_complexity.experiments.training import Training, ours, train_validated
+from neural_complexity.experiments.base.configs import Basics, check_least
+from neural_complexity.experiments.base.networks import HEADS
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.experiments.base.training import Training, ours, train_validated
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import CHUNK, Trajectory, predict_gaps, usable_tasks
 from neural_complexity.meta.scores import (
@@ -33,12 +33,12 @@ from neural_complexity.meta.scores import (
     r_squared,
     share_of_oracle,
 )
-from neural_complexity.meta.session import Moment
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.meta.training_loop import Moment
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoid import Sinusoids
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 __all__ = ["NAME", "PRESETS", "Config", "cpu", "paper", "run", "smoke"]
 

@@ -8,16 +8,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from neural_complexity.experiments.basics import check_least
-from neural_complexity.experiments.few_shot import FewShotConfig
-from neural_complexity.experiments.judging import make_scene
-from neural_complexity.experiments.networks import SHIPPED_OMNIGLOT, how_made, load_networks
-from neural_complexity.experiments.outcome import Outcome
-from neural_complexity.experiments.pieces import Pieces
-from neural_complexity.experiments.rows import Row, score_row
+from neural_complexity.baselines.gap_surface import gap_measure
+from neural_complexity.experiments.base.configs import check_least
+from neural_complexity.experiments.base.few_shot_images import FewShotConfig
+from neural_complexity.experiments.base.held_out_tasks import make_scene
+from neural_complexity.experiments.base.networks import SHIPPED_OMNIGLOT, how_made, load_networks
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.rows import Row, score_row
 from neural_complexity.learners.batched import BatchedLearner
+from neural_complexity.learners.loss_surface import Measure, surface
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.learners.surface import Measure, surface
 from neural_complexity.meta.evaluate import usable_tasks
 from neural_complexity.meta.scores import (
     correlation,
@@ -26,7 +27,6 @@ from neural_complexity.meta.scores import (
     estimate_mean,
     share_of_oracle,
 )
-from neural_complexity.meta.surfaces import gap_measure
 from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from neural_complexity.model.complexity import NeuralComplexity
-from neural_complexity.regularizers.penalty import NCRegularizer
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.regularizers.loop import NCRegularizer
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.splits import Rounds
 

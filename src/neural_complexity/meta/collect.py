@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.engine import Collection, Job
-from neural_complexity.model.complexity import Context, NeuralComplexity
+from neural_complexity.meta.executor import Collection, Job
+from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task

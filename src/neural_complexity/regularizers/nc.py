@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners.fit import Learner, Regularizer
-from neural_complexity.model.complexity import Context, NeuralComplexity
 from neural_complexity.model.heads import PosteriorHead
-from neural_complexity.model.large import Known
+from neural_complexity.model.indexed import Known
+from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softmax
 
-from neural_complexity.model.complexity import NeuralComplexity
+from neural_complexity.model.network import NeuralComplexity
 
 __all__ = ["trust"]
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from neural_complexity.task import Task
-from neural_complexity.tasks.drawing import check_sizes, choose
 from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.sampling import check_sizes, choose
 
 __all__ = ["FewShot"]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.task import Task
-from neural_complexity.tasks.drawing import check_range, check_sizes, split, uniform
+from neural_complexity.tasks.sampling import check_range, check_sizes, split, uniform
 
 __all__ = ["GaussianProcesses"]
 

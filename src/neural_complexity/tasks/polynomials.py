@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from neural_complexity.task import Task
-from neural_complexity.tasks.drawing import check_range, check_sizes, split, uniform
+from neural_complexity.tasks.sampling import check_range, check_sizes, split, uniform
 
 __all__ = ["Polynomials"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.drawing import check_sizes
+from neural_complexity.tasks.sampling import check_sizes
 
 __all__ = ["Labelled", "Minibatches", "Rounds", "Splits"]
 

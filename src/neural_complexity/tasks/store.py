@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from neural_complexity.files import write_chunks
+from neural_complexity.tasks.image_datasets import SingleDataset
 from neural_complexity.tasks.images import Images, chunks
-from neural_complexity.tasks.single import SingleDataset
 
 __all__ = ["open_store", "store", "write_store"]
 

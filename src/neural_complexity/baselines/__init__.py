@@ -1,0 +1,1 @@
+"""What NC is compared with."""

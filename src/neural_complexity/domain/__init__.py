@@ -1,1 +1,0 @@
-"""A user's own domain: an NC for it in one call."""

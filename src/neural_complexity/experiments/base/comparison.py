@@ -1,0 +1,138 @@
+"""The same learners on the same tasks under one method after another."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.networks import mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.meta.evaluate import Trajectory, follow
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.regularizers.nc import nc_penalty
+from neural_complexity.regularizers.noise import VariationalDropout, variational_penalty
+from neural_complexity.regularizers.norms import norm_penalty
+from neural_complexity.regularizers.oracle import oracle_penalty
+from neural_complexity.task import Task
+
+__all__ = [
+    "FEW",
+    "Method",
+    "Penalty",
+    "dropout",
+    "everywhere",
+    "kept_tasks",
+    "losses_at",
+    "nc_method",
+    "norm",
+    "oracle",
+    "sinusoid_recipe",
+    "train_with",
+    "variational_dropout",
+]
+
+Penalty = Callable[[slice], Regularizer]  # of some of the tasks
+# A mean without the learners that diverged says little when they are many, and is too low: it is
+# the hard tasks that are missing. With a larger share of them a method gets no mean.
+FEW = 0.01
+DIVERGED = 10.0  # a learner whose losses end this many times above where they began
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to regularize: what is added to the loss, and to the network."""
+
+    name: str
+    penalty: Penalty | None = None
+    noise: Callable[[int], nn.Module] | None = None  # a layer from its width
+
+
+def everywhere(regularizer: Regularizer) -> Penalty:
+    """Makes the penalty that is the same for all tasks."""
+    return lambda _: regularizer
+
+
+def norm(name: str, weight: float) -> Method:
+    """Makes the method that penalizes a norm of the parameters."""
+    return Method(f"{name} ({weight:g})", everywhere(norm_penalty(name, weight)))
+
+
+def dropout(p: float) -> Method:
+    """Makes the method that drops units with probability p."""
+    return Method(f"dropout ({p:g})", noise=lambda _: nn.Dropout(p))
+
+
+def variational_dropout() -> Method:
+    """Makes the method that learns how much noise each unit bears."""
+    return Method(
+        "variational dropout", everywhere(variational_penalty()), noise=VariationalDropout
+    )
+
+
+def nc_method(
+    name: str,
+    nc: NeuralComplexity,
+    task: Task,
+    *,
+    X_unlabelled: Tensor | None = None,
+    weight: float = 1.0,
+    floor: float | None = None,
+    safeguard: bool = False,
+) -> Method:
+    """Makes the method that adds the gap predicted by NC, as in the paper without a safeguard."""
+
+    def penalty(rows: slice) -> Regularizer:
+        X = None if X_unlabelled is None else X_unlabelled[rows]
+        return nc_penalty(
+            nc, task[rows], weight=weight, floor=floor, safeguard=safeguard, X_unlabelled=X
+        )
+
+    return Method(name, penalty)
+
+
+def oracle(recipe: Recipe, task: Task) -> Method:
+    """Makes the method that adds the true gap."""
+    return Method("oracle", lambda rows: oracle_penalty(recipe.loss, task.Y_te[rows]))
+
+
+def sinusoid_recipe(
+    *,
+    width: int = 40,
+    layers: int = 2,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    steps: int = 16,
+    lr: float = 0.01,
+) -> Recipe:
+    """Makes the learners of the sinusoid experiments; the defaults are the paper's."""
+    make = partial(mlp, 1, [width] * layers, 1, activation=activation)
+    return Recipe(make=make, steps=steps, lr=lr)
+
+
+def train_with(method: Method, recipe: Recipe, task: Task, *, seed: int) -> Trajectory:
+    """Trains one learner per task under a method; the seed draws the initial learners."""
+    if method.noise is not None:
+        assert isinstance(recipe.make, partial), "noise needs learners made by mlp"
+        make = partial(recipe.make, noise=method.noise)
+        recipe = Recipe(make=make, loss=recipe.loss, steps=recipe.steps, lr=recipe.lr)
+    return follow(recipe, task, seed=seed, penalty=method.penalty)
+
+
+def losses_at(trajectory: Trajectory, steps: Sequence[int]) -> dict[str, Tensor]:
+    """Gives the losses after some steps, and who had diverged then, (steps, B) each."""
+    rows = list(steps)
+    loss_tr, loss_te = trajectory.loss_tr[rows], trajectory.loss_te[rows]
+    limit = DIVERGED * (trajectory.loss_tr[0] + trajectory.loss_te[0])
+    fine = loss_tr + loss_te <= limit  # what is not a number is not fine
+    return {"loss_tr": loss_tr, "loss_te": loss_te, "diverged": ~fine}
+
+
+def kept_tasks(results: Sequence[dict[str, Tensor]]) -> Tensor:
+    """Tells on which tasks no method's learner had diverged at the end, (B,).
+
+    One learner that diverges under one method would hide what all others did: its task is left out
+    of all methods, and counted.
+    """
+    return ~torch.stack([result["diverged"][-1] for result in results]).any(dim=0)

@@ -1,0 +1,171 @@
+"""What the experiments on few-shot classification share: their data, learners and training."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from neural_complexity.experiments.base.configs import Basics, check_least
+from neural_complexity.experiments.base.training import Head, Training
+from neural_complexity.learners.networks import image_cnn, image_mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import cross_entropy
+from neural_complexity.meta.trainer import Criterion
+from neural_complexity.model.network import FOR_LABELS
+from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.omniglot_files import omniglot
+
+__all__ = ["FewShotConfig", "LabelTraining", "direct", "posterior"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelTraining(Training):
+    """An NC for images and labels; the defaults are the paper's for MLP learners (appendix C)."""
+
+    width: int = 120
+    """Width d of every layer of NC behind the image encoder."""
+    heads: int = 4
+    """Attention heads (the paper does not say)."""
+    encoder_layers: int = 1
+    """n_enc."""
+    batch: int = 16
+    """Bank rows per NC update, bs."""
+    pool_first: bool = False
+    """Direct head: whether test points are averaged before decoding."""
+    scale_by_width: bool = False
+    """Whether attention divides by the root of the whole width."""
+    query_skip: bool = True
+    """Whether the decoder also sees the test point's own embedding."""
+    validation_tasks: int = 64
+    """Other tasks of the same characters, on whose learners NC is scored on its way."""
+    channels: int = 64
+    """Filters of each layer of the image encoder."""
+    self_layers: int = 1
+    """n_self."""
+    bilinear: bool = True
+    """Whether targets act through the interaction layer of Eq. (9)."""
+    bias: bool = True
+    """Whether the interaction layer has its 1."""
+    loss_conditioning: bool = True
+    """Direct head: whether the interaction layer sees the training losses."""
+    symmetric: bool = False
+    """Whether classes are treated alike."""
+    metric: bool = False
+    """Whether attention goes by distance."""
+    rounds: int = 0
+    """How often keys move to the unlabelled points that choose them."""
+    vote: bool = False
+    """Posterior head: whether the decoder corrects the attention on each label."""
+    criterion: Criterion = "huber"
+    """NC's loss on the gap."""
+    made_up: float = 0.0
+    """The share of each batch that is made-up hypotheses."""
+    run: int = 1
+    """Rows of one task that are drawn together."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self, 1, "channels", "run")
+        if not 0 <= self.made_up <= 1:
+            raise ValueError(f"made_up must be from 0 to 1, got {self.made_up}")
+
+    def architecture(self, head: Head) -> dict[str, Any]:
+        """Gives NC's arguments for a head."""
+        names = ["channels", "self_layers", "bilinear", "bias", "symmetric", "metric", "rounds"]
+        own = {name: getattr(self, name) for name in names}
+        of_head = "vote" if head == "posterior" else "loss_conditioning"
+        return {**super().architecture(head), **own, of_head: getattr(self, of_head)}
+
+    def learning(self) -> dict[str, Any]:
+        """Gives the meta-learner's arguments."""
+        names = ["criterion", "made_up", "run"]
+        return {**super().learning(), **{name: getattr(self, name) for name in names}}
+
+
+OURS: dict[str, Any] = {
+    "observed_loss": True,
+    "supervision": "point",
+    "warmup": 0.03,
+    "decay": True,
+    "spread_weights": True,
+    "made_up": 0.5,
+    "lr": 0.002,
+    "tasks": 64,
+    "updates": 16,
+    "capacity": 50_000,
+}
+
+
+def posterior(**sizes: Any) -> LabelTraining:
+    """Gives what we found to work for the posterior head, at any size."""
+    own = {"belief_weight": 1.0, "self_layers": 0, "batch": 10}
+    return LabelTraining(**(OURS | FOR_LABELS["posterior"] | own | sizes))
+
+
+def direct(**sizes: Any) -> LabelTraining:
+    """Gives what we found to work for the direct head, at any size."""
+    return LabelTraining(**(OURS | FOR_LABELS["direct"] | {"batch": 48, "run": 4} | sizes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShotConfig(Basics):
+    """Few-shot classification of Omniglot's characters."""
+
+    data: str = ""
+    """The folder of Omniglot's zips; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
+    ways: int = 10
+    """Classes of a task."""
+    shots: int = 1
+    """Training images of each class."""
+    queries: int = 5
+    """Test images of each class."""
+    train_queries: int = 4
+    """Test images of each class in meta-training."""
+    eval_tasks: int = 512
+    """Held-out tasks."""
+    learner_width: int = 64
+    """Hidden units of the learner (the paper: one hidden layer of 500)."""
+    learner_channels: int = 16
+    """Filters of each of the two layers of convolutional learners."""
+    steps: int = 50
+    """Updates of the learner (the paper does not say)."""
+    lr: float = 0.5
+    """Learning rate of the learner (SGD; the paper: 0.01)."""
+    cnn_lr: float = 0.2
+    """Learning rate of convolutional learners."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes = ("ways", "shots", "queries", "train_queries", "learner_width", "learner_channels")
+        check_least(self, 1, *sizes, "steps")
+        for name in ("lr", "cnn_lr"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+    def train_family(self) -> FewShot:
+        """Gives tasks of background characters and their rotations."""
+        images = omniglot("background", folder=self.data or None).rotated()
+        return self.family(images, self.train_queries)
+
+    def eval_family(self) -> FewShot:
+        """Gives tasks of evaluation characters, as they are, with twice the test images.
+
+        The second half serves as unlabelled inputs that are not the test inputs.
+        """
+        return self.family(omniglot("evaluation", folder=self.data or None), 2 * self.queries)
+
+    def family(self, images: Images, queries: int) -> FewShot:
+        """Gives tasks of some images."""
+        return FewShot(images, ways=self.ways, shots=self.shots, queries=queries)
+
+    def recipe(self, shape: Sequence[int], kind: str = "MLP") -> Recipe:
+        """Gives the learners of images of a shape, `"MLP"` or `"CNN"`."""
+        kinds: dict[str, Callable[[], nn.Module]] = {
+            "MLP": partial(image_mlp, shape, [self.learner_width], self.ways),
+            "CNN": partial(image_cnn, shape, [self.learner_channels] * 2, self.ways),
+        }
+        lr = self.cnn_lr if kind == "CNN" else self.lr
+        return Recipe(make=kinds[kind], loss=cross_entropy, steps=self.steps, lr=lr)

@@ -1,0 +1,91 @@
+"""The trained NCs that most experiments ask."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.files import read_tensors
+from neural_complexity.model.network import NeuralComplexity
+
+__all__ = [
+    "HEADS",
+    "SHIPPED",
+    "SHIPPED_OMNIGLOT",
+    "how_made",
+    "load_network",
+    "load_networks",
+    "load_tensors",
+]
+
+HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
+# What the package ships, by head: made by the experiment of that name at preset `cpu`.
+SHIPPED = {"posterior": "sinusoid", "direct": "sinusoid-direct"}
+SHIPPED_OMNIGLOT = {"posterior": "omniglot", "direct": "omniglot-direct"}
+
+
+def load_networks(
+    folder: str, device: str, shipped: dict[str, str] = SHIPPED
+) -> dict[str, NeuralComplexity]:
+    """Gives an experiment's NC with each head.
+
+    Args:
+        folder: Of a finished run of the experiment; the shipped networks if empty.
+        device: Where to put them.
+        shipped: The names of the shipped networks, the first of which is the experiment's.
+
+    Raises:
+        ValueError: If the folder has no networks.
+    """
+    if not folder:
+        return {h: NeuralComplexity.pretrained(n).to(device) for h, n in shipped.items()}
+    return {head: load_network(folder, head, shipped["posterior"], device) for head in shipped}
+
+
+def load_network(folder: str, head: str, experiment: str, device: str) -> NeuralComplexity:
+    """Gives the NC with one head that a finished run left.
+
+    Args:
+        folder: Of the run.
+        head: Which head.
+        experiment: Which one it must be a run of, for the error.
+        device: Where to put it.
+
+    Raises:
+        ValueError: If the folder has no such network.
+    """
+    path = Path(folder) / f"nc-{head}.safetensors"
+    if not path.is_file():
+        raise ValueError(f"networks must be a finished run of {experiment}, got no {path}")
+    return NeuralComplexity.load(path).to(device)
+
+
+def load_tensors(folder: str, prefix: str, experiment: str) -> dict[str, Tensor]:
+    """Gives the tensors under a prefix that a finished run left.
+
+    Args:
+        folder: Of the run.
+        prefix: What their names start with; it is cut off.
+        experiment: Which one it must be a run of, for the error.
+
+    Raises:
+        ValueError: If the folder has no such tensors.
+    """
+    path = Path(folder) / "figures.safetensors"
+    found = read_tensors(path)[0] if path.is_file() else {}
+    kept = {name.removeprefix(prefix): t for name, t in found.items() if name.startswith(prefix)}
+    if not kept:
+        raise ValueError(
+            f"networks must be a finished run of {experiment} with {prefix}, got no such tensors "
+            f"in {path}"
+        )
+    return kept
+
+
+def how_made(networks: dict[str, NeuralComplexity], pieces: Pieces) -> dict[str, Any]:
+    """Gives the facts of a run that asked NCs: the commits these are from, and the time taken."""
+    return {
+        "networks": {head: nc.provenance.get("commit") for head, nc in networks.items()},
+        "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
+    }

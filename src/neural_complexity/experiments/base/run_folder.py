@@ -1,0 +1,130 @@
+"""The folder that a run leaves."""
+
+import dataclasses
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_origin, get_type_hints
+
+from neural_complexity.experiments.base.machine import machine
+from neural_complexity.experiments.base.outcome import Outcome
+from neural_complexity.experiments.base.rows import commit, read_rows, write_rows
+from neural_complexity.files import read_json, read_tensors, write_json, write_tensors
+from neural_complexity.meta.training_loop import Moment
+
+__all__ = ["RunFolder", "config_from_dict"]
+
+C = TypeVar("C")
+
+
+def config_from_dict(kind: type[C], values: dict[str, Any]) -> C:
+    """Builds a config from what `dataclasses.asdict` made of one.
+
+    Raises:
+        ValueError: If a field is unknown or missing.
+    """
+    hints = get_type_hints(kind)
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if set(values) != names:
+        odd = ", ".join(sorted(set(values) ^ names))
+        raise ValueError(
+            f"a config must have the fields of {kind.__qualname__}, got other ones ({odd})"
+        )
+    return kind(**{name: _field_from_json(hints[name], value) for name, value in values.items()})
+
+
+def _field_from_json(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return config_from_dict(cast("type[Any]", hint), value)
+    return tuple(value) if get_origin(hint) is tuple else value  # JSON has lists only
+
+
+class RunFolder:
+    """The files of one run, by what they are.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.work = path / "work"  # what an unfinished run needs to go on
+        self.figures = path / "figures"
+        self.report = path / "report.html"
+        self.tensorboard = path / "tensorboard"
+
+    def start(self, experiment: str, config: Any) -> None:
+        """Claims an empty or new folder for a run.
+
+        Raises:
+            ValueError: If there is something in it.
+        """
+        if self.path.exists() and not self._is_empty():
+            raise ValueError(
+                f"--out must be a new or empty folder, got {self.path}; "
+                "choose another, or go on with the run in it by --resume"
+            )
+        content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            write_json(self.path / "config.json", content)
+        except OSError:
+            self.path.rmdir()
+            raise
+
+    def _is_empty(self) -> bool:
+        """Tells whether there is nothing here but, perhaps, what a start that was killed left."""
+        return self.path.is_dir() and all(
+            path.name.startswith(".config.json.") for path in self.path.iterdir()
+        )
+
+    def read_config(self) -> dict[str, Any]:
+        """Gives experiment, commit and config as the run was started.
+
+        Raises:
+            ValueError: If the folder holds no run.
+        """
+        if not (self.path / "config.json").is_file():
+            raise ValueError(f"{self.path} must be the folder of a run, got no config.json there")
+        content = read_json(self.path / "config.json")
+        if not {"experiment", "commit", "config"} <= set(content):
+            raise ValueError(f"{self.path / 'config.json'} must be of a run, got other content")
+        return content
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run's results are all there."""
+        return (self.path / "rows.jsonl").is_file()
+
+    def finish(self, outcome: Outcome) -> None:
+        """Writes the results; the rows come last and mark the run as finished."""
+        config = self.read_config()
+        # A run that went on at another commit belongs to both.
+        made_by = commit() if config["commit"] == commit() else f"{config['commit']}..{commit()}"
+        rows = [replace(row, commit=made_by) for row in outcome.rows]
+        for name, nc in outcome.networks.items():
+            nc.provenance = {**nc.provenance, **config, "commit": made_by, "network": name}
+            nc.save(self.path / f"nc-{name}.safetensors")
+        write_tensors(self.path / "figures.safetensors", outcome.tensors, {})
+        moments = {n: [moment.to_json() for moment in m] for n, m in outcome.history.items()}
+        content = {"machine": machine(), "facts": outcome.facts, "history": moments}
+        write_json(self.path / "run.json", content)
+        write_rows(self.path / "rows.jsonl", rows)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def results(self) -> tuple[Outcome, dict[str, Any]]:
+        """Gives what the run left, but for its networks, and the description of the machine.
+
+        Raises:
+            ValueError: If the run is not finished.
+        """
+        rows = read_rows(self.path / "rows.jsonl")
+        run = read_json(self.path / "run.json")
+        try:
+            tensors, _ = read_tensors(self.path / "figures.safetensors")
+            history = {n: [Moment(**m) for m in moments] for n, moments in run["history"].items()}
+            return Outcome(rows, tensors, {}, history, run.get("facts", {})), run["machine"]
+        except (FileNotFoundError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self.path} must hold a whole run, got a damaged one ({error})"
+            ) from None

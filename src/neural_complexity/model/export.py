@@ -1,0 +1,150 @@
+"""NC as an ONNX file, for programs that have no PyTorch."""
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neural_complexity.files import write_bytes
+from neural_complexity.model.network import FORMAT, VERSION, NeuralComplexity
+from neural_complexity.model.training_points import LEARNED
+
+__all__ = ["to_onnx"]
+
+INPUTS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te")
+OUTPUTS = ("gap", "points")
+# What PyTorch says to those who develop its exporter.
+CHATTER = (
+    (UserWarning, "# The axis name: . will not be used"),
+    (FutureWarning, r"`isinstance\(treespec, LeafSpec\)` is deprecated"),
+)
+
+
+def to_onnx(nc: NeuralComplexity, path: str | Path) -> None:
+    """Writes an NC as an ONNX file and checks it against PyTorch, at sizes of its own.
+
+    The file maps (X_tr, Y_tr, H_tr, X_te, H_te) to `gap`, (B,), and `points`, (B, N), for any B, M
+    and N, and for any number of classes if NC treats them alike. It refuses nothing: labels out of
+    range or NaN give numbers that mean nothing. Its metadata hold `format`, `version`,
+    `architecture` and `provenance` as `NeuralComplexity.save` writes them.
+
+    Args:
+        nc: The gap predictor; stays as it is.
+        path: The file; written whole or not at all.
+
+    Raises:
+        ImportError: If the extra `onnx` is not installed.
+        TypeError: If NC is not float32: ONNX Runtime lacks much of the rest.
+        ValueError: If PyTorch cannot export this NC, or the file gives other numbers than NC.
+    """
+    try:
+        runtime = import_module("onnxruntime")
+        import_module("onnxscript")
+    except ImportError as error:
+        raise ImportError(
+            f"to_onnx must have the extra onnx, pip install 'neural-complexity[onnx]', got {error}"
+        ) from None
+    if nc.x_mean.dtype != torch.float32:
+        raise TypeError(f"nc must be torch.float32 for ONNX, got {nc.x_mean.dtype}")
+    plain = copy.deepcopy(nc).cpu().eval().requires_grad_(False)
+    content = _exported(plain)
+    _check(plain, runtime.InferenceSession(content, providers=["CPUExecutionProvider"]))
+    write_bytes(Path(path), content)
+
+
+class _Whole(nn.Module):
+    """All of NC as one map, without the checks of its arguments."""
+
+    def __init__(self, nc: NeuralComplexity) -> None:
+        super().__init__()
+        self.nc = nc
+
+    def forward(
+        self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        classes = H_te.shape[-1] if self.nc.labels else None
+        points = self.nc.points(self.nc.encode(X_tr, Y_tr, X_te, classes=classes), H_tr, H_te)
+        return points.mean(dim=1), points  # (B,), (B, N)
+
+
+def _exported(nc: NeuralComplexity) -> bytes:
+    classes = {2: "C"} if nc.symmetric else {}
+    # No two sizes may be alike, or PyTorch takes them for one: B, M, N, C and an attention head's.
+    C = 11 if nc.architecture["width"] // nc.architecture["heads"] == 7 else 7
+    axes: tuple[dict[int, str], ...] = ({}, {}, classes, {}, classes)
+    sets = [{0: "B", 1: "M" if name.endswith("tr") else "N"} for name in INPUTS]
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                _Whole(nc).eval(),
+                _example(nc, B=2, M=3, N=5, C=C),
+                dynamic_shapes=tuple({**s, **a} for s, a in zip(sets, axes, strict=True)),
+                input_names=INPUTS,
+                output_names=OUTPUTS,
+                dynamo=True,
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ValueError(f"nc must be one that PyTorch can export, got {reason}") from error
+    assert program is not None
+    program.model.metadata_props.update(
+        {
+            "format": FORMAT,
+            "version": str(VERSION),
+            "architecture": json.dumps(nc.architecture),
+            "provenance": json.dumps({k: v for k, v in nc.provenance.items() if k != LEARNED}),
+        }
+    )
+    content: bytes = program.model_proto.SerializeToString()
+    return content
+
+
+def _check(nc: NeuralComplexity, session: Any) -> None:
+    """Refuses a file that disagrees with NC, at other sizes than those it was exported with."""
+    for B, M, N, C in ((1, 1, 1, 2), (3, 4, 2, 9)):
+        example = _example(nc, B=B, M=M, N=N, C=C)
+        own = _Whole(nc)(*example)
+        its = session.run(None, {k: v.numpy() for k, v in zip(INPUTS, example, strict=True)})
+        for name, a, b in zip(OUTPUTS, own, its, strict=True):
+            difference = float((a - torch.from_numpy(b)).abs().max())
+            # Far from its data attention by distance is steep, and rounding shows.
+            if not difference <= 1e-2 * (1 + float(a.abs().max())):
+                raise ValueError(f"{name} must be the same in ONNX, got {difference} apart")
+
+
+def _example(nc: NeuralComplexity, *, B: int, M: int, N: int, C: int) -> tuple[Tensor, ...]:
+    """Makes up learners on inputs in NC's units; C counts only where NC does not mind."""
+    shape = nc.shape
+    C = C if nc.symmetric else nc.outputs
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*sizes: int) -> Tensor:
+        return torch.randn(*sizes, generator=generator, dtype=nc.x_mean.dtype)
+
+    labels = torch.randint(C, (B, M), generator=generator)
+    X_tr, X_te = (draw(B, n, *shape) * nc.x_scale + nc.x_mean for n in (M, N))
+    Y_tr = labels if nc.labels else draw(B, M, C)
+    return X_tr, Y_tr, draw(B, M, C), X_te, draw(B, N, C)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logger: Any = logging.getLogger("torch.onnx._internal.exporter._registration")
+    before = logger.level
+    logger.setLevel(logging.ERROR)  # it misses torchvision
+    try:
+        with warnings.catch_warnings():
+            for category, message in CHATTER:
+                warnings.filterwarnings("ignore", message, category)
+            yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,1 @@
+"""How far NC can be relied on: calibration, bounds and distribution shift."""

@@ -1,0 +1,277 @@
+"""Bounds on the gap of a new learner, from how far NC was off on calibration learners.
+
+All that the bounds need is n learners on held-out tasks, one per task, whose gaps are known. Let
+Delta_i = true gap - predicted gap of learner i. A new learner that comes from where these came from
+(the n + 1 are exchangeable, or independent and alike) has a Delta of its own, and a bound says how
+large it can be.
+
+**Proposition 1, as the paper has it**, bounds P[|L(h) - L_emp(h)| <= f + eps] from below by
+1 - #{Delta_i > eps} / n - 2 sqrt(log(2 / delta) / 2n). That is not true as it stands:
+
+- The event is two-sided in the gap, but what is counted is one-sided in Delta. If every gap is -10
+  and f = 0, no Delta_i exceeds eps = 1, so that the right side is close to 1; yet |-10| <= 1 never
+  happens. The event must be either gap <= f + eps (an upper bound, which counts Delta_i > eps) or
+  |gap - f| <= eps (a two-sided one, which counts |Delta_i| > eps, and which the proof is about).
+- delta appears in the bound but not in what is claimed: the inequality holds with probability
+  1 - delta over the draw of Delta_1 ... Delta_n.
+- The proof writes F(eps) - F(-eps) for P[|Delta| > eps], which is the probability of the opposite,
+  and leaves out Delta = -eps, which matters when values are tied.
+- The constant is larger than needed. The upper bound needs one tail of the Dvoretzky-Kiefer-
+  Wolfowitz inequality, whose constant is sqrt(log(1 / delta) / 2n) if delta <= 1/2 (Massart,
+  1990). The two-sided one needs both tails of Delta, hence the paper's 2 sqrt(log(2 / delta) / 2n),
+  if it goes by the distribution of Delta; but |Delta| is a random variable, too, and an upper bound
+  on it is all that is asked for: sqrt(log(1 / delta) / 2n) again.
+
+**Proposition 1, correctly.** Let s_i be Delta_i (upper) or |Delta_i| (two-sided), independent and
+alike, and delta <= 1/2. With probability at least 1 - delta over them, for all eps at once,
+
+    P[s <= eps] >= 1 - #{s_i > eps} / n - sqrt(log(1 / delta) / 2n).
+
+`guaranteed_coverage` computes the right side; `bound` with `method="dkw"` chooses the smallest eps
+for which it is at least the confidence. As this holds for all eps at once, eps may be chosen so.
+
+**Tighter.** For one eps, the k-th smallest of the s_i with k fixed beforehand, no more is needed
+than the binomial distribution (Clopper and Pearson, 1934): P[s <= s_(k)] is at least a variable of
+distribution Beta(k, n + 1 - k), which exceeds the confidence with probability
+P[Binomial(n, confidence) < k]. That is `"clopper_pearson"`. Both are statements about (almost)
+every calibration set. `"conformal"` states less, and is narrower still: of all calibration sets and
+new learners together, at least the share `confidence` is inside (Vovk et al., 2005), if they are
+exchangeable. `"normalised"` is the same for Delta over NC's own spread, so that learners that NC is
+sure of get narrower bounds.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from neural_complexity.reliability.calibration import Calibration
+
+__all__ = [
+    "METHODS",
+    "Interval",
+    "Method",
+    "Side",
+    "bound",
+    "guaranteed_coverage",
+    "margin",
+    "needed",
+    "rank",
+]
+
+Method = Literal["conformal", "normalised", "dkw", "clopper_pearson"]
+Side = Literal["two", "upper"]
+METHODS: tuple[Method, ...] = ("conformal", "normalised", "dkw", "clopper_pearson")
+PAC = ("dkw", "clopper_pearson")  # these hold for almost every calibration set
+ROUNDING = 1e-9  # of a product that should be a whole number
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where the gap of a new learner lies, and how sure that is."""
+
+    low: float
+    high: float
+    confidence: float
+    method: str
+    note: str  # what exactly is claimed, or why nothing is, as a sentence
+
+    @property
+    def width(self) -> float:
+        """How far the ends are apart."""
+        return self.high - self.low
+
+
+def bound(
+    calibration: Calibration,
+    predicted_gap: float,
+    spread: float,
+    *,
+    confidence: float = 0.95,
+    method: Method = "conformal",
+    side: Side = "two",
+    delta: float = 0.05,
+    least: float = -math.inf,
+) -> Interval:
+    """Bounds the gap of a new learner that is like the calibration learners.
+
+    Args:
+        calibration: How far NC was off on these.
+        predicted_gap: What NC predicts for the new learner.
+        spread: NC's own standard deviation of it; only `"normalised"` looks at it.
+        confidence: The share of new learners whose gap is inside, at least.
+        method: Which bound; the module says what each claims.
+        side: `"two"` bounds the gap from both sides, `"upper"` from above.
+        delta: The share of calibration sets for which `"dkw"` and `"clopper_pearson"` may fail.
+        least: What the gap cannot be below: minus the training loss, for losses that are never
+            negative.
+
+    Returns:
+        The interval. With too few calibration learners for what is asked it is infinite, and its
+        note says how many are needed.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+    _check(confidence, method, side, delta)
+    if not (math.isfinite(predicted_gap) and 0 < spread < math.inf):
+        note = f"nothing can be said of a predicted gap of {predicted_gap:g} ± {spread:g}"
+        return Interval(-math.inf, math.inf, confidence, method, note)
+    width = float(
+        margin(
+            calibration.residuals,
+            calibration.spread,
+            torch.tensor(spread, dtype=torch.float64),
+            confidence=confidence,
+            method=method,
+            side=side,
+            delta=delta,
+        )
+    )
+    low = predicted_gap - width if side == "two" else -math.inf
+    high = predicted_gap + width
+    claim = _claim(len(calibration), confidence, method, delta)
+    note = "; ".join(part for part in (claim, calibration.note) if part)
+    # Where the least value itself is above the rest, the bound has failed: it stays as it is.
+    return Interval(max(low, least) if least <= high else low, high, confidence, method, note)
+
+
+def margin(
+    residuals: Tensor,
+    spreads: Tensor,
+    spread: Tensor,
+    *,
+    confidence: float = 0.95,
+    method: Method = "conformal",
+    side: Side = "two",
+    delta: float = 0.05,
+) -> Tensor:
+    """Computes how far above the predicted gap (and below it) the bound lies.
+
+    Args:
+        residuals: True minus predicted gap of the calibration learners, (..., n).
+        spreads: NC's own standard deviations of these, (..., n).
+        spread: The same for the new learner, (...).
+        confidence: As in `bound`.
+        method: As in `bound`.
+        side: As in `bound`.
+        delta: As in `bound`.
+
+    Returns:
+        One value per calibration set and new learner, (...); infinite if there are too few.
+    """
+    _check(confidence, method, side, delta)
+    n = residuals.shape[-1]
+    k = rank(n, confidence, method=method, delta=delta)
+    if k > n:
+        return torch.full_like(spread, math.inf)
+    scores = residuals.abs() if side == "two" else residuals
+    if method != "normalised":
+        return scores.kthvalue(k, dim=-1).values.expand_as(spread)
+    # The median of all n + 1 spreads keeps tiny ones from making scores huge. As it treats the new
+    # learner like the others, the n + 1 scores stay exchangeable.
+    everyone = torch.cat([spreads, spread.unsqueeze(-1)], dim=-1)
+    floor = everyone.median(dim=-1).values
+    scores = scores / (spreads + floor.unsqueeze(-1))
+    return scores.kthvalue(k, dim=-1).values * (spread + floor)
+
+
+def rank(n: int, confidence: float, *, method: Method, delta: float = 0.05) -> int:
+    """Computes which of n ordered scores bounds that of a new learner: the k-th smallest.
+
+    Args:
+        n: How many calibration learners there are.
+        confidence: As in `bound`.
+        method: As in `bound`.
+        delta: As in `bound`.
+
+    Returns:
+        k, from 1 to n, or n + 1 if not even the largest score is large enough.
+    """
+    if method == "dkw":
+        k = _ceil(n * (confidence + math.sqrt(math.log(1 / delta) / (2 * n))))
+    elif method == "clopper_pearson":
+        below = _binomial_cdf(n, confidence)  # P[Binomial <= j] for j = 0 ... n
+        enough = torch.tensor(1 - delta - ROUNDING, dtype=torch.float64)
+        k = int(torch.searchsorted(below, enough)) + 1
+    else:
+        k = _ceil((n + 1) * confidence)
+    return min(max(k, 1), n + 1)
+
+
+def needed(confidence: float, *, method: Method, delta: float = 0.05) -> int:
+    """Computes how many calibration learners a finite bound needs, at least.
+
+    Args:
+        confidence: As in `bound`.
+        method: As in `bound`.
+        delta: As in `bound`.
+    """
+    if method == "dkw":
+        return _ceil(math.log(1 / delta) / (2 * (1 - confidence) ** 2))
+    if method == "clopper_pearson":
+        return max(1, _ceil(math.log(delta) / math.log(confidence)))
+    return max(1, _ceil(confidence / (1 - confidence)))
+
+
+def guaranteed_coverage(
+    residuals: Tensor, epsilon: float, *, side: Side = "two", delta: float = 0.05
+) -> float:
+    """Computes the right side of Proposition 1, as the module states it.
+
+    With probability at least 1 - delta over the calibration learners, this is a lower bound, for
+    all epsilon at once, on the probability that a new learner's true gap is at most epsilon above
+    the predicted one (`side="upper"`), or at most that far from it (`side="two"`).
+
+    Args:
+        residuals: True minus predicted gap of the calibration learners, (n,).
+        epsilon: How far.
+        side: Which of the two.
+        delta: The share of calibration sets for which it may be wrong, at most 1/2.
+
+    Returns:
+        A probability; less than 0 says nothing.
+    """
+    _check(0.5, "dkw", side, delta)
+    n = residuals.numel()
+    exceeding = int(((residuals.abs() if side == "two" else residuals) > epsilon).sum())
+    return 1 - exceeding / n - math.sqrt(math.log(1 / delta) / (2 * n))
+
+
+def _binomial_cdf(n: int, p: float) -> Tensor:
+    """Gives P[Binomial(n, p) <= j] for j from 0 to n, (n + 1,)."""
+    j = torch.arange(n + 1, dtype=torch.float64)
+    whole = torch.tensor(n + 1.0, dtype=torch.float64).lgamma()
+    ways = whole - (j + 1).lgamma() - (n - j + 1).lgamma()
+    return (ways + j * math.log(p) + (n - j) * math.log1p(-p)).exp().cumsum(dim=0)
+
+
+def _ceil(number: float) -> int:
+    return math.ceil(number - ROUNDING * max(1.0, abs(number)))
+
+
+def _check(confidence: float, method: str, side: str, delta: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method}")
+    if side not in ("two", "upper"):
+        raise ValueError(f"side must be two or upper, got {side}")
+    if not 0 < delta <= 0.5:
+        raise ValueError(f"delta must be above 0 and at most 0.5, got {delta}")
+
+
+def _claim(n: int, confidence: float, method: Method, delta: float) -> str:
+    """Says what a bound from n learners claims."""
+    least = needed(confidence, method=method, delta=delta)
+    if rank(n, confidence, method=method, delta=delta) > n:
+        return (
+            f"{n} calibration learners are too few for a {method} bound at confidence "
+            f"{confidence:g}, which needs at least {least}"
+        )
+    inside = f"at least {confidence:.4g} of new learners like the {n} calibrated on are inside"
+    if method in PAC:
+        return f"{inside}, but for at most {delta:.4g} of all calibration sets"
+    return f"{inside}, on average over calibration sets"

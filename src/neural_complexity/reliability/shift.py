@@ -1,0 +1,112 @@
+"""Whether a new learner is like those calibrated on: if it is not, bounds say nothing about it."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neural_complexity.reliability.calibration import Calibration
+
+__all__ = ["Likeness", "likeness", "unlike"]
+
+STANDS_OUT = 3.0  # standard deviations from the mean that a feature is told by itself
+BLOCK = 64  # learners compared at a time: bounds memory
+ROUNDING = 1e-9  # of distances that should be equal
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Whether a new learner is like those calibrated on, and what stands out in it."""
+
+    p_value: float
+    """The chance that a learner that is like them looks at least as odd as this one."""
+    feature: str
+    """In what it differs most."""
+    note: str
+    """The same as a sentence."""
+
+
+def unlike(calibration: Calibration, features: Tensor) -> Likeness:
+    """Tests whether a new learner is exchangeable with the calibration learners.
+
+    Where it is not, the bounds say nothing about it.
+
+    Args:
+        calibration: The learners to compare with.
+        features: What tells the new one apart, (k,); NaN, of a learner that diverged, is as odd as
+            can be.
+    """
+    p_value = float(likeness(calibration, features.unsqueeze(0)))
+    difference = features.detach().cpu().double() - calibration.features.mean(dim=0)  # (k,)
+    scale = _scale(calibration.features)
+    own = difference / scale
+    # What is not odd by itself can be so for a learner that is otherwise like this one.
+    precision = torch.linalg.inv(_covariance(calibration.features / scale))
+    given_others = (precision @ own.nan_to_num()) / precision.diagonal().sqrt()
+    alone = bool((own.abs() > STANDS_OUT).any())
+    odd = (own if alone else given_others).nan_to_num(nan=math.inf)
+    place = int(odd.abs().argmax())
+    name = calibration.names[place]
+    how = "large" if odd[place] > 0 else "small"
+    context = "" if alone else " for a learner that is otherwise like it"
+    if not features.isfinite().all():
+        note = "the learner diverged, or its losses are beyond all numbers"
+    else:
+        note = f"{name} is {how}{context} ({odd[place]:+.1f} standard deviations)"
+    n = len(calibration)
+    as_odd = round(p_value * (n + 1)) - 1  # itself not counted
+    told = f"{as_odd} of" if as_odd else "none of the"
+    note = f"{note}; {told} {n} calibration learners {'look' if as_odd > 1 else 'looks'} as odd"
+    return Likeness(p_value, name, note)
+
+
+def likeness(calibration: Calibration, features: Tensor) -> Tensor:
+    """Computes for new learners how many learners like the calibration ones look as odd.
+
+    How odd a learner is, is told by its Mahalanobis distance from the mean of all n + 1, itself
+    included, which puts learners in the same order as their distance from the n others does. The
+    rank of the new one's distance is uniform if the n + 1 are exchangeable: P[p <= a] <= a for
+    every a, whatever the distribution of the features (a conformal p-value).
+
+    Args:
+        calibration: The learners to compare with.
+        features: Of the new learners, each compared by itself, (B, k).
+
+    Returns:
+        p-values, (B,), at least 1 / (n + 1); that for learners whose features are not finite.
+    """
+    known, n = calibration.features, len(calibration)
+    if features.ndim != 2 or features.shape[1] != known.shape[1]:
+        raise ValueError(
+            f"features must be (learners, {known.shape[1]}), got shape {tuple(features.shape)}"
+        )
+    new = features.detach().cpu().double()
+    found = torch.full((len(new),), 1 / (n + 1), dtype=torch.float64)
+    fine = new.isfinite().all(dim=1).nonzero().squeeze(1)
+    for rows in fine.split(BLOCK) if len(fine) else ():
+        bags = torch.cat([known.expand(len(rows), -1, -1), new[rows].unsqueeze(1)], dim=1)
+        found[rows] = _as_odd_as_the_last(bags)
+    return found
+
+
+def _as_odd_as_the_last(bags: Tensor) -> Tensor:
+    """Gives the share of each bag's learners, (B, n + 1, k), that look as odd as its last, (B,)."""
+    z = (bags - bags.mean(dim=1, keepdim=True)) / _scale(bags).unsqueeze(1)  # (B, n + 1, k)
+    solved: Tensor = torch.linalg.solve(_covariance(z), z.mT).mT
+    odd = (solved * z).sum(dim=2)  # (B, n + 1)
+    # Equal learners count as equal, however their distances are rounded.
+    return (odd >= odd[:, -1:] * (1 - ROUNDING)).double().mean(dim=1)
+
+
+def _scale(features: Tensor) -> Tensor:
+    """Gives standard deviations over learners; of what hardly varies, a small part of its size."""
+    mean = features.mean(dim=-2)
+    return torch.maximum(features.std(dim=-2, correction=0), 1e-4 * (1 + mean.abs()))
+
+
+def _covariance(features: Tensor) -> Tensor:
+    """Gives the covariance of scaled features (..., n, k), as (..., k, k) that can be inverted."""
+    centred = features - features.mean(dim=-2, keepdim=True)
+    own = centred.mT @ centred / features.shape[-2]
+    return own + 1e-6 * torch.eye(features.shape[-1], dtype=features.dtype)

@@ -1,1 +1,0 @@
-"""Rows into tables, figures and one page."""

@@ -1,0 +1,148 @@
+"""A user's own points, and the tasks that splitting them makes."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from neural_complexity.convert.arrays_in import encode, inputs, pair, targets
+from neural_complexity.task import digest
+from neural_complexity.tasks.splits import Splits
+
+__all__ = ["Points", "own_digits", "split_tasks"]
+
+SEEN = 64  # points of each set that NC sees at a time
+FEWEST = 20  # points, of which tasks can still be made
+MANY = 100  # whole numbers more varied than this are rather counts or amounts than labels
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Points in memory, with labels or real targets, told apart by number."""
+
+    X: Tensor  # (P, D) or (P, channels, height, width)
+    labels: Tensor  # (P,), int64, or real targets, (P, C)
+    classes: tuple[Any, ...] = ()  # what the labels 0, 1, ... were called; nothing for real targets
+
+    @property
+    def outputs(self) -> int:
+        """Classes, or outputs of a real target."""
+        return len(self.classes) or self.labels.shape[1]
+
+    def look_up(self, numbers: Tensor) -> Tensor:
+        """Gives the inputs of numbers (...), as (..., D), on their device."""
+        return self.X.to(numbers.device)[numbers]
+
+    def __repr__(self) -> str:
+        """Names sizes and content, so that equal texts mean equal points."""
+        size = "x".join(map(str, self.X.shape[1:]))
+        content = digest(self.X, self.labels)
+        return f"Points({len(self.X)} of {size}, {self.outputs}, {content})"
+
+
+def split_tasks(
+    X: object,
+    y: object = None,
+    *,
+    kind: Literal["classification", "regression"] | None = None,
+    train: int | None = None,
+    test: int | None = None,
+) -> Splits:
+    """Makes one dataset into any number of tasks, by splitting it at random (section 2).
+
+    Args:
+        X: Inputs, (P, D) or images (P, channels, height, width): an array, a tensor, lists or a
+            data frame; or a `Dataset` or `DataLoader` of pairs, and then no y.
+        y: Targets. Whole numbers, truth values and names are labels; numbers with a point are real
+            targets, (P,) or (P, C).
+        kind: Which of the two, where the type of y does not tell.
+        train: Training points of a split; three quarters if `None`.
+        test: Its validation points; the others if `None`.
+
+    Returns:
+        The tasks, for `meta_learn`.
+
+    Raises:
+        TypeError: If X or y holds no numbers.
+        ValueError: If there are too few points, all targets are the same, or a value is missing or
+            infinite.
+
+    Example:
+        >>> split_tasks(np.eye(40), ["yes", "no"] * 20).train
+        30
+    """
+    X, y = pair("X", X, y)
+    if y is None:
+        raise TypeError("y must be given, unless X is a Dataset or DataLoader of pairs, got none")
+    points = inputs("X", X)
+    P = len(points)
+    if P < FEWEST:
+        raise ValueError(f"X must have at least {FEWEST} points to be split, got {P}")
+    if kind not in (None, "classification", "regression"):
+        raise ValueError(f"kind must be classification, regression or None, got {kind}")
+    # Names stay as they are until they are numbered.
+    if isinstance(y, Tensor):
+        y = y.detach().cpu()
+        y = y.double() if y.is_floating_point() else y  # NumPy does not know all types
+    values = np.asarray(y)
+    classes: tuple[Any, ...] = ()
+    if (kind or _kind_of(values)) == "classification":
+        classes = _classes(values)
+        Y = targets("y", encode(values.reshape(-1), classes), labels=True, points=P)
+    else:
+        Y = targets("y", y, labels=False, points=P)
+    test = max(1, P - (3 * P + 3) // 4 if train is None else P - train) if test is None else test
+    train = P - test if train is None else train
+    store = Points(points, Y, classes)
+    seen = {"M": min(SEEN, max(1, train)), "N": min(SEEN, max(1, test))}
+    return Splits(store, torch.arange(P), train=train, test=test, **seen)
+
+
+def _kind_of(values: NDArray[Any]) -> Literal["classification", "regression"]:
+    """Tells labels from real targets by their type."""
+    if values.dtype.kind == "f":
+        return "regression"
+    # Columns of data frames may hold numbers as objects.
+    own = {type(value) for value in values.flat} if values.dtype.kind == "O" else set()
+    if own and own <= {int, float} and float in own:
+        return "regression"
+    if (values.dtype.kind in "iu" or own == {int}) and len(np.unique(values)) > MANY:
+        raise ValueError(
+            f"kind must be given where y has more than {MANY} different whole numbers: "
+            '"classification" or "regression"'
+        )
+    return "classification"
+
+
+def _classes(values: NDArray[Any]) -> tuple[Any, ...]:
+    """Gives the different labels in order, which must be of kinds that NC's file can hold."""
+    given = values.reshape(-1).tolist()
+    labels = [label.item() if isinstance(label, np.generic) else label for label in given]
+    for label in labels:
+        if not isinstance(label, str | int | float):
+            raise TypeError(
+                f"y must hold names, numbers or truth values as labels, got {type(label).__name__}"
+            )
+        if label != label:  # NaN
+            raise ValueError(f"y must have no missing values, got {label}")
+    if len({isinstance(label, str) for label in labels}) > 1:
+        raise TypeError("y must hold names or numbers as labels, got both")
+    return tuple(sorted(set(labels)))
+
+
+def own_digits() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Gives scikit-learn's digits as somebody's own data, values from 0 to 1.
+
+    Returns:
+        X_tr, (1437, 64), y_tr, X_te, (360, 64), and y_te. The NC of digits that ships has not seen
+        the latter two; `train_test_split(X / 16, y, test_size=360, random_state=0)` gives the same.
+    """
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    X, y = load_digits(return_X_y=True)
+    X_tr, X_te, y_tr, y_te = train_test_split(X / 16, y, test_size=360, random_state=0)
+    return X_tr, y_tr, X_te, y_te

@@ -1,0 +1,306 @@
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from neural_complexity.assessment.assess import assess_predictions
+from neural_complexity.assessment.from_files import assess_files
+from neural_complexity.assessment.result import Assessment
+from neural_complexity.cli import main
+from neural_complexity.model.network import NeuralComplexity
+
+SMALL: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+M, N = 12, 5
+NAMES = ["cat", "dog", "eel"]
+
+
+@pytest.fixture(autouse=True)
+def single_precision() -> None:
+    torch.set_default_dtype(torch.float32)  # as users run it
+
+
+class Files:
+    """A model's points and predictions, in memory and as files of any kind."""
+
+    def __init__(self, folder: Path, *, labels: bool) -> None:
+        g = np.random.default_rng(0)
+        self.folder = folder
+        self.X, self.Z = g.normal(size=(M, 2)), g.normal(size=(N, 2))
+        self.y: NDArray[Any] = g.integers(3, size=M) if labels else g.normal(size=M)
+        C = 3 if labels else 1
+        self.H, self.G = g.normal(size=(M, C)), g.normal(size=(N, C))
+        torch.manual_seed(0)
+        self.nc = (
+            NeuralComplexity(2, 3, loss="cross_entropy", **SMALL)
+            if labels
+            else NeuralComplexity(2, 1, **SMALL)
+        )
+        self.nc.save(folder / "nc.safetensors")
+
+    def expected(self, **options: Any) -> Assessment:
+        return assess_predictions(self.nc, self.X, self.y, self.H, self.Z, self.G, **options)
+
+    def csv(self, name: str, header: str, *columns: Any) -> Path:
+        rows = zip(*(np.asarray(column).tolist() for column in columns), strict=True)
+        lines = [header, *(",".join(str(cell) for cell in row) for row in rows)]
+        path = self.folder / name
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def usual(self) -> dict[str, Any]:
+        """Writes the three files of the layout."""
+        both = np.concatenate([self.H, self.G])
+        header = ",".join(f"h{i}" for i in range(both.shape[1]))
+        return {
+            "train": self.csv("train.csv", "a,b,y", *self.X.T, self.y),
+            "test": self.csv("test.csv", "b,a", self.Z[:, 1], self.Z[:, 0]),
+            "predictions": self.csv("preds.csv", header, *both.T),
+        }
+
+    def ask(self, **options: Any) -> list[str]:
+        given = {"nc": self.folder / "nc.safetensors", **self.usual(), **options}
+        words = ["assess"]
+        for name, value in given.items():
+            if value is not None:
+                words += [f"--{name.replace('_', '-')}", *map(str, np.atleast_1d(value).tolist())]
+        return words
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Files:
+    return Files(tmp_path, labels=True)
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Files:
+    return Files(tmp_path, labels=False)
+
+
+def same(found: tuple[Assessment, list[str]], expected: Assessment) -> None:
+    np.testing.assert_allclose(found[0].points, expected.points, rtol=1e-5)
+    assert found[0].gap == pytest.approx(expected.gap, rel=1e-4, abs=1e-6)
+
+
+def test_the_layout_is_read_as_it_is_documented(labels: Files, real: Files) -> None:
+    for files in (labels, real):
+        usual = files.usual()
+        same(assess_files(files.nc, **usual), files.expected())
+        two: dict[str, Any] = {
+            "predictions_train": files.csv(
+                "tr.csv", "0,1,2"[: 2 * files.H.shape[1] - 1], *files.H.T
+            ),
+            "predictions": files.csv("te.csv", "0,1,2"[: 2 * files.H.shape[1] - 1], *files.G.T),
+        }
+        same(assess_files(files.nc, **{**usual, **two}), files.expected())
+        first = files.csv("first.csv", "y,a,b", files.y, *files.X.T)
+        same(assess_files(files.nc, **{**usual, "train": first}, target=["y"]), files.expected())
+        looked = files.csv("looked.csv", "a,b,y", *files.Z.T, np.zeros(N))
+        found = assess_files(files.nc, **{**usual, "test": looked})
+        same(found, files.expected())
+        assert found[1] == [f"column y of {looked} is not looked at"]
+
+
+def test_npz_and_parquet_say_the_same(labels: Files) -> None:
+    arrays: dict[str, Any] = {
+        name: labels.folder / f"{name}.npz" for name in ("train", "test", "predictions")
+    }
+    np.savez(arrays["train"], X=labels.X, y=labels.y)
+    np.savez(arrays["test"], X=labels.Z, y=np.zeros(N))
+    np.savez(arrays["predictions"], H_tr=labels.H, H_te=labels.G)
+    same(assess_files(labels.nc, **arrays), labels.expected())
+    import pandas
+
+    frames = {
+        "train": pandas.DataFrame({"a": labels.X[:, 0], "b": labels.X[:, 1], "y": labels.y}),
+        "test": pandas.DataFrame(labels.Z, columns=["a", "b"]),
+        "predictions": pandas.DataFrame(np.concatenate([labels.H, labels.G])).rename(columns=str),
+    }
+    tables: dict[str, Any] = {name: labels.folder / f"{name}.parquet" for name in frames}
+    for name, frame in frames.items():
+        frame.to_parquet(tables[name])
+    same(assess_files(labels.nc, **tables), labels.expected())
+    frames["train"].loc[3, "a"] = np.nan
+    frames["train"].to_parquet(tables["train"])
+    with pytest.raises(ValueError, match="column a of .* must have no missing values, got 1 of 12"):
+        assess_files(labels.nc, **tables)
+    tables["train"].write_bytes(b"PAR1 but no more")
+    with pytest.raises(ValueError, match="must be a parquet file, got a damaged one"):
+        assess_files(labels.nc, **tables)
+
+
+def test_parquet_without_its_extra_is_told(labels: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = labels.folder / "train.parquet"
+    path.touch()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ValueError, match=r"pip install 'neural-complexity\[tables\]'"):
+        assess_files(labels.nc, **{**labels.usual(), "train": path})
+
+
+def test_a_header_names_the_classes_in_any_order(labels: Files) -> None:
+    usual, order = labels.usual(), [2, 0, 1]
+    both = np.concatenate([labels.H, labels.G])[:, order]
+    usual["predictions"] = labels.csv("named.csv", "2,0,1", *both.T)
+    same(assess_files(labels.nc, **usual), labels.expected())
+    usual["train"] = labels.csv("text.csv", "a,b,y", *labels.X.T, np.array(NAMES)[labels.y])
+    header = ",".join(NAMES[i] for i in order)
+    usual["predictions"] = labels.csv("named.csv", header, *both.T)
+    expected = labels.expected()
+    labels.nc.provenance["classes"] = NAMES
+    same(assess_files(labels.nc, **usual), expected)
+    shares = np.exp(both) / np.exp(both).sum(axis=1, keepdims=True)
+    usual["predictions"] = labels.csv("shares.csv", header, *shares.T)
+    same(assess_files(labels.nc, **usual, probabilities=True), expected)
+    usual["predictions"] = labels.csv("order.csv", "p,q,r", *both[:, [1, 2, 0]].T)
+    same(assess_files(labels.nc, **usual), expected)
+
+
+def test_a_class_that_nc_does_not_know_is_told(labels: Files) -> None:
+    usual, order = labels.usual(), [1, 0, 2]
+    both = np.concatenate([labels.H, labels.G])
+    labels.y = labels.y % 2
+    usual["train"] = labels.csv("text.csv", "a,b,y", *labels.X.T, np.array(NAMES)[labels.y])
+    labels.nc.provenance["classes"] = NAMES
+    usual["predictions"] = labels.csv("named.csv", "dog,cat,cow", *both[:, order].T)
+    with pytest.raises(ValueError, match="the model's classes must hold .*, got 'cow'"):
+        assess_files(labels.nc, **usual)
+    usual["predictions"] = labels.csv("named.csv", "dog,cat,eel", *both[:, order].T)
+    expected = assess_files(labels.nc, **usual)[0]
+    # Numbers as names of classes: whole ones may be written with a point, or counted from 1.
+    for first, classes in ((0, [0.0, 1.0, 2.0]), (1, [1, 2, 3])):
+        labels.nc.provenance["classes"] = classes
+        usual["train"] = labels.csv("numbers.csv", "a,b,y", *labels.X.T, labels.y + first)
+        usual["predictions"] = labels.csv("counted.csv", "0,1,2", *both.T)
+        same(assess_files(labels.nc, **usual), expected)
+
+
+def test_the_command_tells_and_writes_what_it_found(
+    labels: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, data = labels.folder / "report.html", labels.folder / "all.json"
+    assert main(labels.ask(out=page)) == 0
+    told = capsys.readouterr()
+    assert told.out.strip() == repr(labels.expected())
+    assert told.err == ""
+    assert "data:image/png;base64," in page.read_text()
+    looked = labels.csv("looked.csv", "a,b,y", *labels.Z.T, np.zeros(N))
+    assert main(labels.ask(out=data, test=looked)) == 0
+    assert "note: column y of" in capsys.readouterr().err
+    assert json.loads(data.read_text())["gap"] == pytest.approx(labels.expected().gap, rel=1e-4)
+    with pytest.raises(SystemExit) as stopped:
+        main(["assess", "--help"])
+    assert stopped.value.code == 0
+    assert "one row for each training row, in order" in capsys.readouterr().out
+
+
+Change = Callable[[Files], dict[str, Any]]
+MISTAKES: dict[str, Change] = {
+    "gone.csv must be a file, got no such file": lambda f: {"train": f.folder / "gone.csv"},
+    "nowhere.safetensors must be a safetensors file, got no such": lambda f: {
+        "nc": f.folder / "nowhere.safetensors"
+    },
+    "nc must be a safetensors file or one of": lambda _: {"nc": "cosine"},
+    "must end in .csv, .parquet, .npz, got .xlsx": lambda f: {"test": f.folder / "a.xlsx"},
+    "must have a column z, got a, b, y": lambda _: {"target": "z"},
+    "other.csv must have a column b, got a, c": lambda f: {
+        "test": f.csv("other.csv", "a,c", *f.Z.T)
+    },
+    "got others: id": lambda f: {"test": f.csv("t.csv", "a,b,id", *f.Z.T, np.arange(N))},
+    "--target must be one array of": lambda f: {
+        "train": npz(f, "t.npz", X=f.X, y=f.y),
+        "target": ["y", "z"],
+    },
+    "must have the features of the training file, got others: c, d": lambda f: {
+        "test": f.csv("test2.csv", "a,b,c,d", *f.Z.T, *f.Z.T)
+    },
+    "must have 12 + 5 rows, one for each training row followed": lambda f: {
+        "predictions": f.csv("few.csv", "p,q,r", *f.H.T)
+    },
+    "tr.csv must have 12 rows, one for each training row, got 5": lambda f: {
+        "predictions_train": f.csv("tr.csv", "p,q,r", *f.G.T),
+        "predictions": f.csv("te.csv", "p,q,r", *f.G.T),
+    },
+    "must have the same columns": lambda f: {
+        "predictions_train": f.csv("tr.csv", "p,q,s", *f.H.T),
+        "predictions": f.csv("te.csv", "p,q,r", *f.G.T),
+    },
+    "column b of": lambda f: {"train": f.csv("t.csv", "a,b,y", f.X[:, 0], ["x"] * M, f.y)},
+    "must have no missing values, got nothing in line 2": lambda f: {
+        "train": f.csv("t.csv", "a,b,y", f.X[:, 0], [""] * M, f.y)
+    },
+    "must be finite, got NaN or infinity at 12 of 12": lambda f: {
+        "train": f.csv("t.csv", "a,b,y", f.X[:, 0], ["inf"] * M, f.y)
+    },
+    "must start with a line that names the columns, got the number 0.5": lambda f: {
+        "test": f.csv("t.csv", "0.5,1.5", *f.Z.T)
+    },
+    "must name every column once, got a twice": lambda f: {"test": f.csv("t.csv", "a,a", *f.Z.T)},
+    "to_csv(index=False)": lambda f: {"test": f.csv("t.csv", ",a,b", np.arange(N), *f.Z.T)},
+    "must have 3 cells in every line, like its header, got 2 in line 2": lambda f: {
+        "test": f.csv("t.csv", "a,b,c", *f.Z.T)
+    },
+    "must separate cells by commas": lambda f: {"test": f.csv("t.csv", "a;b", f.Z[:, 0])},
+    "must have a header and at least one row": lambda f: {"test": f.csv("t.csv", "a,b", [], [])},
+    "must be a CSV file in UTF-8": lambda f: {"test": binary(f, "t.csv", b"\xff\xfe\x00a,b")},
+    "must be an npz file of plain arrays": lambda f: {"test": binary(f, "t.npz", b"PK but no zip")},
+    "must have an array X, got Q": lambda f: {"test": npz(f, "t.npz", Q=f.Z)},
+    "X of": lambda f: {"test": npz(f, "t.npz", X=np.array(3.0))},
+    "must be an npz file of plain arrays, got another (Object arrays": lambda f: {
+        "test": npz(f, "o.npz", X=np.array([{}], dtype=object))
+    },
+    "X_te must be (points, 2), got shape (5, 3)": lambda f: {
+        "test": npz(f, "t.npz", X=np.zeros((5, 3)))
+    },
+    "must have features next to the target, got y": lambda f: {
+        "train": f.csv("t.csv", "y", f.y),
+    },
+    "the header of": lambda f: {"train": f.csv("t.csv", "a,b,y", *f.X.T, ["cat"] * M)},
+    "y_tr must hold labels from 0 to 2": lambda f: {
+        "train": f.csv("t.csv", "a,b,y", *f.X.T, f.y + 7)
+    },
+    "H_tr must have one column for each of 3 classes, got 2": lambda f: {
+        "predictions": f.csv("two.csv", "p,q", *np.concatenate([f.H, f.G]).T[:2])
+    },
+    "must be probabilities, rows that sum to one": lambda _: {"probabilities": []},
+    "--out must be a .html or .json file in a folder that exists": lambda f: {
+        "out": f.folder / "none" / "report.html"
+    },
+    "confidence must be between 0 and 1, got 3.0": lambda _: {"confidence": 3},
+    "--target must be one column where targets are labels": lambda _: {"target": ["a", "y"]},
+}
+
+
+def binary(files: Files, name: str, content: bytes) -> Path:
+    path = files.folder / name
+    path.write_bytes(content)
+    return path
+
+
+def npz(files: Files, name: str, **arrays: Any) -> Path:
+    np.savez(files.folder / name, **arrays)
+    return files.folder / name
+
+
+@pytest.mark.parametrize("sentence", MISTAKES)
+def test_every_mistake_is_one_sentence_and_exit_code_2(
+    sentence: str, labels: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = labels.usual()
+    assert main(labels.ask(**{**usual, **MISTAKES[sentence](labels)})) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    assert line.startswith("error: ")
+    assert sentence in line
+
+
+def test_probabilities_make_no_sense_for_real_targets(
+    real: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(real.ask(probabilities=[])) == 2
+    assert "--probabilities must be left out" in capsys.readouterr().err

@@ -1,0 +1,320 @@
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from neural_complexity.convert.arrays_in import encode, inputs, numbers, pair, targets
+
+TYPES = [
+    *("float16", "float32", "float64", "longdouble", ">f4", ">i2"),
+    *("bool", "int8", "int64", "uint8", "uint16", "uint32", "uint64"),
+]
+SHAPES = st.one_of(
+    st.sampled_from([(), (0,), (0, 3), (3, 0), (1,), (1, 1), (4,), (2, 1, 2, 2), (1, 1, 5, 1)]),
+    st.lists(st.integers(0, 3), max_size=5).map(tuple),
+)
+
+
+def refused(attempt: Callable[[], object], start: str = "") -> None:
+    """Wants one sentence in the library's form."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        attempt()
+    sentence = str(caught.value)
+    assert sentence.startswith(start), sentence
+    assert " must " in sentence, sentence
+    assert "got" in sentence, sentence
+    assert "\n" not in sentence
+    assert not sentence.endswith(".")
+    assert len(sentence) < 250
+
+
+def draw_array(seed: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    return (np.random.default_rng(seed).random(shape) * 100).astype(dtype)
+
+
+# What one array can come as: all must give the same tensor.
+FORMS: dict[str, Callable[[NDArray[Any]], Any]] = {
+    "array": lambda a: a,
+    "read only": lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape),
+    "backwards": lambda a: a[::-1].copy()[::-1] if a.ndim else a,
+    "lists": lambda a: a.tolist(),
+    "objects": lambda a: a.astype(object),
+    "tensor": lambda a: torch.tensor(a.astype(np.float64).tolist()),
+    "tensors": lambda a: [torch.tensor(row.astype(np.float64).tolist()) for row in a],
+    "gradients": lambda a: torch.tensor(a.astype(np.float64).tolist(), requires_grad=True),
+}
+
+
+@given(
+    seed=st.integers(0, 9),
+    dtype=st.sampled_from(TYPES),
+    shape=SHAPES,
+    wanted=st.sampled_from([None, (1,), (3,), (1, 2, 2)]),
+    to=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+@settings(max_examples=60)
+def test_inputs_of_any_type_and_shape_are_right_or_refused_in_one_sentence(
+    seed: int,
+    dtype: str,
+    shape: tuple[int, ...],
+    wanted: tuple[int, ...] | None,
+    to: torch.dtype,
+) -> None:
+    array = draw_array(seed, dtype, shape)
+    fits = len(shape) in (2, 4) if wanted is None else shape[1:] == wanted and len(shape) > 0
+    fits = fits or (wanted == (1,) and len(shape) == 1)
+    fits = fits or (wanted == (1, 2, 2) and shape[1:] in ((2, 2), (4,)))
+    for name, form in FORMS.items():
+        if not shape and name in ("lists", "tensors"):
+            continue
+        given = form(array)
+        if 0 in shape or not fits:
+            refused(lambda x=given: inputs("X_tr", x, shape=wanted, dtype=to), "X_tr must")  # type: ignore[misc]
+            continue
+        made = inputs("X_tr", given, shape=wanted, dtype=to)
+        assert made.dtype == to
+        assert not made.requires_grad
+        assert made.shape[1:] == (wanted or shape[1:])
+        expected = torch.from_numpy(array.astype(np.float64)).to(to).view_as(made)
+        assert torch.equal(made, expected), name
+
+
+@given(
+    where=st.integers(0, 5),
+    value=st.sampled_from([np.nan, np.inf, -np.inf]),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+)
+@settings(max_examples=12)
+def test_a_number_that_is_not_finite_is_told_by_its_point(
+    where: int, value: float, dtype: torch.dtype
+) -> None:
+    X = torch.zeros(3, 2, dtype=dtype)
+    X.view(-1)[where] = value
+    sentence = f"finite, got NaN or infinity at 1 of 3 points, first at point {where // 2}"
+    for x in (X, X.tolist(), X.double().numpy()):
+        with pytest.raises(ValueError, match=sentence):
+            inputs("X_te", x)
+        with pytest.raises(ValueError, match=sentence):
+            targets("y", x, labels=False)
+    with pytest.raises(ValueError, match="y must hold whole numbers as labels, got"):
+        targets("y", X.view(-1), labels=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "text",
+        b"bytes",
+        None,
+        {},
+        {1, 2},
+        object(),
+        print,
+        iter([1]),
+        [],
+        [[]],
+        [[], []],
+        [[1], [1, 2]],
+        [[1], 2],
+        ["a", "b"],
+        [["1", "2"]],
+        [["a", 1.0]],
+        [[None, 1.0]],
+        [[1j]],
+        [[object()]],
+        [[[1, 2], [3]]],
+        [[10**400]],
+        [[Decimal("sNaN")]],
+        np.array([[1 + 0j]]),
+        np.array([["2020-01-01"]], dtype="datetime64[D]"),
+        np.array([[3]], dtype="timedelta64[s]"),
+        np.array([["a"]], dtype=object),
+        np.array([[b"a"]]),
+        np.array([[1, 2], [3]], dtype=object),
+        np.zeros(3, dtype=[("a", float)]),
+        np.ma.masked_array([[1.0, 2.0]], mask=[[True, False]]),
+        torch.zeros(2, 2, dtype=torch.complex64),
+        torch.zeros(2, 2).to_sparse(),
+        torch.zeros(2, 2, device="meta"),
+        [torch.zeros(2), torch.zeros(3)],
+        [torch.zeros(2), "a"],
+        torch.zeros(0, 3),
+        [[1e300, 1.0]],  # too large for float32
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_points_is_refused_in_one_sentence(wrong: object) -> None:
+    refused(lambda: inputs("X_tr", wrong, dtype=torch.float32), "X_tr must")
+    refused(lambda: targets("y_tr", wrong, labels=False, dtype=torch.float32), "y_tr must")
+    refused(lambda: targets("y_tr", wrong, labels=True), "y_tr must")
+
+
+def test_data_frames_are_read_and_their_text_is_told_by_column() -> None:
+    import pandas
+
+    frame = pandas.DataFrame({"age": [1, 2], "height": [0.5, 1.5], "tall": [False, True]})
+    right = torch.tensor([[1.0, 0.5, 0.0], [2.0, 1.5, 1.0]])
+    assert torch.equal(inputs("X_tr", frame, shape=(3,)), right)
+    assert torch.equal(inputs("X_tr", frame.convert_dtypes(), shape=(3,)), right)
+    assert torch.equal(targets("y", frame["age"], labels=True), torch.tensor([1, 2]))
+    assert torch.equal(targets("y", frame[["height"]], labels=False), right[:, 1:2])
+    frame["city"] = ["Oslo", "Rome"]
+    with pytest.raises(TypeError, match="column city of X_tr must hold numbers, got text: 'Oslo'"):
+        inputs("X_tr", frame)
+    frame["city"] = pandas.Series([1, None], dtype="Int64")
+    with pytest.raises(ValueError, match="column city of X_tr must have no missing values"):
+        inputs("X_tr", frame)
+    frame["city"] = pandas.to_datetime(["2020-01-01", "2021-01-01"])
+    with pytest.raises(TypeError, match="column city of X_tr must hold numbers, got Timestamp"):
+        inputs("X_tr", frame)
+    frame["city"] = [None, 1.0]  # NaN to pandas
+    with pytest.raises(ValueError, match="X_tr must be finite"):
+        inputs("X_tr", frame)
+    names = frame["city"].astype(object)
+    names[:] = ["b", "a"]
+    for series in (names, names.astype("category"), names.astype("string"), names.to_frame()):
+        assert encode(series, ["a", "b"]).tolist() == [1, 0]
+    assert inputs("X", pandas.DataFrame([[Decimal(1), Fraction(1, 2)]])).tolist() == [[1.0, 0.5]]
+
+
+def test_sparse_matrices_are_told_what_to_do() -> None:
+    from scipy import sparse
+
+    with pytest.raises(TypeError, match="X_tr must be dense, got csr_array: give its toarray"):
+        inputs("X_tr", sparse.csr_array(np.eye(3)))
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=9),
+    st.integers(1, 10),
+    st.sampled_from(TYPES[:6] + TYPES[7:]),
+)
+@settings(max_examples=20)
+def test_labels_of_any_type_are_int64_and_in_range(y: list[int], classes: int, dtype: str) -> None:
+    array = np.array(y, dtype=dtype)
+    for form in (array, array[:, None], array.tolist(), torch.tensor(y), torch.tensor(y).half()):
+        if max(y) >= classes:
+            refused(lambda x=form: targets("y", x, labels=True, outputs=classes))  # type: ignore[misc]
+        else:
+            made = targets("y", form, labels=True, outputs=classes, points=len(y))
+            assert made.dtype == torch.int64
+            assert made.tolist() == y
+        refused(lambda x=form: targets("y", x, labels=True, points=len(y) + 1))  # type: ignore[misc]
+    names = [f"class {i}" for i in range(classes)]
+    called = [f"class {i}" for i in y]
+    for text in (called, np.array(called), np.array(called, dtype=object), tuple(called)):
+        if max(y) >= classes:
+            refused(lambda t=text: encode(t, names))  # type: ignore[misc]
+        else:
+            assert encode(text, names).tolist() == y
+    refused(lambda: encode([], names))
+    refused(lambda: encode([[0]], names))
+    refused(lambda: encode(np.zeros((2, 2)), names))
+    refused(lambda: targets("y", [-1, 0], labels=True))
+    refused(lambda: targets("y", [[0.0, 1.0]], labels=True))
+    refused(lambda: targets("y", [0.0, 1.0], labels=False, outputs=2))
+
+
+def test_classes_may_be_numbers_of_any_type_and_are_not_mixed_up_with_text() -> None:
+    classes = [3, 7, "7"]
+    for y in ([7, "7", 3], [np.int32(7), "7", 3.0], np.array([7, "7", 3], dtype=object)):
+        assert encode(y, classes).tolist() == [1, 2, 0]
+    assert encode(torch.tensor([7.0, 3.0], dtype=torch.bfloat16), classes).tolist() == [1, 0]
+    assert encode([torch.tensor(7), torch.tensor(3)], classes).tolist() == [1, 0]
+    assert encode(np.array([True, False]), [False, True]).tolist() == [1, 0]
+    with pytest.raises(ValueError, match="labels of the classes 3, 7, 7, got 4"):
+        encode([4], classes)
+    with pytest.raises(ValueError, match="got nan"):
+        encode([float("nan")], classes)
+
+
+class Pairs(Dataset[Any]):
+    """A dataset of whatever it is given."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.items[i]
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([(np.ones(2), "a"), (np.zeros(2), "b")])
+
+
+class Endless(Dataset[Any]):
+    def __getitem__(self, i: int) -> Any:
+        return i
+
+
+def test_datasets_and_loaders_are_taken_apart_in_order() -> None:
+    X, y = torch.randn(7, 3), torch.arange(7)
+    state = torch.get_rng_state()
+    whole = TensorDataset(X, y)
+    for data in (whole, DataLoader(whole, batch_size=3), DataLoader(whole, batch_size=None)):
+        made = pair("X_tr", data)
+        assert torch.equal(made[0], X)
+        assert torch.equal(made[1], y)
+        refused(lambda d=data: pair("X_tr", d, y), "X_tr must")  # type: ignore[misc]
+    shuffled = pair("X_tr", DataLoader(whole, batch_size=2, shuffle=True))
+    assert torch.equal(shuffled[0], X[shuffled[1]])
+    sampled = DataLoader(whole, batch_sampler=[[1, 2], [5]])
+    assert pair("X_tr", sampled)[1].tolist() == [1, 2, 5]
+    alone = TensorDataset(X)
+    for data in (alone, DataLoader(alone, batch_size=2), DataLoader(X, batch_size=2)):  # type: ignore[arg-type]
+        assert torch.equal(pair("X_te", data)[0], X)
+        assert pair("X_te", data)[1] is None
+        assert pair("X_te", data, y)[1] is y
+    for texts in (
+        Pairs(([1, 2], "a"), ((3, 4), "b")),
+        Stream(),
+        DataLoader(Stream(), batch_size=2),
+    ):
+        points, labels = pair("X_tr", texts)
+        assert points.shape == (2, 2)
+        assert encode(labels, ["a", "b"]).tolist() == [0, 1]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert pair("X_tr", X, y) == (X, y)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Pairs(),
+        Pairs((1, 2, 3)),
+        Pairs({"x": 1}),
+        Pairs(None),
+        Pairs("text"),
+        Pairs(("text", 1)),
+        Pairs(([1.0], 1), [1.0]),
+        Pairs(([1.0], 1), ([1.0, 2.0], 1)),
+        Pairs(([1.0], [1, 2]), ([1.0], [1])),
+        Pairs((torch.zeros(2), 1), (torch.zeros(3), 1)),
+        Endless(),
+        DataLoader(Pairs(), batch_size=2),
+        DataLoader(Pairs({"x": 1.0}), batch_size=1),
+    ],
+)
+def test_datasets_of_something_else_are_refused_in_one_sentence(wrong: Any) -> None:
+    refused(lambda: pair("X_tr", wrong))
+    refused(lambda: numbers("X_tr", wrong), "X_tr must")
+
+
+def test_what_was_given_is_not_written_to() -> None:
+    X = np.ones((2, 2))
+    X.flags.writeable = False
+    made: Tensor = inputs("X", X, shape=(2,), dtype=torch.float64)
+    assert made.sum() == 4

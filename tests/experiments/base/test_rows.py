@@ -1,0 +1,110 @@
+import json
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import neural_complexity
+from neural_complexity.experiments.base import rows as module
+from neural_complexity.experiments.base.rows import Row, commit, read_rows, write_rows
+
+ROW = Row(
+    experiment="sinusoid",
+    method="none",
+    setting="1 steps",
+    metric="test loss",
+    value=4.1,
+    ci95=0.1,
+    n=10,
+    paper=None,
+    seed=0,
+    commit="abc",
+)
+
+
+def test_rows_survive_the_file(tmp_path: Path) -> None:
+    rows = [ROW, replace(ROW, ci95=None, paper=4.17)]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    assert read_rows(tmp_path / "rows.jsonl") == rows
+    fields = set(json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0]))
+    assert fields == {
+        "experiment",
+        "method",
+        "setting",
+        "metric",
+        "value",
+        "ci95",
+        "n",
+        "paper",
+        "seed",
+        "commit",
+    }
+
+
+def test_numbers_that_are_not_finite_are_not_reported(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        write_rows(tmp_path / "rows.jsonl", [replace(ROW, value=float("nan"))])
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"experiment": "x"}'])
+def test_lines_that_are_no_rows_are_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    write_rows(path, [ROW])
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(
+        ValueError, match="must hold one row per line, got something else in line 2"
+    ):
+        read_rows(path)
+
+
+def test_a_run_without_rows_is_not_finished(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(ValueError, match="must hold the rows of a finished run, got an empty file"):
+        read_rows(tmp_path / "empty.jsonl")
+    with pytest.raises(ValueError, match="must hold the rows of a finished run, got no such file"):
+        read_rows(tmp_path / "rows.jsonl")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True
+    )
+
+
+def test_the_commit_is_that_of_the_package_and_says_if_it_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "neural_complexity"
+    (package / "meta").mkdir(parents=True)
+    for name in ("__init__.py", "meta/train.py"):
+        (package / name).touch()
+    git(tmp_path, "init")
+    (tmp_path / "other").touch()
+    git(tmp_path, "add", "other")
+    git(tmp_path, "commit", "-m", "Another project's")
+    monkeypatch.setattr(neural_complexity, "__file__", str(package / "__init__.py"))
+    commit.cache_clear()
+    assert commit().startswith("release ")  # copied into it, not a part of it
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "Ours")
+    commit.cache_clear()
+    clean = commit()
+    assert re.fullmatch("[0-9a-f]{12}", clean)
+    (package / "meta" / "train.py").write_text("changed")
+    commit.cache_clear()
+    assert commit() == clean + "-changed"
+    commit.cache_clear()
+
+
+def test_the_commit_is_known_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_git(*_: object) -> str:
+        raise OSError("no git here")
+
+    monkeypatch.setattr(module, "_git", no_git)
+    commit.cache_clear()
+    assert commit().startswith("release ")
+    commit.cache_clear()

@@ -1,0 +1,205 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from torch import Tensor
+
+from conftest import random_snapshot
+from neural_complexity.meta.bank import MemoryBank
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
+
+
+def numbered(first: int, count: int) -> tuple[Snapshot, Tensor]:
+    """Rows that can be told apart: row i is filled with i."""
+    column = torch.arange(first, first + count, dtype=torch.float64).reshape(-1, 1, 1)
+    sets = [column.expand(-1, points, 1).clone() for points in (2, 2, 2, 3, 3, 3)]
+    return Snapshot(*sets[:5]), sets[5]
+
+
+def make(capacity: int, folder: Path | None = None, slack: int = 0) -> MemoryBank:
+    return MemoryBank(*numbered(0, 1), capacity=capacity, folder=folder, slack=slack)
+
+
+def content(bank: MemoryBank, draws: int = 400) -> set[int]:
+    snapshot, Y_te = bank.sample(draws, stream(0, "content"))
+    for tensor in snapshot.tensors():
+        assert torch.equal(tensor[:, 0, 0], Y_te[:, 0, 0])  # fields stay together
+    return {int(value) for value in Y_te[:, 0, 0]}
+
+
+@given(
+    capacity=st.integers(1, 12),
+    slack=st.integers(0, 5),
+    adds=st.lists(st.integers(1, 20), min_size=1, max_size=6),
+)
+def test_the_ring_keeps_exactly_the_newest_rows(capacity: int, slack: int, adds: list[int]) -> None:
+    bank, total = make(capacity, slack=slack), 0
+    for count in adds:
+        assert bank.add(*numbered(total, count)) == count
+        total += count
+    assert len(bank) == min(total, capacity)
+    assert content(bank) == set(range(max(0, total - capacity), total))
+
+
+def test_sampling_is_uniform() -> None:
+    bank = make(20)
+    bank.add(*numbered(0, 30))
+    _, Y_te = bank.sample(20_000, stream(1, "sample"))
+    counts = torch.bincount(Y_te[:, 0, 0].long() - 10, minlength=20)
+    assert chisquare(counts.numpy()).pvalue > 1e-3
+
+
+@given(
+    capacity=st.integers(1, 12),
+    slack=st.integers(0, 5),
+    added=st.integers(1, 30),
+    run=st.integers(1, 15),
+    batch=st.integers(1, 40),
+    seed=st.integers(0, 100),
+)
+def test_rows_drawn_together_stand_side_by_side(
+    capacity: int, slack: int, added: int, run: int, batch: int, seed: int
+) -> None:
+    bank = make(capacity, slack=slack)
+    bank.add(*numbered(0, added))
+    snapshot, Y_te = bank.sample(batch, stream(seed, "sample"), run=run)
+    assert len(Y_te) == batch
+    rows = Y_te[:, 0, 0].long()
+    assert torch.equal(snapshot.H_tr[:, 0, 0].long(), rows)
+    oldest = added - len(bank)
+    assert ((rows >= oldest) & (rows < added)).all()
+    for part in rows.split(run):  # one after another, from the oldest on to the newest again
+        steps = (part[:-1] - part[1:]) % len(bank)
+        assert (steps == 1 % len(bank)).all()
+
+
+@pytest.mark.parametrize("run", [4, 7])
+def test_sampling_side_by_side_is_uniform_too(run: int) -> None:
+    bank = make(20)
+    bank.add(*numbered(0, 30))
+    _, Y_te = bank.sample(run * 10_000, stream(1, "sample"), run=run)
+    rows = Y_te[:, 0, 0].long().view(-1, run) - 10
+    for place in range(run):
+        counts = torch.bincount(rows[:, place], minlength=20)
+        assert chisquare(counts.numpy()).pvalue > 1e-3
+    # Drawn one by one is what it was.
+    alone, same = bank.sample(50, stream(2, "x"))[1], bank.sample(50, stream(2, "x"), run=1)[1]
+    assert torch.equal(alone, same)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e80])
+@pytest.mark.parametrize("field", range(6))
+def test_rows_that_are_not_finite_are_refused_and_counted(bad: float, field: int) -> None:
+    snapshot, Y_te = numbered(0, 4)
+    [*snapshot.tensors(), Y_te][field][2, 0, 0] = bad  # 1e80: its fourth power is not finite
+    bank = make(10)
+    assert bank.add(snapshot, Y_te) == 3
+    assert (bank.dropped, len(bank)) == (1, 3)
+    assert content(bank) == {0, 1, 3}
+
+
+def test_a_bank_on_disk_survives_a_restart(tmp_path: Path) -> None:
+    bank = make(8, tmp_path / "bank")
+    bank.add(*numbered(0, 11))
+    bank.dropped = 2
+    bank.flush()
+    again = MemoryBank.open(tmp_path / "bank")
+    assert again.state() == bank.state()
+    assert content(again) == content(bank) == set(range(3, 11))
+    again.add(*numbered(11, 1))
+    assert content(again) == set(range(4, 12))
+
+
+def test_a_bank_goes_back_as_far_as_its_slack(tmp_path: Path) -> None:
+    bank = make(8, tmp_path / "bank", slack=5)
+    bank.add(*numbered(0, 20))
+    bank.flush()
+    before, drawn = bank.state(), bank.sample(50, stream(0, "x"))[1]
+    bank.add(*numbered(20, 5))
+    again = MemoryBank.open(tmp_path / "bank", count=before["count"], dropped=before["dropped"])
+    assert torch.equal(again.sample(50, stream(0, "x"))[1], drawn)
+    bank.add(*numbered(25, 1))
+    bank.flush()
+    with pytest.raises(ValueError, match="must be at most 5 rows past 20, got 26"):
+        MemoryBank.open(tmp_path / "bank", count=20)
+
+
+def test_memory_and_disk_give_the_same_rows(tmp_path: Path) -> None:
+    banks = make(8), make(8, tmp_path / "bank")
+    for bank in banks:
+        bank.add(*numbered(0, 13))
+    in_memory, on_disk = (bank.sample(30, stream(0, "x"))[1] for bank in banks)
+    assert torch.equal(in_memory, on_disk)
+    assert type(on_disk) is Tensor  # a copy, not a window on the file
+
+
+def test_integer_labels_keep_their_type() -> None:
+    snapshot, Y_te = numbered(0, 3)
+    labels = Snapshot(*snapshot.tensors()[:1], snapshot.Y_tr.long(), *snapshot.tensors()[2:])
+    bank = MemoryBank(labels, Y_te.long(), capacity=5)
+    bank.add(labels, Y_te.long())
+    drawn, drawn_Y = bank.sample(20, stream(0, "x"))
+    assert drawn.Y_tr.dtype == drawn_Y.dtype == torch.int64
+    assert torch.equal(drawn.Y_tr[:, 0], drawn_Y[:, 0])
+    assert torch.equal(drawn.H_te[:, 0].long(), drawn_Y[:, 0])
+
+
+def test_a_full_disk_is_found_out_at_once_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        make(8, tmp_path / "bank")
+    assert list((tmp_path / "bank").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"capacity": 0}, "capacity must be at least 1"),
+        ({"capacity": 1, "slack": -1}, "slack must not"),
+    ],
+)
+def test_impossible_sizes_are_refused(arguments: dict[str, int], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        MemoryBank(*numbered(0, 1), **arguments)  # type: ignore[arg-type]
+
+
+def test_rows_of_another_kind_are_refused_and_change_nothing() -> None:
+    bank = make(4)
+    with pytest.raises(ValueError, match=r"X_tr must have rows of shape \(2, 1\)"):
+        bank.add(random_snapshot(B=1), torch.zeros(1, 5, 1))
+    snapshot, Y_te = numbered(0, 1)
+    with pytest.raises(ValueError, match=r"Y_te must have rows of shape .*float64, got .*float32"):
+        bank.add(snapshot, Y_te.float())
+    assert len(bank) == 0
+    with pytest.raises(ValueError, match="the bank must hold rows"):
+        bank.sample(1, stream(0, "x"))
+
+
+def test_a_damaged_or_missing_bank_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must hold a memory bank"):
+        MemoryBank.open(tmp_path)
+    bank = make(8, tmp_path / "bank")
+    with pytest.raises(ValueError, match="must not hold a memory bank yet"):
+        make(8, bank.folder)
+    with pytest.raises(ValueError, match="must be at most 0 rows past 5, got 0"):
+        MemoryBank.open(tmp_path / "bank", count=5)
+    state = (tmp_path / "bank" / "bank.json").read_text()
+    for damage in ('"count"', '"float64"', '"shape"'):
+        (tmp_path / "bank" / "bank.json").write_text(state.replace(damage, '"odd"'))
+        with pytest.raises(ValueError, match=r"bank.json must describe a bank, got no"):
+            MemoryBank.open(tmp_path / "bank")
+    (tmp_path / "bank" / "bank.json").write_text(state)
+    os.truncate(tmp_path / "bank" / "float64", 10)
+    with pytest.raises(ValueError, match="float64 must be a file of 960 bytes"):
+        MemoryBank.open(tmp_path / "bank")

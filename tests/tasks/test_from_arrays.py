@@ -1,0 +1,206 @@
+"""Datasets of arrays, tensors and PyTorch datasets."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from labelled import draw
+from neural_complexity.tasks.from_arrays import from_arrays, from_datasets
+from neural_complexity.tasks.image_datasets import SingleDataset
+
+X, Y = draw(150, 3, 8, 6)
+GREY = X[:, 0]
+LAYOUTS: dict[str, tuple[np.ndarray, np.ndarray]] = {
+    "grey": (GREY, GREY[:, None]),
+    "channels first": (X, X),
+    "channels last": (X.transpose(0, 2, 3, 1), X),
+    "one channel first": (GREY[:, None], GREY[:, None]),
+    "one channel last": (GREY[..., None], GREY[:, None]),
+}
+
+
+class Pairs(Dataset[tuple[Any, Any]]):
+    """A dataset of whatever a function makes of an image and its label."""
+
+    def __init__(self, start: int, stop: int, make: Callable[[np.ndarray, int], Any]) -> None:
+        self.rows, self.make = range(start, stop), make
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.make(X[self.rows[i]], int(Y[self.rows[i]]))
+
+
+def holds(dataset: SingleDataset, pixels: np.ndarray) -> bool:
+    return (
+        dataset.train == 100
+        and dataset.name == "mine"
+        and torch.equal(dataset.images.pixels, torch.from_numpy(pixels.copy()))
+        and torch.equal(dataset.images.labels, torch.from_numpy(Y).long())
+    )
+
+
+def arrays(values: Any, labels: Any = Y, **more: Any) -> SingleDataset:
+    return from_arrays("mine", values[:100], labels[:100], values[100:], labels[100:], **more)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_arrays_of_every_layout_and_kind_give_the_same(
+    tmp_path: Path, layout: str, kind: str, tensors: bool, kept: bool
+) -> None:
+    values, wanted = LAYOUTS[layout]
+    if kind != "uint8":
+        values = values.astype(kind) / np.array(255, kind)
+    labels = Y.astype("float32" if kind == "float32" else "int64")
+    path = tmp_path / "kept" if kept else None
+    if tensors:
+        dataset = arrays(torch.tensor(values), torch.from_numpy(labels), path=path)
+    else:
+        dataset = arrays(values, labels, path=path)
+    assert holds(dataset, wanted)
+    assert dataset.images.pixels.is_contiguous()
+    assert [path] * kept == list(tmp_path.iterdir())
+
+
+def test_mapped_arrays_for_reading_only_do(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    assert holds(arrays(np.load(tmp_path / "x.npy", mmap_mode="r")), X)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_floats_become_the_nearest_level(values: list[float]) -> None:
+    images = np.array(values)[None, None].repeat(4, axis=0)
+    labels = np.array([0, 1])
+    dataset = from_arrays("mine", images[:2], labels, images[2:], labels)
+    got = dataset.images(torch.arange(4))[0, 0, 0]
+    assert (got - torch.tensor(values)).abs().max() <= 0.5 / 255 + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("make", "pixels"),
+    [
+        (lambda x, y: (torch.from_numpy(x), y), X),
+        (lambda x, y: [torch.from_numpy(x) / 255, torch.tensor(y)], X),
+        (lambda x, y: (x.transpose(1, 2, 0), np.int32(y)), X),
+        (lambda x, y: (x[0], np.array([y])), GREY[:, None]),
+        (lambda x, y: (Image.fromarray(x.transpose(1, 2, 0)), y), X),
+        (lambda x, y: (Image.fromarray(x[0]), float(y)), GREY[:, None]),
+    ],
+)
+@pytest.mark.parametrize("kept", [False, True])
+def test_datasets_of_every_kind_give_the_same(
+    tmp_path: Path, make: Callable[[np.ndarray, int], Any], pixels: np.ndarray, kept: bool
+) -> None:
+    path = tmp_path / "kept" if kept else None
+    dataset = from_datasets("mine", Pairs(0, 100, make), Pairs(100, 150, make), path=path)
+    assert holds(dataset, pixels)
+
+
+def test_a_tensor_dataset_is_one() -> None:
+    whole = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    parts = [torch.utils.data.Subset(whole, range(*ends)) for ends in ((0, 100), (100, 150))]
+    assert holds(from_datasets("mine", *parts), X)
+
+
+def changed(values: np.ndarray, at: int, value: float) -> np.ndarray:
+    other = values.copy()
+    other[at] = value
+    return other
+
+
+FLOATS = X / 255
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "error", "sentence"),
+    [
+        (FLOATS * 2 - 1, Y, ValueError, "X_train must have values from 0 to 1, got -1 to 1"),
+        (changed(FLOATS, 120, 1.5), Y, ValueError, "X_test must have .* 0 to 1, got .* to 1.5"),
+        (changed(FLOATS, 3, np.nan), Y, ValueError, "from 0 to 1, got nan to nan"),
+        (changed(FLOATS, 3, np.inf), Y, ValueError, "from 0 to 1, got .* to inf"),
+        (X.astype("int64"), Y, TypeError, "X_train must be uint8 or floats from 0 to 1, got"),
+        (X.astype("complex64"), Y, TypeError, "X_train must hold numbers, got complex64"),
+        (X.astype(object), Y, TypeError, "X_train must hold numbers, got object"),
+        (X.reshape(150, -1), Y, ValueError, r"X_train must be images, .* got shape \(100, 144\)"),
+        (X[:, :, :, :0], Y, ValueError, r"and not empty, got shape \(100, 3, 8, 0\)"),
+        (X[:100], Y[:100], ValueError, r"X_test must be images, .*got shape \(0, 3, 8, 6\)"),
+        (X.reshape(150, 12, 2, 6), Y, ValueError, r"1 to 4 channels, .*got images of \(12, 2, 6"),
+        (X, Y[:140], ValueError, r"y_test must be one label for each of 50 images, got \(40,\)"),
+        (X, Y[:, None], ValueError, r"y_train must be one label .* got \(100, 1\)"),
+        (X, Y + 1, ValueError, "labels must be 0 ... classes - 1 .* from 1 to 10"),
+        (X, Y.astype(int) - 1, ValueError, "from -1 to 8"),
+        (X, Y + 0.5, ValueError, "y_train must have whole numbers as labels, got 0.5"),
+        (X, changed(Y + 0.0, 140, np.nan), ValueError, "y_test must have whole .*, got nan"),
+        (X, changed(Y + 0.0, 40, 1e30), ValueError, "y_train must have whole .*, got 1e"),
+        (X, changed(Y + 0.0, 40, np.inf), ValueError, "y_train must have whole .*, got inf"),
+        (X, changed(Y, 140, 10), ValueError, "training images of each of its 11 classes"),
+        (X, changed(Y, 140, 200), ValueError, "got 11 different ones from 0 to 200"),
+        (X, Y * 0, ValueError, "mine must have at least two classes, got one"),
+        (X, Y.astype(str), TypeError, "y_train must hold numbers, got <U"),
+    ],
+)
+@pytest.mark.parametrize("kept", [False, True])
+def test_wrong_arrays_are_refused_and_leave_nothing(
+    tmp_path: Path,
+    values: np.ndarray,
+    labels: np.ndarray,
+    error: type[Exception],
+    sentence: str,
+    kept: bool,
+) -> None:
+    with pytest.raises(error, match=sentence):
+        arrays(values, labels, path=tmp_path / "kept" if kept else None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_images_of_another_size_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"size of the first, \(3, 8, 6\), got \(3, 8, 5\)"):
+        from_arrays("mine", X[:100], Y[:100], X[100:, ..., :5], Y[100:])
+
+
+class Endless(IterableDataset[tuple[Any, Any]]):
+    """A dataset without a length."""
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return iter([])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "sentence"),
+    [
+        (lambda x, y: x + y, TypeError, r"train must give \(image, label\), got ndarray"),
+        (lambda x, y: (x, y, 0), TypeError, r"train must give \(image, label\), got tuple"),
+        (lambda x, y: (x.astype(str), y), TypeError, "train must hold numbers, got <U3"),
+        (lambda x, y: (x[..., : 5 + y % 2], y), ValueError, "train must have images of one size"),
+        (lambda x, y: (x[0, 0], y), ValueError, "train must have images of one size"),
+        (lambda x, y: (x[None], y), ValueError, "got images of|channels"),
+        (lambda x, y: (x, [y, y]), ValueError, "train must have one label an image"),
+        (lambda x, y: (x / 100, y), ValueError, "train must have values from 0 to 1, got 0 to"),
+        (lambda x, y: (x, y / 3), ValueError, "train must have whole numbers as labels"),
+    ],
+)
+def test_wrong_datasets_are_refused(
+    make: Callable[[np.ndarray, int], Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        from_datasets("mine", Pairs(0, 100, make), Pairs(100, 150, make))
+
+
+def test_datasets_without_length_or_content_are_refused() -> None:
+    one = Pairs(0, 100, lambda x, y: (x, y))
+    with pytest.raises(TypeError, match="test must have a length, got Endless"):
+        from_datasets("mine", one, Endless())
+    with pytest.raises(ValueError, match="test must not be empty"):
+        from_datasets("mine", one, Pairs(0, 0, one.make))
