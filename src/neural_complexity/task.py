@@ -7,6 +7,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from neural_complexity.points import raw, values
+
 __all__ = ["IndexedFamily", "Task", "TaskFamily", "check_sets", "digest"]
 
 
@@ -17,15 +19,16 @@ def check_sets(**tensors: Tensor) -> None:
     letter the same features, and every tensor the same number of tasks.
 
     Args:
-        tensors: The tensors by name, each (B, M, ...) or (B, N, ...). Whole numbers (labels,
-            numbers of images) may come without features, (B, M).
+        tensors: The tensors by name, each (B, M, ...) or (B, N, ...). Labels come without features,
+            (B, M); so do inputs that are `Points`.
 
     Raises:
         TypeError: If something is not a tensor.
         ValueError: If a shape or a size does not fit, or a set is empty.
     """
     first: dict[str, tuple[str, int]] = {}
-    for name, tensor in tensors.items():
+    for name, given in tensors.items():
+        tensor = raw(given)
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
         whole = not (tensor.is_floating_point() or tensor.is_complex())
@@ -53,7 +56,8 @@ class Task:
     """B tasks, each with a training set S and a held-out test set.
 
     Images are (B, M, channels, height, width) in the place of (B, M, D); labels are whole numbers,
-    (B, M), in the place of (B, M, C).
+    (B, M), in the place of (B, M, C). Inputs may be `Points`, indices into a store that all tasks
+    share; `loaded` looks them up.
     """
 
     X_tr: Tensor  # (B, M, D)
@@ -69,6 +73,10 @@ class Task:
 
     def __getitem__(self, rows: slice | Tensor) -> "Task":
         return Task(self.X_tr[rows], self.Y_tr[rows], self.X_te[rows], self.Y_te[rows])
+
+    def loaded(self) -> "Task":
+        """Returns the tasks with values in the place of indices."""
+        return Task(values(self.X_tr), self.Y_tr, values(self.X_te), self.Y_te)
 
     def to(self, device: torch.device | str) -> "Task":
         """Moves the four tensors to a device."""

@@ -1,0 +1,145 @@
+"""Inputs of tasks: values, or indices into a store that all tasks share."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Embeddings",
+    "Points",
+    "Store",
+    "find",
+    "indexed",
+    "join",
+    "map_inputs",
+    "raw",
+    "restore",
+    "values",
+]
+
+PART = 2048  # inputs that are embedded at a time: bounds memory
+
+Store = Callable[[Tensor], Tensor]  # indices (...) to inputs (..., D), on the indices' device
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """B sets of n inputs of one store; stands wherever a tensor (B, n, D) of inputs may stand.
+
+    Indexing, slicing and `to` act on the indices, so a point costs eight bytes until it is used.
+    """
+
+    indices: Tensor  # (B, n), int64
+    store: Store
+
+    @property
+    def shape(self) -> torch.Size:
+        """Tasks and points, (B, n)."""
+        return self.indices.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where the indices are, and so the values."""
+        return self.indices.device
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, key: object) -> "Points":
+        return Points(self.indices[key], self.store)  # type: ignore[index]
+
+    def to(self, device: torch.device | str) -> "Points":
+        """Moves the indices to a device."""
+        return Points(self.indices.to(device), self.store)
+
+    def values(self) -> Tensor:
+        """Looks the inputs up, (B, n, D)."""
+        return self.store(self.indices)
+
+    def map(self, embed: Callable[[Tensor], Tensor]) -> "Points":
+        """Returns the same points in another space; each distinct input is embedded once.
+
+        Args:
+            embed: Maps inputs (P, D) to embeddings (P, features).
+        """
+        distinct = self.indices.unique()
+        parts = [embed(self.store(part)) for part in distinct.split(PART)]
+        return Points(self.indices, Embeddings(distinct, torch.cat(parts)))
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """A store of embeddings, by the indices of the inputs that they were made of."""
+
+    indices: Tensor  # (P,), ascending
+    table: Tensor  # (P, features)
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Looks embeddings up, (...) to (..., features).
+
+        Raises:
+            ValueError: If an input was not embedded.
+        """
+        return self.table[find(self.indices, indices)]
+
+
+def find(known: Tensor, indices: Tensor) -> Tensor:
+    """Returns the places of indices, (..., n), among ascending ones, (P,) or (..., P).
+
+    Raises:
+        ValueError: If one is not there.
+    """
+    place = torch.searchsorted(known, indices.contiguous())
+    # Without a look at what is there, the next larger index would answer for one that is missing.
+    place = place.clamp(max=known.shape[-1] - 1)
+    found = known[place] if known.ndim == 1 else known.gather(-1, place)
+    if not torch.equal(found, indices):
+        raise ValueError(
+            f"indices must be among the {known.shape[-1]} that are known, got others: "
+            f"{indices[found != indices][:3].tolist()}"
+        )
+    return place
+
+
+def indexed(indices: Tensor, store: Store) -> Tensor:
+    """Makes points of indices, (B, n); typed as the tensor (B, n, D) in whose place they stand."""
+    return cast("Tensor", Points(indices, store))
+
+
+def values(X: Tensor) -> Tensor:
+    """Returns inputs as a tensor, (B, n, D), whether they are points or values."""
+    return X.values() if isinstance(X, Points) else X
+
+
+def raw(X: Tensor) -> Tensor:
+    """Returns what identifies inputs in a memory bank: indices, (B, n), or the values themselves."""
+    return X.indices if isinstance(X, Points) else X
+
+
+def restore(tensor: Tensor, like: Tensor) -> Tensor:
+    """Undoes `raw`: makes points of indices where `like` are points."""
+    return indexed(tensor, like.store) if isinstance(like, Points) else tensor
+
+
+def join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Concatenates inputs of one kind and store."""
+    return restore(torch.cat([raw(part) for part in parts], dim=dim), parts[0])
+
+
+def map_inputs(embed: Callable[[Tensor], Tensor], *sets: Tensor) -> list[Tensor]:
+    """Embeds sets of inputs, (B, n, D) each, as (B, n, features).
+
+    Points of one store are embedded together, each distinct input once.
+
+    Args:
+        embed: Maps inputs (..., D) to embeddings (..., features).
+        sets: Values, or points of one store.
+    """
+    both = join(sets, dim=1) if isinstance(sets[0], Points) else None
+    if not isinstance(both, Points):
+        return [embed(X) for X in sets]
+    sizes = [X.shape[1] for X in sets]
+    return list(both.map(embed).values().split(sizes, dim=1))
