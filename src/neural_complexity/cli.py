@@ -16,13 +16,13 @@ from rich.console import Console
 from neural_complexity.assessment.from_files import LAYOUT, assess_files
 from neural_complexity.assessment.page import render
 from neural_complexity.assessment.tables import to_markdown, to_rich
-from neural_complexity.display import Display
 from neural_complexity.experiments.base.machine import hold_memory
 from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.run_folder import RunFolder, config_from_dict
 from neural_complexity.files import write_json, write_text
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.pretrained_files import find_nc
+from neural_complexity.progress import ProgressDisplay
 from neural_complexity.reliability.bounds import METHODS
 
 __all__ = ["main"]
@@ -244,8 +244,8 @@ def _resumed_config(folder: RunFolder, name: str, module: Any) -> Any:
 def _work(folder: RunFolder, module: Any, config: Any) -> None:
     if not folder.finished:
         hold_memory()
-        with Display(Console(stderr=True), folder.tensorboard) as display:
-            outcome = module.run(config, folder=folder.work, tell=display.tell)
+        with ProgressDisplay(Console(stderr=True), folder.tensorboard) as display:
+            outcome = module.run(config, folder=folder.work, tell=display)
         folder.finish(outcome)
     _report(folder)
 

@@ -43,9 +43,9 @@ from neural_complexity.meta.scores import (
     r_squared,
     share_of_oracle,
 )
-from neural_complexity.meta.training_loop import Moment
+from neural_complexity.meta.training_loop import Moment, tell_moments
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell, tell_moments
+from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.sinusoids import Sinusoids
 

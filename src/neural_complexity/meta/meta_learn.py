@@ -18,7 +18,6 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from neural_complexity.display import Display
 from neural_complexity.files import read_json, write_json
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.networks import Affine, image_mlp, mlp
@@ -44,10 +43,10 @@ from neural_complexity.meta.sources import (
     split_ground,
 )
 from neural_complexity.meta.trainer import MetaLearner, nc_loss
-from neural_complexity.meta.training_loop import Moment, Resume, meta_train
+from neural_complexity.meta.training_loop import Moment, Resume, meta_train, tell_moments
 from neural_complexity.model.network import SHOWN, NeuralComplexity
 from neural_complexity.model.training_points import LEARNED, remember
-from neural_complexity.progress import Tell, tell_moments
+from neural_complexity.progress import ProgressDisplay, Tell
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily, digest
@@ -189,8 +188,8 @@ def meta_learn(
         if finished is not None:
             return finished.to(device)
     progress = progress and tell is None
-    with Display(Console(stderr=True, quiet=not progress)) as display:
-        tell = display.tell if progress else tell
+    with ProgressDisplay(Console(stderr=True, quiet=not progress)) as display:
+        tell = display if progress else tell
         plan = _plan(work, given, place, start)
         validation = work.held_out("validation", plan.chosen_by, tell)
         nc, history = _train(work, plan, validation, place, tell)

@@ -13,8 +13,9 @@ from torch import Tensor
 from neural_complexity.meta.checkpoint import read_checkpoint, write_checkpoint
 from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.progress import ProgressCallback
 
-__all__ = ["Moment", "Resume", "Stop", "Watch", "keep", "meta_train", "recall"]
+__all__ = ["Moment", "Resume", "Stop", "Watch", "keep", "meta_train", "recall", "tell_moments"]
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -40,6 +41,18 @@ class Moment:
 
 Watch = Callable[[Moment], None]
 Stop = Callable[[Moment], bool]  # hears of each score in turn
+
+
+def tell_moments(callback: ProgressCallback | None, stage: str) -> Watch:
+    """Returns the watch that passes on where meta-learning stands."""
+
+    def watch(moment: Moment) -> None:
+        if callback is not None:
+            metrics = {"loss": moment.loss, "R2": moment.r2}
+            metrics |= {"bank": moment.bank, "dropped": moment.dropped}
+            callback(stage, moment.iteration, moment.iterations, moment.seconds, metrics)
+
+    return watch
 
 
 def keep(folder: Path, identity: str, state: Resume, history: list[Moment]) -> None:

@@ -19,9 +19,9 @@ from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.collect_splits import SplitCollector
 from neural_complexity.meta.executor import Here, Processes
-from neural_complexity.meta.training_loop import Moment
+from neural_complexity.meta.training_loop import Moment, tell_moments
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell, tell_moments
+from neural_complexity.progress import Tell
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.augment import moved

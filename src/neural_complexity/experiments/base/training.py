@@ -15,9 +15,16 @@ from neural_complexity.meta.evaluate import Trajectory, follow, predict_gaps
 from neural_complexity.meta.executor import Engine
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.trainer import Augment, MetaLearner, Supervision, embed_all
-from neural_complexity.meta.training_loop import Moment, Resume, Stop, Watch, meta_train
+from neural_complexity.meta.training_loop import (
+    Moment,
+    Resume,
+    Stop,
+    Watch,
+    meta_train,
+    tell_moments,
+)
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell, tell_moments
+from neural_complexity.progress import Tell
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import IndexedFamily, TaskFamily
 

@@ -1,0 +1,177 @@
+"""Unfinished work on disk: what was done under the same settings is not done again."""
+
+import hashlib
+import json
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neural_complexity.files import read_tensors, write_tensors
+
+__all__ = ["Workspace", "fingerprint"]
+
+# Their text says all about them.
+NAMED = (torch.dtype, torch.device, Path, Enum)
+
+
+def fingerprint(*things: object) -> str:
+    """Returns a SHA-256, in hexadecimal, of what things are made of.
+
+    Equal things have the same one in every process; functions count by module, name, bytecode and
+    what they enclose, objects by their text or, if that is an address, by their attributes.
+
+    Example:
+        >>> fingerprint({"lr": 0.1}, torch.ones(2)) == fingerprint({"lr": 0.1}, torch.ones(2))
+        True
+    """
+    return _hash(json.dumps([_describe(thing, ()) for thing in things]).encode())
+
+
+class Workspace:
+    """A folder of unfinished work, one safetensors file for each part that is done.
+
+    Args:
+        folder: Made when something is written; nothing is kept if `None`.
+        fingerprint: Of all that decides the results: parts with another one are refused.
+    """
+
+    def __init__(self, folder: Path | None, fingerprint: str = "") -> None:
+        self.folder, self.fingerprint = folder, fingerprint
+        self.seconds: dict[str, float] = {}  # of each part done, over all sessions
+
+    def path(self, name: str) -> Path | None:
+        """Returns where to keep what is no tensor under a name; different names never meet."""
+        return None if self.folder is None else self.folder / _slug(name)
+
+    def sub(self, name: str, *more: object) -> "Workspace":
+        """Returns the workspace of a part, whose results `more` decides as well."""
+        own = fingerprint(self.fingerprint, *more) if more else self.fingerprint
+        return Workspace(self.path(name), own)
+
+    def read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Returns what `write` kept under a name, if it did.
+
+        Raises:
+            ValueError: If it is damaged or of another fingerprint.
+        """
+        path = self._file(name)
+        if path is None or not path.exists():
+            return None
+        tensors, header = read_tensors(path)
+        if not {"fingerprint", "content"} <= set(header):
+            raise ValueError(f"{path} must be unfinished work, got another file")
+        if header["fingerprint"] != self.fingerprint:
+            raise ValueError(f"{path} must be of the same settings, got one of others")
+        return tensors, json.loads(header["content"])
+
+    def write(
+        self,
+        name: str,
+        tensors: Mapping[str, Tensor] | None = None,
+        content: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keeps tensors and JSON values under a name, in one file, whole or not at all."""
+        path = self._file(name)
+        if path is None:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        header = {"fingerprint": self.fingerprint, "content": json.dumps(dict(content or {}))}
+        write_tensors(path, dict(tensors or {}), header)
+
+    def do(self, name: str, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Returns the tensors of a part, on the CPU and by sorted names; works only if need be.
+
+        Args:
+            name: Of the part; no two parts may share one.
+            work: A pure function of what the fingerprint describes.
+        """
+        assert name not in self.seconds, f"two parts are called {name}"
+        kept = self.read(name)
+        if kept is None:
+            start = time.perf_counter()
+            tensors = {key: tensor.detach().cpu() for key, tensor in work().items()}
+            self.seconds[name] = time.perf_counter() - start
+            self.write(name, tensors, {"seconds": self.seconds[name]})
+        else:
+            tensors, content = kept
+            self.seconds[name] = content["seconds"]
+        # A file has an order of its own: the caller must not see where the tensors came from.
+        return {key: tensors[key] for key in sorted(tensors)}
+
+    def remove(self, name: str) -> None:
+        """Deletes the file and the folder of a part that is no longer needed."""
+        file, folder = self._file(name), self.path(name)
+        if file is not None and folder is not None:
+            file.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _file(self, name: str) -> Path | None:
+        path = self.path(name)
+        return None if path is None else path.with_name(f"{path.name}.safetensors")
+
+
+def _slug(name: str) -> str:
+    """Returns a file name, with a checksum where letters of the name are lost."""
+    plain = re.sub(r"[^a-z0-9._]+", "-", name.lower())
+    return plain if plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
+
+
+def _hash(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _describe(thing: Any, above: tuple[int, ...]) -> Any:
+    """Returns JSON that other things do not have; `above` are the objects that hold this one."""
+    if thing is None or isinstance(thing, bool | int | float | str):
+        return thing
+    if id(thing) in above:
+        return ["above", len(above) - above.index(id(thing))]
+    inner = partial(_describe, above=(*above, id(thing)))
+    kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
+    if isinstance(thing, Tensor | np.ndarray | np.generic):
+        array = thing.detach().cpu().numpy() if isinstance(thing, Tensor) else np.asarray(thing)
+        return [str(thing.dtype), list(array.shape), _hash(np.ascontiguousarray(array).tobytes())]
+    if isinstance(thing, bytes):
+        return [kind, _hash(thing)]
+    if isinstance(thing, NAMED):
+        return [kind, str(thing)]
+    if isinstance(thing, Mapping):
+        pairs = [[inner(key), inner(value)] for key, value in thing.items()]
+        return ["mapping", sorted(pairs, key=json.dumps)]
+    if isinstance(thing, list | tuple):
+        return [inner(item) for item in thing]
+    if isinstance(thing, set | frozenset):
+        return ["set", sorted((inner(item) for item in thing), key=json.dumps)]
+    if isinstance(thing, nn.Module):
+        return [kind, repr(thing), inner(dict(thing.state_dict()))]
+    if isinstance(thing, partial):
+        return ["partial", inner(thing.func), inner(thing.args), inner(thing.keywords)]
+    if isinstance(thing, MethodType):
+        return ["method", inner(thing.__func__), inner(thing.__self__)]
+    if isinstance(thing, FunctionType):
+        enclosed = [inner(cell.cell_contents) for cell in thing.__closure__ or ()]
+        defaults = [inner(thing.__defaults__), inner(thing.__kwdefaults__)]
+        return [thing.__module__, thing.__qualname__, inner(thing.__code__), enclosed, defaults]
+    if isinstance(thing, CodeType):
+        return [_hash(thing.co_code), inner(thing.co_consts), inner(thing.co_names)]
+    if hasattr(thing, "__qualname__"):  # a class, or a function that is not written in Python
+        return [getattr(thing, "__module__", None), thing.__qualname__]
+    if is_dataclass(thing):
+        names = [field.name for field in fields(thing) if field.compare]
+        return [kind, {name: inner(getattr(thing, name)) for name in names}]
+    text = repr(thing)
+    if " at 0x" not in text:
+        return [kind, text]
+    return [kind, inner(getattr(thing, "__dict__", {}))]
