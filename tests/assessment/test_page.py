@@ -17,4 +17,4 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     for foreign in ("http:", "https:", "src='/", "<script", str(tmp_path)):
         assert foreign not in page
     assert "Title &lt;1&gt;" in page
-    assert "&quot;seed&quot;: 3" in page
+    assert "&#34;seed&#34;: 3" in page
