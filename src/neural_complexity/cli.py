@@ -5,7 +5,7 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -229,11 +229,18 @@ def _parse(kind: Any, words: list[str], **options: Any) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-        # A box with a title: the sentence, with indented help on options, and more behind a line.
-        lines = [line.strip("│|╰╯+\n")[1:] for line in errors.getvalue().splitlines()[1:]]
-        told = takewhile(lambda line: line.strip("─- "), lines)
-        sentence = " ".join(line for line in told if not line.startswith(" " * 8))
-        raise ValueError(sentence) from None
+        raise ValueError(_sentence(errors.getvalue())) from None
+
+
+def _sentence(box: str) -> str:
+    """Returns what tyro says in a box: between the title or a rule below it and the next rule."""
+    lines = [line[2:].rstrip("│ ") for line in box.splitlines()[1:]]
+    text = takewhile(_is_text, dropwhile(lambda line: not _is_text(line), lines))
+    return " ".join(line.strip() for line in text if line[:8].strip())  # help is indented by eight
+
+
+def _is_text(line: str) -> bool:
+    return bool(line.strip("─-╯ "))
 
 
 def _console() -> Console:

@@ -1,6 +1,6 @@
 """The figure, the tables and the page of an assessment."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -134,14 +134,14 @@ def _draw_losses(axes: Axes, found: "Assessment") -> None:
         # A bar of no end leaves the figure, with an arrow.
         far = 1.4 * max(found.loss_tr, found.loss_te)
         ends = [interval[0], far if np.isinf(interval[1]) else interval[1]]
-        bar = {"color": TEST, "lw": 5, "alpha": 0.3, "solid_capstyle": "butt"}
+        bar: dict[str, Any] = {"color": TEST, "lw": 5, "alpha": 0.3, "solid_capstyle": "butt"}
         axes.plot(ends, [0, 0], label=_bound_label(found), **bar)
         if np.isinf(interval[1]):
             axes.plot([far], [0], ">", ms=9, color=TEST, alpha=0.5, label="no upper end")
     for value, row, color in ((found.loss_tr, 1, TRAIN), (found.loss_te, 0, TEST)):
         axes.plot([value], [row], "o", ms=8, color=color)
-        above = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(f"{value:.3g}", (value, row), bbox=PAPER, **above)
+        place: dict[str, Any] = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(f"{value:.3g}", (value, row), bbox=PAPER, **place)
     axes.axvline(found.loss_tr, color=TRAIN, lw=0.9, ls="--")
     axes.set(title="Loss", yticks=[1, 0], ylim=(-0.7, 1.5), xlabel=_unit(found))
     axes.set_yticklabels(["training", "test,\npredicted"])
