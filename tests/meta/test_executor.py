@@ -366,7 +366,7 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="retries must not be negative, got -1"):
         CollectionQueue(plain(), retries=-1)
     with process_pool() as pool, pytest.raises((AttributeError, PicklingError), match="pickle"):
-        CollectionQueue(lambda *_: None, pool, folder=tmp_path)  # type: ignore[arg-type,return-value]
+        CollectionQueue(lambda *_: None, pool, folder=tmp_path)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="lag must not be negative, got -1"):
         learner(CollectionQueue(plain()), -1)

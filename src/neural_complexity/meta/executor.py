@@ -14,7 +14,7 @@ from functools import lru_cache
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -27,7 +27,9 @@ from neural_complexity.snapshot import Snapshot
 __all__ = ["Collection", "CollectionQueue", "Collector", "Job", "process_pool"]
 
 Collection = tuple[Snapshot, Tensor]  # rows for the bank and their Y_te, (B, N, C)
-P, R = ParamSpec("P"), TypeVar("R")
+Arrays = dict[str, np.ndarray]  # a collection on its way here
+R = TypeVar("R")
+COLLECTOR = "collector.pickle"
 
 
 @dataclass(frozen=True, order=True)
@@ -43,15 +45,9 @@ class Collector(Protocol):
     """Makes collections, as a pure function of NC's weights and the job: its seed is its own."""
 
     def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
-        """Makes one collection.
+        """Returns rows for the bank and their test targets, also of learners that diverged.
 
-        Args:
-            nc: Has the weights of the job's version. It may be moved to the device that the
-                collector chooses, and is otherwise left as it is.
-            job: What to make.
-
-        Returns:
-            Rows for the bank and their test targets, on any device, also of learners that diverged.
+        NC has the weights of the job's version, and may be moved to another device.
         """
         ...
 
@@ -84,7 +80,7 @@ class CollectionQueue:
         self.collector, self.executor, self.retries = collector, executor, retries
         self._networks: dict[int, NeuralComplexity | Path] = {}  # by version
         self._jobs: dict[int, Job] = {}
-        self._futures: dict[int, Future[_Arrays]] = {}
+        self._futures: dict[int, Future[Arrays]] = {}
         self._made: dict[int, Collection] = {}
         self.folder: Path | None = None
         if executor is not None:
@@ -101,11 +97,7 @@ class CollectionQueue:
             nc.save(path)
 
     def submit(self, job: Job) -> None:
-        """Asks for a collection.
-
-        Raises:
-            ValueError: If its version was not published.
-        """
+        """Asks for a collection; its version must have been published."""
         if job.version not in self._networks:
             raise ValueError(
                 f"version {job.version} must be published before job {job.index} is submitted, "
@@ -170,7 +162,7 @@ class CollectionQueue:
         Y_te = tensors.pop("Y_te")
         return Snapshot(**tensors), Y_te
 
-    def _result(self, job: Job) -> "_Arrays":
+    def _result(self, job: Job) -> Arrays:
         """Waits for a worker's result; begins the job again if a worker dies."""
         for attempt in range(self.retries + 1):
             if attempt:
@@ -198,11 +190,7 @@ class CollectionQueue:
                 self._start(job)
 
 
-_Arrays = dict[str, np.ndarray]
-COLLECTOR = "collector.pickle"
-
-
-def _collect(network: Path, job: Job, dtype: torch.dtype) -> _Arrays:
+def _collect(network: Path, job: Job, dtype: torch.dtype) -> Arrays:
     """Makes a collection; runs in a worker."""
     torch.set_default_dtype(dtype)
     collector = _load_collector(network.with_name(COLLECTOR))
@@ -242,9 +230,6 @@ def process_pool(workers: int = 1, *, threads: int = 1) -> Executor:
     Args:
         workers: How many processes.
         threads: How many threads PyTorch has in each.
-
-    Raises:
-        ValueError: If there is less than one worker or thread.
     """
     for name, number in {"workers": workers, "threads": threads}.items():
         if number < 1:
@@ -264,7 +249,7 @@ class _ProcessPool(Executor):
         self._settings |= {"initializer": _begin, "initargs": (line, threads)}
         self._pool = ProcessPoolExecutor(**self._settings)
 
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         if self._alive.closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         try:
