@@ -43,8 +43,7 @@ def make(kind: str) -> NeuralComplexity:
 
 
 def shape(nc: NeuralComplexity) -> tuple[int, ...]:
-    inputs = nc.architecture["inputs"]
-    return (inputs,) if isinstance(inputs, int) else tuple(inputs)
+    return nc.shape
 
 
 def draw(nc: NeuralComplexity, M: int, N: int, C: int, seed: int = 0) -> list[NDArray[Any]]:

@@ -25,8 +25,7 @@ from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.run_folder import RunFolder, config_from_dict
 from neural_complexity.experiments.base.run_report import compare_runs, write_report
 from neural_complexity.files import write_json, write_text
-from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.pretrained_files import find_nc
+from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.progress import ProgressDisplay
 from neural_complexity.reliability.bounds import Method
 

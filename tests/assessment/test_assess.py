@@ -16,6 +16,7 @@ from assessed import KINDS, LABELS, draw, make, outputs_of, shape
 from neural_complexity.assessment.assess import assess, assess_predictions
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.losses import cross_entropy, squared_error
+from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
 
 SHIPPED = ["sinusoid", "sinusoid-direct", "omniglot", "omniglot-direct"]
@@ -186,12 +187,12 @@ def test_estimators_are_judged_by_their_probabilities_in_the_order_of_the_classe
     assert found.accuracy_tr == pytest.approx(model.score(X, y))
     # An NC that remembers the names of its classes finds the columns by them.
     named = NeuralComplexity(2, 4, **LABELS)
-    named.provenance["classes"] = ["eel", "ant", "cat", "dog"]
+    named.card = Card(classes=("eel", "ant", "cat", "dog"))
     by_name = named.assess(model, X, y, Z)
     lost = np.full((40 + 9, 4), np.log(1e-7))
     lost[:, [2, 3, 0]] = np.concatenate([model.predict_log_proba(X), model.predict_log_proba(Z)])
-    y_named = [named.provenance["classes"].index(label) for label in y]
-    del named.provenance["classes"]
+    y_named = [("eel", "ant", "cat", "dog").index(label) for label in y]
+    named.card = Card()
     by_number = assess_predictions(named, X, y_named, lost[:40], Z, lost[40:])
     np.testing.assert_allclose(by_name.points, by_number.points)
     with pytest.raises(ValueError, match="y_tr must hold numbers|must hold labels of the classes"):

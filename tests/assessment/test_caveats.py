@@ -1,12 +1,14 @@
 import json
 import math
+from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from assessed import calibrated, draw, example, make, outputs_of
 from neural_complexity.assessment.assess import assess_predictions
-from neural_complexity.model.training_points import remember
+from neural_complexity.model.card import Card, HeldOutReport
 from neural_complexity.reliability.bounds import METHODS
 
 
@@ -27,23 +29,24 @@ def test_doubts_are_told() -> None:
 
 
 def test_test_points_that_nc_learned_from_are_told() -> None:
-    nc = make("labels")
+    nc = deepcopy(make("labels"))
     X, y, _, Z, _ = draw(nc, 6, 5, nc.outputs)
     model = outputs_of(nc)
-    remember(nc, [torch.from_numpy(X), torch.from_numpy(Z[:2])])
+    learned = nc.card.remember([torch.from_numpy(X), torch.from_numpy(Z[:2])])
+    nc.card = replace(nc.card, learned_from=learned)
     told = nc.assess(model, X, y, np.asfortranarray(Z)).warnings
     assert any("with the inputs of 2 of the 5 test" in warning for warning in told)
     assert not any("learned from" in w for w in nc.assess(model, X, y, Z[2:]).warnings)
 
 
 def test_what_went_wrong_when_nc_was_made_is_told() -> None:
-    nc = make("labels")
+    nc = deepcopy(make("labels"))
     X, y, _, Z, _ = draw(nc, 6, 5, nc.outputs)
     found = nc.assess(outputs_of(nc), X, y, Z)
-    nc.provenance["report"] = {"beats_the_mean_gap": False, "verdict": "NC cannot. Do not."}
+    nc.card = Card(report=HeldOutReport(verdict="NC cannot. Do not."))
     assert nc.assess(outputs_of(nc), X, y, Z).warnings[0] == "When it was made: NC cannot. Do not."
     kind = {"what": "training loss", "from": 0.0, "to": 99.0, "mean_error": 0.1, "bias": 9.0}
-    nc.provenance["report"] = {"beats_the_mean_gap": True, "kinds": [kind]}
+    nc.card = Card(report=HeldOutReport(beats_the_mean_gap=True, kinds=(kind,)))
     assert "gaps were too large by 9 on" in nc.assess(outputs_of(nc), X, y, Z).warnings[0]
     kind["bias"] = 0.01 * found.gap
     assert nc.assess(outputs_of(nc), X, y, Z).warnings == found.warnings

@@ -13,6 +13,7 @@ from neural_complexity.assessment.assess import assess_predictions
 from neural_complexity.assessment.from_files import ModelFiles, assess_files
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.cli import main
+from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
 
 SMALL: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
@@ -155,7 +156,7 @@ def test_a_header_names_the_classes_in_any_order(labels: Files) -> None:
     header = ",".join(NAMES[i] for i in order)
     usual["predictions"] = labels.csv("named.csv", header, *both.T)
     expected = labels.expected()
-    labels.nc.provenance["classes"] = NAMES
+    labels.nc.card = Card(classes=tuple(NAMES))
     same(ask(labels, **usual), expected)
     shares = np.exp(both) / np.exp(both).sum(axis=1, keepdims=True)
     usual["predictions"] = labels.csv("shares.csv", header, *shares.T)
@@ -169,7 +170,7 @@ def test_a_class_that_nc_does_not_know_is_told(labels: Files) -> None:
     both = np.concatenate([labels.H, labels.G])
     labels.y = labels.y % 2
     usual["train"] = labels.csv("text.csv", "a,b,y", *labels.X.T, np.array(NAMES)[labels.y])
-    labels.nc.provenance["classes"] = NAMES
+    labels.nc.card = Card(classes=tuple(NAMES))
     usual["predictions"] = labels.csv("named.csv", "dog,cat,cow", *both[:, order].T)
     with pytest.raises(ValueError, match="the model's classes must hold .*, got 'cow'"):
         ask(labels, **usual)
@@ -177,7 +178,7 @@ def test_a_class_that_nc_does_not_know_is_told(labels: Files) -> None:
     expected = ask(labels, **usual)[0]
     # Numbers as names of classes: whole ones may be written with a point, or counted from 1.
     for first, classes in ((0, [0.0, 1.0, 2.0]), (1, [1, 2, 3])):
-        labels.nc.provenance["classes"] = classes
+        labels.nc.card = Card(classes=tuple(classes))
         usual["train"] = labels.csv("numbers.csv", "a,b,y", *labels.X.T, labels.y + first)
         usual["predictions"] = labels.csv("counted.csv", "0,1,2", *both.T)
         same(ask(labels, **usual), expected)

@@ -29,8 +29,9 @@ from neural_complexity.convert.predictions import (
     predict,
 )
 from neural_complexity.losses import zero_one
-from neural_complexity.model.judgement import features, judge
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.model.shift_features import features
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.reliability.bounds import METHODS, Method, bound
 from neural_complexity.reliability.shift import unlike
@@ -216,7 +217,7 @@ def _arrange_labels(
     nc: NeuralComplexity, y_tr: object, H_tr: Tensor, H_te: Tensor, columns: Sequence[Any] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns labels as indices of NC's classes, (M,), and logits with a column for each."""
-    names = nc.provenance.get("classes")
+    names = nc.card.classes
     known: Sequence[Any] = range(nc.outputs)  # NC's classes, in its order
     if names is not None:
         known = list(names)

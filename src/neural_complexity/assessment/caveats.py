@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.training_points import learned_from
 from neural_complexity.snapshot import Snapshot
 
 __all__ = ["PROBABILITIES", "SHUFFLED", "caveats"]
@@ -37,11 +36,13 @@ def caveats(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> list
 
 def _report(nc: NeuralComplexity, _: Snapshot, found: Assessment) -> Iterator[str]:
     """What went wrong when `meta_learn` tested NC, where it concerns this model."""
-    report = nc.provenance.get("report", {})
-    if not report.get("beats_the_mean_gap", True):
-        yield f"When it was made: {report['verdict']}"
+    report = nc.card.report
+    if report is None:
         return
-    for kind in report.get("kinds", ()):
+    if not report.beats_the_mean_gap:
+        yield f"When it was made: {report.verdict}"
+        return
+    for kind in report.kinds:
         within = kind["what"] == "training loss" and kind["from"] <= found.loss_tr <= kind["to"]
         if within and abs(kind["bias"]) > max(abs(found.gap), kind["mean_error"]) / 2:
             how = "low" if kind["bias"] < 0 else "large"
@@ -89,7 +90,7 @@ def _calibration(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) ->
 
 
 def _leak(nc: NeuralComplexity, snapshot: Snapshot, _: Assessment) -> Iterator[str]:
-    known = int(learned_from(nc, snapshot.X_te[0]).sum())
+    known = int(nc.card.knows(snapshot.X_te[0]).sum())
     if known:
         yield (
             f"NC learned from points with the inputs of {known} of the {snapshot.X_te.shape[1]} "

@@ -187,7 +187,7 @@ def _labels(
         raise ValueError("--target must be one column where targets are labels, got several")
     labels = [_as_text(label) for label in y.tolist()]
     # Files know text and numbers; NC's own names may be of other types.
-    names = {_as_text(name): name for name in nc.provenance.get("classes", [])}
+    names = {_as_text(name): name for name in nc.card.classes or ()}
     header = told.header
     # A table without names of its own has its columns numbered, which then says nothing.
     numbered = bool(names) and "0" not in names and header == list(map(str, range(len(names))))
