@@ -186,7 +186,8 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Returns the likeliest class of each input, (points,)."""
-        found: NDArray[Any] = self.classes_[self._logits(X).argmax(dim=1).numpy()]
+        likeliest = self._logits(X).argmax(dim=1).numpy()
+        found: NDArray[Any] = self.classes_[likeliest]
         return found
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
