@@ -75,7 +75,8 @@ def read_svhn(path: Path) -> Part:
 
     The file's label 10 is the digit 0.
     """
-    content = loadmat(path, variable_names=["X", "y"])
+    with path.open("rb") as file:
+        content = loadmat(file, variable_names=["X", "y"])
     pixels = np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1))
     return torch.from_numpy(pixels), _labels(path, content["y"].reshape(-1) % CLASSES)
 
