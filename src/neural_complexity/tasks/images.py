@@ -85,9 +85,6 @@ class Images:
         Returns:
             Four times the images: index `n + k * P` is image n turned k times counter-clockwise,
             of class `label + k * classes`.
-
-        Raises:
-            ValueError: If the images are not square.
         """
         if self.pixels.shape[-2] != self.pixels.shape[-1]:
             shape = tuple(self.pixels.shape[-2:])
