@@ -10,7 +10,6 @@ from neural_complexity.points import raw
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.images import Images
-from neural_complexity.tasks.sampling import choose
 
 
 def store(counts: list[int]) -> Images:
@@ -41,13 +40,17 @@ def test_laws_of_a_task(
     task = family.sample(batch, stream(seed, "x"))
     assert task.X_tr.shape == task.Y_tr.shape == (batch, ways * shots)
     assert task.X_te.shape == task.Y_te.shape == (batch, ways * queries)
+<<<<<<< HEAD
     numbers = torch.cat([raw(task.X_tr), raw(task.X_te)], dim=1)
+=======
+    indices = torch.cat([raw(task.X_tr), raw(task.X_te)], dim=1)
+>>>>>>> tasks
     labels = torch.cat([task.Y_tr, task.Y_te], dim=1)
-    assert (numbers.sort(dim=1).values.diff(dim=1) > 0).all()  # no image twice
+    assert (indices.sort(dim=1).values.diff(dim=1) > 0).all()  # no image twice
     for Y, each in ((task.Y_tr, shots), (task.Y_te, queries)):
         assert (torch.nn.functional.one_hot(Y, ways).sum(dim=1) == each).all()
     # A label is one class, and two labels are two.
-    classes = images.labels[numbers]
+    classes = images.labels[indices]
     same_label = labels[:, :, None] == labels[:, None, :]
     assert torch.equal(same_label, classes[:, :, None] == classes[:, None, :])
     # The seed decides alone.
@@ -55,6 +58,7 @@ def test_laws_of_a_task(
     again = family.sample(batch, stream(seed, "x")).loaded()
     assert torch.equal(again.Y_tr, task.Y_tr)
     assert torch.equal(again.Y_te, task.Y_te)
+<<<<<<< HEAD
     assert torch.equal(again.X_te, images.pixels[raw(task.X_te)] / 255)
 
 
@@ -79,6 +83,11 @@ def test_every_ordered_choice_is_as_likely_as_every_other(size: int, count: int)
     chi_squared = ((frequency - expected).square() / expected).sum()
     freedom = choices - 1
     assert chi_squared < freedom + 4 * (2 * freedom) ** 0.5
+=======
+    assert torch.equal(raw(again.X_tr), raw(task.X_tr))
+    assert torch.equal(raw(again.X_te), raw(task.X_te))
+    assert torch.equal(again.loaded().X_te, images.pixels[raw(task.X_te)] / 255)
+>>>>>>> tasks
 
 
 def test_every_class_and_every_image_get_every_role() -> None:
@@ -88,7 +97,7 @@ def test_every_class_and_every_image_get_every_role() -> None:
     torch.testing.assert_close(first, torch.full((4,), 0.25), atol=0.015, rtol=0.0)
     for X, share in ((raw(task.X_tr), 3 / 4), (raw(task.X_te), 6 / 4)):
         expected = 20_000 * share / images.counts[images.labels]  # times an image is drawn
-        assert ((X.flatten().bincount() / expected - 1).abs() < 0.1).all()
+        assert ((raw(X).flatten().bincount() / expected - 1).abs() < 0.1).all()
 
 
 def test_labels_do_not_tell_the_class() -> None:
