@@ -202,7 +202,7 @@ class LabelLoss(Loss):
         return (Y.unsqueeze(-1) == torch.arange(classes, device=Y.device)).to(dtype)
 
     def features(self, H: Tensor) -> Tensor:
-        """Returns probabilities, which tell likely classes apart, and logarithms, for the others."""
+        """Returns probabilities, which tell likely classes apart, and logs, for the others."""
         surprise = -log_softmax(H, dim=-1)
         return torch.stack([(-surprise).exp(), surprise.log1p()], dim=-1)
 

@@ -116,7 +116,7 @@ def values(X: Tensor) -> Tensor:
 
 
 def raw(X: Tensor) -> Tensor:
-    """Returns what identifies inputs in a memory bank: indices, (B, n), or the values themselves."""
+    """Returns what a memory bank keeps of inputs: indices, (B, n), or the values themselves."""
     return X.indices if isinstance(X, Points) else X
 
 

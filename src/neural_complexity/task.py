@@ -1,6 +1,5 @@
 """Learning tasks, B at a time, and what a family of tasks can do."""
 
-import hashlib
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from neural_complexity.points import raw, values
 
-__all__ = ["Task", "TaskFamily", "check_sets", "digest"]
+__all__ = ["Task", "TaskFamily", "check_sets"]
 
 
 def check_sets(**tensors: Tensor) -> None:
@@ -83,14 +82,6 @@ class Task:
         return Task(
             self.X_tr.to(device), self.Y_tr.to(device), self.X_te.to(device), self.Y_te.to(device)
         )
-
-
-def digest(*tensors: Tensor) -> str:
-    """Gives a short text that other contents do not have."""
-    whole = hashlib.sha256()
-    for tensor in tensors:
-        whole.update(tensor.cpu().contiguous().numpy().data)
-    return whole.hexdigest()[:12]
 
 
 class TaskFamily(Protocol):

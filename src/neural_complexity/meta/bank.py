@@ -80,6 +80,8 @@ class MemoryBank:
     Args:
         snapshot: Any snapshot of the kind to be stored; gives shapes and types, is not stored.
         Y_te: Its test targets, (B, N, C).
+        like: Any inputs of the kind to be stored, if the snapshot has indices in their place: their
+            store is what indices are of.
         capacity: How many rows count.
         slack: Further rows that physically stay. A bank on disk can be put back to any earlier
             count as long as at most `slack` rows were added since, which makes resuming exact.
@@ -96,6 +98,7 @@ class MemoryBank:
         self,
         snapshot: Snapshot,
         Y_te: Tensor,
+        like: Tensor | None = None,
         *,
         capacity: int,
         slack: int = 0,
@@ -106,7 +109,7 @@ class MemoryBank:
         if slack < 0:
             raise ValueError(f"slack must not be negative, got {slack}")
         self._layout = _Layout.of(_fields(snapshot, Y_te))
-        self._like = snapshot.X_tr[:1]  # whose store the indices are of, if they are points
+        self._like = snapshot.X_tr if like is None else like
         self.capacity, self.slack, self.folder = capacity, slack, folder
         self.count = 0  # rows ever added
         self.dropped = 0  # rows refused because they were not finite
@@ -133,7 +136,7 @@ class MemoryBank:
             raise ValueError(f"{folder} must hold a memory bank, got no {STATE} there")
         state = read_json(folder / STATE)
         bank = cls.__new__(cls)
-        bank._like = like[:1]
+        bank._like = like
         try:
             bank.folder, bank.capacity, bank.slack = folder, state["capacity"], state["slack"]
             bank.count, bank.dropped = state["count"], state["dropped"]

@@ -127,7 +127,7 @@ def _join_by_task(task: Task, steps: list[Snapshot], generator: torch.Generator)
 
 
 def log_steps(steps: int, count: int) -> list[int]:
-    """Returns up to `count` different numbers of updates, from 0 to `steps`, evenly in their log."""
+    """Returns up to `count` numbers of updates from 0 to `steps`, evenly spaced in their log."""
     spaced = torch.logspace(0, torch.log10(torch.tensor(float(max(steps, 1)))).item(), count - 1)
     return sorted({0, steps, *(min(steps, round(s)) for s in spaced.tolist())})
 

@@ -79,6 +79,9 @@ class ScheduledAdam:
                 state["state"].setdefault(int(i), {})[moment] = tensor
         self.adam.load_state_dict(state)
         self.steps = self.schedule.last_epoch = steps
-        rates = [base * f(steps) for base, f in zip(self.schedule.base_lrs, self.schedule.lr_lambdas)]
+        rates = [
+            base * f(steps)
+            for base, f in zip(self.schedule.base_lrs, self.schedule.lr_lambdas, strict=True)
+        ]
         for group, rate in zip(self.adam.param_groups, rates, strict=True):
             group["lr"] = rate

@@ -10,39 +10,23 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import huber_loss, mse_loss
 
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.executor import CollectionQueue, Job
+from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss
 from neural_complexity.meta.optimizer import ScheduledAdam, warmup_cosine
 from neural_complexity.meta.pseudo_predictions import mix_pseudo_predictions
-from neural_complexity.model.network import Context, NeuralComplexity
-from neural_complexity.points import Embeddings, map_inputs, raw
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
-from neural_complexity.snapshot import Snapshot, gap, point_gaps
 from neural_complexity.task import TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = [
-    "CRITERIA",
-    "Augment",
-    "MetaLearner",
-    "MetaTraining",
-    "Status",
-    "TrainingInputs",
-    "meta_train",
-    "nc_loss",
-]
+__all__ = ["MetaLearner", "MetaTraining", "Status", "meta_train"]
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
-# Half of the squared error, as the Huber loss is for small errors.
-CRITERIA: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "huber": huber_loss,
-    "squared": lambda a, b: 0.5 * mse_loss(a, b),
-}
+PLAIN_INPUTS = TrainingInputs()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,34 +91,8 @@ class MetaTraining:
         return warmup_cosine(progress, warmup=self.warmup, decay=self.decay)
 
     def version(self, index: int) -> int:
-        """Returns the iteration at whose start NC had the weights that a collection is made with."""
+        """Returns the iteration at whose start NC had the weights that make a collection."""
         return max(0, index - self.lag)
-
-
-@dataclass(frozen=True)
-class TrainingInputs:
-    """How inputs that are `Points` reach NC while it learns.
-
-    Args:
-        augment: Changes inputs at random, (P, ...), before NC embeds them.
-        embeddings: Of all inputs, if NC's image encoder is not trained.
-    """
-
-    augment: Augment | None = None
-    embeddings: Embeddings | None = None
-
-    def encode(self, nc: NeuralComplexity, snapshot: Snapshot, generator: torch.Generator) -> Context:
-        """Returns the context of the learners' tasks."""
-        if self.embeddings is not None:
-            E = [self.embeddings(raw(X)) for X in (snapshot.X_tr, snapshot.X_te)]
-        elif self.augment is not None:
-            augment = self.augment
-            sets = (snapshot.X_tr, snapshot.X_te)
-            # In one part: how many inputs are drawn for at a time decides the draws.
-            E = map_inputs(lambda X: nc.embed(augment(X, generator)), *sets, part=None)
-        else:
-            E = map_inputs(nc.embed, snapshot.X_tr, snapshot.X_te)
-        return nc.context(E[0], snapshot.Y_tr, E[1], classes=snapshot.H_te.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -152,39 +110,6 @@ class Status:
     def to_json(self) -> dict[str, float]:
         """Returns the numbers that JSON has; the others are NaN again in `Status(**numbers)`."""
         return {name: number for name, number in asdict(self).items() if math.isfinite(number)}
-
-
-def nc_loss(
-    nc: NeuralComplexity,
-    snapshot: Snapshot,
-    Y_te: Tensor,
-    *,
-    supervision: Literal["point", "set"] = "point",
-    criterion: Literal["huber", "squared"] = "huber",
-    belief_weight: float = 1.0,
-    context: Context | None = None,
-) -> Tensor:
-    """Computes NC's loss, the Huber loss of Eq. (5) on the gap, a scalar.
-
-    Args:
-        nc: The gap predictor.
-        snapshot: B learners.
-        Y_te: Their test targets, (B, N, C), which only the loss sees.
-        supervision: As in `MetaTraining`.
-        criterion: As in `MetaTraining`.
-        belief_weight: As in `MetaTraining`.
-        context: What `nc.encode` returned for the learners' tasks, if that is at hand.
-    """
-    if context is None:
-        classes = snapshot.H_te.shape[-1]
-        context = nc.encode(snapshot.X_tr, snapshot.Y_tr, snapshot.X_te, classes=classes)
-    predicted = nc.points(context, snapshot.H_tr, snapshot.H_te)  # (B, N)
-    if supervision == "point":
-        value = CRITERIA[criterion](predicted, point_gaps(nc.loss, snapshot, Y_te))
-    else:
-        value = CRITERIA[criterion](predicted.mean(dim=1), gap(nc.loss, snapshot, Y_te))
-    supervised = nc.head.supervise(context.state, Y_te) if belief_weight else None
-    return value if supervised is None else value + belief_weight * supervised
 
 
 class MetaLearner:
@@ -225,7 +150,7 @@ class MetaLearner:
         training: MetaTraining | None = None,
         collections: CollectionQueue | None = None,
         workspace: Workspace | None = None,
-        inputs: TrainingInputs = TrainingInputs(),
+        inputs: TrainingInputs = PLAIN_INPUTS,
         **fields: Any,
     ) -> None:
         settings = MetaTraining(**fields) if training is None else replace(training, **fields)
@@ -253,7 +178,9 @@ class MetaLearner:
             first = self.collections.take(0)
             self.rows_per_iteration = len(first[0])
             slack = 0 if folder is None else settings.period * self.rows_per_iteration
-            self.bank = MemoryBank(*first, capacity=settings.capacity, slack=slack, folder=folder)
+            self.bank = MemoryBank(
+                *first, self._like(), capacity=settings.capacity, slack=slack, folder=folder
+            )
 
     @staticmethod
     def _own_collections(
@@ -276,6 +203,10 @@ class MetaLearner:
             device=str(nc.device),
         )
         return CollectionQueue(collector)
+
+    def _like(self) -> Tensor:
+        """Returns inputs of the kind that the bank holds; if they are points, with their store."""
+        return self.family.sample(1, stream(self.seed, "example")).X_tr
 
     @property
     def done(self) -> bool:
@@ -308,9 +239,7 @@ class MetaLearner:
         ahead = range(self.iteration, self._submitted)
         needed = {self.training.version(index) for index in ahead}
         self._versions = {v: self._versions[v] for v in needed}
-        self.collections.forget(
-            index=self.iteration, version=self.training.version(self.iteration)
-        )
+        self.collections.forget(index=self.iteration, version=self.training.version(self.iteration))
 
     def _submit(self) -> None:
         """Submits jobs up to the one that is `lag` iterations ahead."""
@@ -366,8 +295,8 @@ class MetaLearner:
         self.history = [Status(**status) for status in content["history"]]
         bank, folder = content["bank"], self.workspace.path("bank")
         assert folder is not None
-        like = self.family.sample(1, stream(self.seed, "example")).X_tr
-        self.bank = MemoryBank.open(folder, like, count=bank["count"], dropped=bank["dropped"])
+        count = {"count": bank["count"], "dropped": bank["dropped"]}
+        self.bank = MemoryBank.open(folder, self._like(), **count)
         for name, tensor in tensors.items():
             if name.startswith("version."):
                 _, number, own = name.split(".", 2)

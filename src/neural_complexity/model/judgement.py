@@ -1,6 +1,6 @@
 """From a snapshot to predicted gaps, for sets of any size, in parts that NC can see."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from neural_complexity.points import map_inputs
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["Judgement", "judge", "judge_minibatches"]
+__all__ = ["Judgement", "embed_in_parts", "judge", "judge_minibatches"]
 
 PARTS = 4  # of the training points that NC answers from, at most
 TEST_PART = 2048  # test points at a time: bounds memory
@@ -29,6 +29,9 @@ class Judgement:
     loss_tr: Tensor  # (B,), of all training points
     spread: Tensor  # (B,), NC's own standard deviation of the mean test loss, positive
     accuracy: Tensor  # (B,), predicted; NaN but for the posterior head on labels
+
+    def __getitem__(self, rows: slice | Tensor) -> "Judgement":
+        return Judgement(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @property
     def loss_te(self) -> Tensor:

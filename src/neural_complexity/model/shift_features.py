@@ -66,18 +66,24 @@ def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> 
     return found
 
 
-def measure(nc: NeuralComplexity, held_out: Sequence[tuple[Snapshot, Tensor]]) -> Calibration:
+def measure(
+    nc: NeuralComplexity,
+    held_out: Sequence[tuple[Snapshot, Tensor]],
+    judgements: Sequence[Judgement] | None = None,
+) -> Calibration:
     """Compares what NC predicts about held-out learners with the truth, for bounds.
 
     Args:
         nc: The gap predictor.
         held_out: Learners, each on a task of its own, and their test targets, (B, N, C) or (B, N);
             those with sets of one size together. Learners that diverged are left out.
+        judgements: What NC predicts about them, if that is at hand.
 
     Raises:
         ValueError: If nothing is left of all of them, or as by `judge`.
     """
-    parts = [_measure(nc, snapshot, Y_te) for snapshot, Y_te in held_out]
+    judged = [judge(nc, snapshot) for snapshot, _ in held_out] if judgements is None else judgements
+    parts = [_measure(nc, *pair, told) for pair, told in zip(held_out, judged, strict=True)]
     found = [part for part in parts if part is not None]
     total = sum(len(snapshot) for snapshot, _ in held_out)
     n = sum(len(part) for part in found)
@@ -87,8 +93,9 @@ def measure(nc: NeuralComplexity, held_out: Sequence[tuple[Snapshot, Tensor]]) -
     return replace(join(found), note=note)
 
 
-def _measure(nc: NeuralComplexity, snapshot: Snapshot, Y_te: Tensor) -> Calibration | None:
-    judgement = judge(nc, snapshot)
+def _measure(
+    nc: NeuralComplexity, snapshot: Snapshot, Y_te: Tensor, judgement: Judgement
+) -> Calibration | None:
     # What is left out is seen in what can be seen of a new learner, too: its predictions.
     kept = ~judgement.gap.isnan()
     M, N = snapshot.H_tr.shape[1], snapshot.H_te.shape[1]
@@ -130,7 +137,7 @@ def _size(values: Tensor) -> Tensor:
 
 
 def _entropy(shares: Tensor) -> Tensor:
-    """Returns the entropy of distributions (..., C) as a part of the largest possible one, (...)."""
+    """Returns the entropy of distributions (..., C) over the largest possible one, (...)."""
     entropy: Tensor = torch.special.entr(shares).sum(dim=-1)
     return entropy / max(math.log(shares.shape[-1]), SMALL)
 

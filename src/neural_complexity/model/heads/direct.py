@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ class DirectHead(Head):
 
     name = "direct"
     sees_predictions = True
-    for_labels = {
+    for_labels: ClassVar = {
         "bilinear": True,
         "loss_conditioning": True,
         "self_layers": 1,

@@ -1,6 +1,7 @@
 """Our head: a belief about the targets, and the expected loss of h under it."""
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,7 +22,13 @@ class PosteriorHead(Head):
 
     name = "posterior"
     sees_predictions = False
-    for_labels = {"symmetric": True, "bilinear": True, "metric": True, "rounds": 3, "vote": True}
+    for_labels: ClassVar = {
+        "symmetric": True,
+        "bilinear": True,
+        "metric": True,
+        "rounds": 3,
+        "vote": True,
+    }
 
     def __init__(self, architecture: Architecture, features: int) -> None:
         super().__init__(architecture, features)
