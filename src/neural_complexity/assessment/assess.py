@@ -34,7 +34,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.shift_features import features
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.reliability.bounds import METHODS, Method, bound
-from neural_complexity.reliability.shift import unlike
+from neural_complexity.reliability.shift import detect_shift
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
@@ -244,7 +244,7 @@ def _judge(nc: NeuralComplexity, snapshot: Snapshot, options: BoundOptions) -> A
     interval = shift = None
     if nc.calibration is not None:
         interval = bound(nc.calibration, gap, spread, least=-loss_tr, **options)
-        shift = unlike(nc.calibration, features(nc, snapshot, judgement).squeeze(0))
+        shift = detect_shift(nc.calibration, features(nc, snapshot, judgement).squeeze(0))
     found = Assessment(
         gap=gap,
         loss_tr=loss_tr,
