@@ -1,6 +1,6 @@
 """The same learners on the same tasks under one method after another."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -184,10 +184,18 @@ def losses_at(trajectory: Trajectory, steps: Sequence[int]) -> dict[str, Tensor]
     return {"loss_tr": loss_tr, "loss_te": loss_te, "diverged": ~fine}
 
 
-def kept_tasks(results: Sequence[dict[str, Tensor]]) -> Tensor:
+def kept_tasks(results: Iterable[dict[str, Tensor]]) -> Tensor:
     """Returns on which tasks no method's learner had diverged at the end, (B,).
 
     One learner that diverges under one method would hide what all others did: its task is left out
     of all methods, and counted.
+
+    Raises:
+        FloatingPointError: If there are not two such tasks.
     """
-    return ~torch.stack([result["diverged"][-1] for result in results]).any(dim=0)
+    kept = ~torch.stack([result["diverged"][-1] for result in results]).any(dim=0)
+    if kept.sum() < 2:
+        raise FloatingPointError(
+            f"learners must not all diverge, got {int(kept.sum())} that did not"
+        )
+    return kept
