@@ -31,6 +31,7 @@ from neural_complexity.experiments.base.comparison import (
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import how_made, load_networks
+from neural_complexity.experiments.base.plots import learner_axis
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
 from neural_complexity.learners.recipe import Recipe
@@ -288,9 +289,8 @@ def _curves(rows: list[Row]) -> Canvas:
         ax.plot(*series(rows, "test loss", "step", **keys), ms=3.5, lw=1.2, **look)
     published = [v or torch.nan for v in PAPER["NC direct (1)"]]
     ax.plot(STEPS, published, "--", color=COLORS["target"], lw=0.8, label="the paper's NC")
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(STEPS, [str(step) for step in STEPS])
-    ax.set(xlabel="learner step", ylabel="test loss")
+    learner_axis(ax, STEPS)
+    ax.set_ylabel("test loss")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return canvas
 

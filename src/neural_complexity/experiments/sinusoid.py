@@ -7,7 +7,6 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
@@ -29,6 +28,7 @@ from neural_complexity.experiments.base.comparison import (
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import HEADS
+from neural_complexity.experiments.base.plots import plot_points, plot_targets, scatter_gaps
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
@@ -60,6 +60,7 @@ PAPER_LOSS = {
 PAPER_R2 = 0.9589
 METHOD = ("method", "head", "mode")  # keys that name a method
 SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
+SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te")
 TASKS_DRAWN, CANDIDATES = 6, 512  # tasks drawn one by one, chosen among the first ones
 
 
@@ -202,8 +203,7 @@ def _figure_tensors(
     tensors: dict[str, Tensor] = {"tasks/Y_te": task.Y_te[:CANDIDATES]}
     for name, result in results.items():
         tensors |= {f"{key}/{name}": result[key].mean(dim=1) for key in ("loss_tr", "loss_te")}
-    sets = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te")
-    end = {key: results["none"][f"tasks/{key}"][:CANDIDATES] for key in sets}
+    end = {key: results["none"][f"tasks/{key}"][:CANDIDATES] for key in SETS}
     tensors |= {f"tasks/{key}": tensor for key, tensor in end.items()}
     for head, nc in networks.items():
         for kind, name in _ends(head).items():
@@ -303,15 +303,9 @@ def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
     axes = canvas.subplots(len(HEADS), 2)
     for i, head in enumerate(HEADS):
         for j, kind in enumerate(_ends(head)):
-            ax: Axes = axes[i, j]
             true, predicted = tensors[f"gap/{kind}/{head}"], tensors[f"predicted/{kind}/{head}"]
-            ax.plot(true, predicted, ".", ms=2, alpha=0.25, color=COLORS[head], rasterized=True)
-            # A handful of extreme tasks would squeeze all others into a corner.
-            low, high = np.quantile(np.concatenate([true, predicted]), [0.001, 0.999])
-            ax.plot([low, high], [low, high], color=COLORS["target"], lw=0.8)
-            ax.set(xlim=(low, high), ylim=(low, high), aspect="equal")
-            ax.set_title(f"{head} head, {kind}: R2 = {r_squared(predicted, true).item():.4f}")
-            ax.set(xlabel="true gap", ylabel="predicted gap")
+            score = scatter_gaps(axes[i, j], true, predicted, COLORS[head])
+            axes[i, j].set_title(f"{head} head, {kind}: {score}")
     return canvas
 
 
@@ -339,33 +333,18 @@ def _tasks(tensors: dict[str, Tensor]) -> Canvas:
     picks = order[np.linspace(0, len(order) - 1, TASKS_DRAWN).round().astype(int)]
     canvas = Canvas(figsize=(11, 4.4), layout="constrained")
     axes = canvas.subplots(2, TASKS_DRAWN, sharex=True, height_ratios=(3, 2))
-    for column, task in zip(axes.T, picks.tolist(), strict=True):
-        _one_task(column, tensors, task)
+    for (top, bottom), index in zip(axes.T, picks.tolist(), strict=True):
+        task = {name: tensors[f"tasks/{name}"][index] for name in (*SETS, "Y_te")}
+        told = {head: tensors[f"points/{head}"][index] for head in reversed(HEADS)}
+        plot_targets(top, task)
+        true = plot_points(bottom, task, told)
+        top.set_title(f"gap {true.mean():.2f}, NC {told['posterior'].mean():.2f}")
+        bottom.set_xlabel("x")
     axes[0, 0].set_ylabel("y")
     axes[1, 0].set_ylabel("loss - train loss")
     canvas.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower left", ncols=3)
     canvas.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
     return canvas
-
-
-def _one_task(column: np.ndarray, tensors: dict[str, Tensor], task: int) -> None:
-    x_tr, y_tr, h_tr, x_te, h_te, y_te = (
-        tensors[f"tasks/{name}"][task, :, 0]
-        for name in ("X_tr", "Y_tr", "H_tr", "X_te", "H_te", "Y_te")
-    )
-    top, bottom = column
-    top.plot(x_tr, y_tr, "o", ms=4, color=COLORS["target"], label="training points")
-    top.plot(x_te, y_te, "o", ms=4, mfc="none", color=COLORS["target"], label="test targets")
-    top.plot(x_te, h_te, "+", ms=6, color=COLORS["none"], label="learner on test inputs")
-    true = (h_te - y_te).square() - (h_tr - y_tr).square().mean()
-    bottom.vlines(x_te, 0, true, color=COLORS["none"], lw=1)
-    bottom.plot(x_te, true, "o", ms=4, mfc="none", color=COLORS["target"], label="true")
-    for head, mark in (("direct", "x"), ("posterior", "+")):
-        told = tensors[f"points/{head}"][task]
-        bottom.plot(x_te, told, mark, ms=6, color=COLORS[head], label=f"NC {head}")
-    predicted = tensors["points/posterior"][task].mean()
-    top.set_title(f"gap {true.mean():.2f}, NC {predicted:.2f}")
-    bottom.set_xlabel("x")
 
 
 def _progress(history: dict[str, list[Moment]]) -> Canvas:
