@@ -6,16 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from neural_complexity.points import raw, values
+from neural_complexity.points import raw
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches, Splits
-from neural_complexity.workspace import fingerprint
 
 
 @dataclass(frozen=True)
 class Store:
-    """Inputs that tell their own index."""
+    """Inputs that are their own indices."""
 
     labels: Tensor
 
@@ -57,13 +56,11 @@ def test_splits_are_disjoint_and_of_the_pool_with_its_labels(
     for task, (m, n) in zip((whole, part, fewer), sizes, strict=True):
         assert task.X_tr.shape == task.Y_tr.shape == (batch, m)
         assert task.X_te.shape == task.Y_te.shape == (batch, n)
-        train_indices, test_indices = raw(task.X_tr), raw(task.X_te)
-        for row in torch.cat([train_indices, test_indices], dim=1):
+        for row in torch.cat([raw(task.X_tr), raw(task.X_te)], dim=1):
             assert len(row.unique()) == m + n
             assert torch.isin(row, family.pool).all()
-        assert torch.equal(task.Y_tr, family.store.labels[train_indices])
-        assert torch.equal(task.Y_te, family.store.labels[test_indices])
-        assert torch.equal(values(task.X_te)[..., 0], test_indices.to(torch.get_default_dtype()))
+        assert torch.equal(task.Y_tr, family.store.labels[raw(task.X_tr)])
+        assert torch.equal(task.Y_te, family.store.labels[raw(task.X_te)])
 
 
 def test_the_same_generator_draws_the_same_splits_and_another_one_others() -> None:
@@ -76,16 +73,17 @@ def test_the_same_generator_draws_the_same_splits_and_another_one_others() -> No
 
 def test_every_input_is_as_likely_as_any_other() -> None:
     task = splits().split(4000, stream(0, "split"))
-    for X, share in ((task.X_tr, 20 / 45), (task.X_te, 10 / 45)):
-        counts = raw(X).flatten().bincount(minlength=60)[5:50]
+    for numbers, share in ((raw(task.X_tr), 20 / 45), (raw(task.X_te), 10 / 45)):
+        counts = numbers.flatten().bincount(minlength=60)[5:50]
         assert (counts / 4000 - share).abs().max() < 0.04  # five standard deviations
 
 
-def test_equal_fingerprints_mean_equal_tasks() -> None:
-    assert fingerprint(splits()) == fingerprint(splits())
-    others = [splits(train=21), splits(test=9), splits(M=5), splits(N=2)]
-    others.append(Splits(store(), torch.arange(5, 50).flip(0), train=20, test=10, M=4, N=3))
-    assert fingerprint(splits()) not in {fingerprint(other) for other in others}
+def test_loaded_samples_are_the_inputs_of_their_indices() -> None:
+    family = splits()
+    task = family.sample(2, stream(0, "x"))
+    assert torch.equal(task.loaded().X_tr, family.store(raw(task.X_tr)))
+    same = family.task(raw(task.X_tr), raw(task.X_te))
+    assert torch.equal(same.Y_te, task.Y_te)
 
 
 @pytest.mark.parametrize(
