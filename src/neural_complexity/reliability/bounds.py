@@ -5,30 +5,15 @@ Delta_i = true gap - predicted gap of learner i. A new learner that comes from w
 (the n + 1 are exchangeable, or independent and alike) has a Delta of its own, and a bound says how
 large it can be.
 
-**Proposition 1, as the paper has it**, bounds P[|L(h) - L_emp(h)| <= f + eps] from below by
-1 - #{Delta_i > eps} / n - 2 sqrt(log(2 / delta) / 2n). That is not true as it stands:
+**Proposition 1, correctly** (docs/deviations.md says what is wrong in the paper's). Let s_i be
+Delta_i (upper) or |Delta_i| (two-sided), independent and alike, and delta <= 1/2. With probability
+at least 1 - delta over them, for all eps at once,
 
-- The event is two-sided in the gap, but what is counted is one-sided in Delta. If every gap is -10
-  and f = 0, no Delta_i exceeds eps = 1, so that the right side is close to 1; yet |-10| <= 1 never
-  happens. The event must be either gap <= f + eps (an upper bound, which counts Delta_i > eps) or
-  |gap - f| <= eps (a two-sided one, which counts |Delta_i| > eps, and which the proof is about).
-- delta appears in the bound but not in what is claimed: the inequality holds with probability
-  1 - delta over the draw of Delta_1 ... Delta_n.
-- The proof writes F(eps) - F(-eps) for P[|Delta| > eps], which is the probability of the opposite,
-  and leaves out Delta = -eps, which matters when values are tied.
-- The constant is larger than needed. The upper bound needs one tail of the Dvoretzky-Kiefer-
-  Wolfowitz inequality, whose constant is sqrt(log(1 / delta) / 2n) if delta <= 1/2 (Massart,
-  1990). The two-sided one needs both tails of Delta, hence the paper's 2 sqrt(log(2 / delta) / 2n),
-  if it goes by the distribution of Delta; but |Delta| is a random variable, too, and an upper bound
-  on it is all that is asked for: sqrt(log(1 / delta) / 2n) again.
+    P[s <= eps] >= 1 - #{s_i > eps} / n - sqrt(log(1 / delta) / 2n),
 
-**Proposition 1, correctly.** Let s_i be Delta_i (upper) or |Delta_i| (two-sided), independent and
-alike, and delta <= 1/2. With probability at least 1 - delta over them, for all eps at once,
-
-    P[s <= eps] >= 1 - #{s_i > eps} / n - sqrt(log(1 / delta) / 2n).
-
-`guaranteed_coverage` computes the right side; `bound` with `method="dkw"` chooses the smallest eps
-for which it is at least the confidence. As this holds for all eps at once, eps may be chosen so.
+by one tail of the Dvoretzky-Kiefer-Wolfowitz inequality (Massart, 1990). `guaranteed_coverage`
+computes the right side; `bound` with `method="dkw"` chooses the smallest eps for which it is at
+least the confidence. As this holds for all eps at once, eps may be chosen so.
 
 **Tighter.** For one eps, the k-th smallest of the s_i with k fixed beforehand, no more is needed
 than the binomial distribution (Clopper and Pearson, 1934): P[s <= s_(k)] is at least a variable of
@@ -45,6 +30,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from scipy.stats import binom
 from torch import Tensor
 
 from neural_complexity.reliability.calibration import Calibration
@@ -111,9 +97,6 @@ def bound(
     Returns:
         The interval. With too few calibration learners for what is asked it is infinite, and its
         note says how many are needed.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
     _check(confidence, method, side, delta)
     if not (math.isfinite(predicted_gap) and 0 < spread < math.inf):
@@ -150,17 +133,9 @@ def margin(
 ) -> Tensor:
     """Computes how far above the predicted gap (and below it) the bound lies.
 
-    Args:
-        residuals: True minus predicted gap of the calibration learners, (..., n).
-        spreads: NC's own standard deviations of these, (..., n).
-        spread: The same for the new learner, (...).
-        confidence: As in `bound`.
-        method: As in `bound`.
-        side: As in `bound`.
-        delta: As in `bound`.
-
-    Returns:
-        One value per calibration set and new learner, (...); infinite if there are too few.
+    `residuals` are true minus predicted gaps of calibration learners, (..., n), `spreads` NC's own
+    standard deviations of these, and `spread` the same for the new learner, (...). The rest is as
+    in `bound`. The result, (...), is infinite if there are too few calibration learners.
     """
     _check(confidence, method, side, delta)
     n = residuals.shape[-1]
@@ -181,34 +156,19 @@ def margin(
 def rank(n: int, confidence: float, *, method: Method, delta: float = 0.05) -> int:
     """Computes which of n ordered scores bounds that of a new learner: the k-th smallest.
 
-    Args:
-        n: How many calibration learners there are.
-        confidence: As in `bound`.
-        method: As in `bound`.
-        delta: As in `bound`.
-
-    Returns:
-        k, from 1 to n, or n + 1 if not even the largest score is large enough.
+    It is n + 1 if not even the largest score is large enough.
     """
     if method == "dkw":
         k = _ceil(n * (confidence + math.sqrt(math.log(1 / delta) / (2 * n))))
     elif method == "clopper_pearson":
-        below = _binomial_cdf(n, confidence)  # P[Binomial <= j] for j = 0 ... n
-        enough = torch.tensor(1 - delta - ROUNDING, dtype=torch.float64)
-        k = int(torch.searchsorted(below, enough)) + 1
+        k = int(binom.ppf(1 - delta - ROUNDING, n, confidence)) + 1
     else:
         k = _ceil((n + 1) * confidence)
     return min(max(k, 1), n + 1)
 
 
 def needed(confidence: float, *, method: Method, delta: float = 0.05) -> int:
-    """Computes how many calibration learners a finite bound needs, at least.
-
-    Args:
-        confidence: As in `bound`.
-        method: As in `bound`.
-        delta: As in `bound`.
-    """
+    """Computes how many calibration learners a finite bound needs, at least."""
     if method == "dkw":
         return _ceil(math.log(1 / delta) / (2 * (1 - confidence) ** 2))
     if method == "clopper_pearson":
@@ -230,22 +190,11 @@ def guaranteed_coverage(
         epsilon: How far.
         side: Which of the two.
         delta: The share of calibration sets for which it may be wrong, at most 1/2.
-
-    Returns:
-        A probability; less than 0 says nothing.
     """
     _check(0.5, "dkw", side, delta)
     n = residuals.numel()
     exceeding = int(((residuals.abs() if side == "two" else residuals) > epsilon).sum())
     return 1 - exceeding / n - math.sqrt(math.log(1 / delta) / (2 * n))
-
-
-def _binomial_cdf(n: int, p: float) -> Tensor:
-    """Gives P[Binomial(n, p) <= j] for j from 0 to n, (n + 1,)."""
-    j = torch.arange(n + 1, dtype=torch.float64)
-    whole = torch.tensor(n + 1.0, dtype=torch.float64).lgamma()
-    ways = whole - (j + 1).lgamma() - (n - j + 1).lgamma()
-    return (ways + j * math.log(p) + (n - j) * math.log1p(-p)).exp().cumsum(dim=0)
 
 
 def _ceil(number: float) -> int:
@@ -264,7 +213,7 @@ def _check(confidence: float, method: str, side: str, delta: float) -> None:
 
 
 def _claim(n: int, confidence: float, method: Method, delta: float) -> str:
-    """Says what a bound from n learners claims."""
+    """Returns what a bound from n learners claims, as a sentence."""
     least = needed(confidence, method=method, delta=delta)
     if rank(n, confidence, method=method, delta=delta) > n:
         return (
