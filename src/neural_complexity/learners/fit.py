@@ -34,11 +34,9 @@ class Learner(Protocol):
 
     def __call__(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs."""
-        ...
 
     def parameters(self) -> Iterator[Tensor]:
         """Returns what training changes, each with a leading axis of length B."""
-        ...
 
 
 class Batches(Protocol):
@@ -46,11 +44,9 @@ class Batches(Protocol):
 
     def __len__(self) -> int:
         """Returns the number of tasks, B."""
-        ...
 
     def __call__(self, step: int) -> Task:
         """Returns the points that all learners see at a step."""
-        ...
 
 
 # The paper's; all parameters in one call.
