@@ -222,8 +222,8 @@ def tables(rows: list[Row]) -> list[Table]:
             tuple(lines),
             f"Value ± 95 % interval over tasks. Share of oracle at {LAST}. Behind †: so many "
             "learners diverged, with losses ten times above where they began, or not finite; where "
-            "these are more than 1 %, a method gets no mean, and elsewhere they are left out of it. "
-            "In brackets behind the name: the weight, or the probability to drop a unit.",
+            "these are more than 1 %, a method gets no mean, and elsewhere they are left out of "
+            "it. In brackets behind the name: the weight, or the probability to drop a unit.",
         )
     ]
 
