@@ -1,16 +1,14 @@
 import pytest
-import torch
 
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.table_views import distinct, find
 from neural_complexity.experiments.ood import ALTERED, EXPERIMENT, HOME, LOOKS
-from neural_complexity.workspace import Workspace
+from smoke_runs import SmokeRuns
 
 
-@pytest.fixture(scope="module")
-def outcome() -> Outcome:
-    torch.set_default_dtype(torch.float32)  # as users run it
-    return EXPERIMENT.run(EXPERIMENT.presets["smoke"](), Workspace(None))
+@pytest.fixture
+def outcome(smoke_runs: SmokeRuns) -> Outcome:
+    return smoke_runs("ood").outcome
 
 
 def r2(outcome: Outcome, head: str, altered: str, value: str | float) -> float:

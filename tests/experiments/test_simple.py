@@ -13,13 +13,12 @@ from neural_complexity.experiments.simple import (
 )
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.sinusoids import Sinusoids
-from neural_complexity.workspace import Workspace
+from smoke_runs import SmokeRuns
 
 
-@pytest.fixture(scope="module")
-def outcome() -> Outcome:
-    torch.set_default_dtype(torch.float32)  # as users run it
-    return EXPERIMENT.run(EXPERIMENT.presets["smoke"](), Workspace(None))
+@pytest.fixture
+def outcome(smoke_runs: SmokeRuns) -> Outcome:
+    return smoke_runs("simple").outcome
 
 
 def value(rows: list[Row], metric: str, **keys: str) -> float:
