@@ -9,13 +9,14 @@ from torch.distributions import Gamma
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Objective
 from neural_complexity.losses import PointLoss
+from neural_complexity.points import values
 from neural_complexity.task import Task
 
 __all__ = ["mixup"]
 
 
 def mixup(loss: PointLoss, alpha: float) -> Objective:
-    """Makes the objective of Zhang et al. (2018): the loss of mixed inputs for mixed targets.
+    """Returns the objective of Zhang et al. (2018): the loss of mixed inputs for mixed targets.
 
     Each training point is mixed with another one, in the same proportion for all points of a task:
     x = share x_i + (1 - share) x_j, with share ~ Beta(alpha, alpha) drawn anew for each task and
@@ -25,12 +26,6 @@ def mixup(loss: PointLoss, alpha: float) -> Objective:
     Args:
         loss: The loss per point.
         alpha: How much is mixed; towards 0 nothing is.
-
-    Returns:
-        An objective for `fit`.
-
-    Raises:
-        ValueError: If alpha is not positive.
     """
     if not 0 < alpha < float("inf"):
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
@@ -38,13 +33,13 @@ def mixup(loss: PointLoss, alpha: float) -> Objective:
 
 
 def _mixed(loss: PointLoss, alpha: float, h: BatchedLearner, task: Task) -> Tensor:
-    inputs = h.see(task.X_tr)
+    inputs = values(task.X_tr)
     B, M = inputs.shape[:2]
     rows = torch.arange(B, device=inputs.device).unsqueeze(-1)
     order = torch.rand(B, M, device=inputs.device).argsort(dim=1)
     share = _shares(alpha, B, inputs)
     weight = share.view(B, *[1] * (inputs.ndim - 1))
-    H = h.predict(torch.lerp(inputs[rows, order], inputs, weight))  # (B, M, C)
+    H = h(torch.lerp(inputs[rows, order], inputs, weight))  # (B, M, C)
     own, other = loss(H, task.Y_tr), loss(H, task.Y_tr[rows, order])  # (B, M)
     return share * own.mean(dim=1) + (1 - share) * other.mean(dim=1)
 
