@@ -21,12 +21,10 @@ from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, show
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta import scores
-from neural_complexity.meta.evaluate import predict_gaps
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
@@ -102,8 +100,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Changes one thing of the learners at a time; the same NC predicts and regularizes them."""
     networks = load_networks(config.networks, config.device)
-    whole = Sinusoids().sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    whole = whole.to(config.device)
+    whole = comparison.evaluation_tasks(config)
     settings = list(config.settings())
     parts = Parts(work, len(settings) * len(LOOKS), callback)
     rows: list[Row] = []
@@ -137,7 +134,7 @@ def _train(
     result = comparison.losses_at(trajectory, [recipe.steps]) | {"gap": trajectory.gap}
     for head, nc in networks.items():
         if method.keys in (NONE.keys, NC_KEYS[head]):
-            result[f"predicted/{head}"] = predict_gaps(nc, trajectory.end)
+            result[f"predicted/{head}"] = judge(nc, trajectory.end).gap
     return result
 
 
@@ -261,7 +258,7 @@ def _overview(rows: list[Row]) -> Canvas:
 
 EXPERIMENT = Experiment(
     name=NAME,
-    title="Learners unlike NC's own",
+    title="Learners that NC was not trained on",
     lead=(
         "NC was trained on ReLU learners with 2 layers of 40 units, learning rate 0.01 and 16 "
         "steps. Here one of these is changed at a time, and the same NC predicts the gap of the "
