@@ -188,20 +188,20 @@ def _train(
 
 def _rows(config: Config, kept: Tensor, results: Results) -> list[Row]:
     """Returns losses, shares of the oracle from the same start, and the fit to the gap."""
-    make = partial(make_row, NAME, config.seed)  # the paper draws curves but gives no numbers
+    make: Callable[..., Row] = partial(make_row, NAME, config.seed)
     steps = [s for s in sorted({*REPORTED_STEPS, config.steps}) if s <= config.steps]
     rows = [make("diverged tasks", scores.count(~kept), step=config.steps)]
-    by_start = {start: [r for keys, r in results if keys["start"] == start] for start in STARTS}
+    of = {(keys["start"], keys["method"]): result for keys, result in results}
     for (keys, result), step in product(results, steps):
         row = partial(make, **keys, step=step)
         rows += [row(m, scores.estimate_mean(result[name][step])) for m, name in LOSSES.items()]
         if keys["method"] == "NC":
-            three = (by_start[keys["start"]][0], result, by_start[keys["start"]][-1])
+            three = (of[keys["start"], "none"], result, of[keys["start"], "oracle"])
             losses = (r["loss_te"][step] for r in three)
             rows.append(row("share of oracle", scores.estimate(scores.share_of_oracle, *losses)))
     for keys, result in results:
         if keys["method"] == "NC":
-            for learners, r in (("plain", by_start[keys["start"]][0]), ("regularized", result)):
+            for learners, r in (("plain", of[keys["start"], "none"]), ("regularized", result)):
                 fit = scores.estimate(scores.r_squared, r[f"predicted/{keys['head']}"], r["gap"])
                 rows.append(make("R2", fit, **keys, learners=learners))
     return rows
