@@ -1,0 +1,159 @@
+"""Learners of one image dataset: the methods they are trained with, and NC's view of them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+from neural_complexity.experiments.base.networks import HEADS
+from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData
+from neural_complexity.experiments.base.rows import Row
+from neural_complexity.experiments.base.training import Head
+from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.mixup import mixup
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import SmoothedCrossEntropy, cross_entropy
+from neural_complexity.model.indexed import (
+    Embeddings,
+    Known,
+    believe,
+    by_embeddings,
+    embed,
+    predict_in_parts,
+    show,
+)
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.regularizers.nc import nc_penalty_by_number
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.task import Task
+
+__all__ = [
+    "BASELINES",
+    "BELIEFS",
+    "CNN",
+    "DISTILLED",
+    "EARLY",
+    "NC_METHODS",
+    "PLAIN",
+    "EmbeddedNC",
+    "Method",
+    "baseline_recipe",
+]
+
+PART = 2000  # test points that NC sees at a time: bounds memory
+
+
+@dataclass(frozen=True)
+class Method:
+    """What learners are trained with, or what predicts without one."""
+
+    method: str
+    head: Head | None = None
+    inputs: Literal["transductive", "inductive"] | None = None  # that NC judges learners on
+    times: int | None = None  # the learner's capacity, if not the usual one
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The method as keys of rows."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        name = self.method if self.head is None else f"{self.method} {self.head}"
+        name += f" ({self.times}x capacity)" if self.times is not None else ""
+        return name if self.inputs is None else f"{name}, {self.inputs}"
+
+    @classmethod
+    def of(cls, row: Row) -> "Method":
+        """Returns the method of a row."""
+        names = [field.name for field in fields(cls)]
+        keys: dict[str, Any] = {name: row.keys[name] for name in names if name in row.keys}
+        return cls(**keys)
+
+
+PLAIN = Method("cross-entropy")
+EARLY = Method("early stopping")
+NC_METHODS = tuple(
+    Method("NC", head, inputs) for head in HEADS for inputs in ("transductive", "inductive")
+)
+DISTILLED = Method("distilled from the CNN", inputs="transductive")
+# Without a learner.
+BELIEFS, CNN = Method("NC posterior, its beliefs"), Method("the same CNN, trained directly")
+# Other regularizers, by the field of the config that holds their strengths.
+BASELINES = {
+    "l2": Method("L2"),
+    "smoothing": Method("label smoothing"),
+    "mixup": Method("mixup"),
+    "dropout": Method("dropout"),
+    "sam": Method("SAM"),
+}
+
+
+def baseline_recipe(data: ImageData, name: str, strength: float) -> Recipe:
+    """Returns how learners learn with one of `BASELINES` at a strength."""
+    recipe = data.recipe()
+    match name:
+        case "l2":
+            sgd = partial(SGD, momentum=data.config.momentum, weight_decay=strength, foreach=True)
+            return replace(recipe, optimizer=sgd)
+        case "smoothing":
+            return replace(recipe, loss=SmoothedCrossEntropy(strength))
+        case "mixup":
+            return replace(recipe, objective=mixup(cross_entropy, strength))
+        case "dropout":
+            return data.recipe(dropout=strength)
+        case "sam":
+            return replace(recipe, sharpness=strength)
+    raise ValueError(f"name must be one of {', '.join(BASELINES)}, got {name}")
+
+
+@dataclass(frozen=True)
+class EmbeddedNC:
+    """An NC and its embeddings of a dataset's images."""
+
+    nc: NeuralComplexity
+    head: Head
+    config: ImageConfig
+    embeddings: Embeddings
+
+    @classmethod
+    def of(
+        cls, nc: NeuralComplexity, head: Head, data: ImageData, tasks: Sequence[Task] = ()
+    ) -> "EmbeddedNC":
+        """Embeds what NC will see of tasks, or all images if there are none."""
+        indices = [data.train, data.test]
+        if tasks:
+            seen = [_context_points(head, data.config, task) for task in tasks]
+            indices = [part.flatten() for task in seen for part in (task.X_tr, task.X_te)]
+        return cls(nc, head, data.config, embed(nc, data.dataset.look_up, torch.cat(indices)))
+
+    def context(self, task: Task) -> Known:
+        """Returns what NC knows of the points of tasks, whatever h is."""
+        if self.head == "posterior":
+            seen = _context_points(self.head, self.config, task)
+            return believe(self.nc, self.embeddings, seen)
+        return by_embeddings(self.nc, self.embeddings)
+
+    def penalty(self, task: Task) -> Regularizer:
+        """Returns NC as a regularizer of learners of tasks."""
+        weight, floor = self.config.weight, self.config.floor
+        return nc_penalty_by_number(self.nc, self.context(task), weight=weight, floor=floor)
+
+    def gaps(self, context: Known, snapshot: Snapshot) -> Tensor:
+        """Predicts the gap of learners from their predictions on all points, (B,)."""
+        training = self.config.training(self.head)
+        M, N = training.M, training.N
+        if self.head == "posterior":  # its context holds the training points already
+            M, N = snapshot.X_tr.shape[1], PART
+        return predict_in_parts(self.nc, context, snapshot, M=M, N=N)
+
+
+def _context_points(head: Head, config: ImageConfig, task: Task) -> Task:
+    """Returns what NC sees of tasks at once: the posterior head sees some training points."""
+    return show(task, config.shown, stream(config.seed, "shown")) if head == "posterior" else task
