@@ -1,7 +1,7 @@
 import platform
 import sys
 
-from neural_complexity.experiments.base.machine import hold_memory, machine
+from neural_complexity.experiments.base.memory import hold_memory, machine
 
 
 def test_the_machine_is_described_but_not_named() -> None:

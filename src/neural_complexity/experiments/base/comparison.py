@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from neural_complexity.experiments.base.rows import Keys
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
@@ -20,11 +21,13 @@ from neural_complexity.task import Task
 
 __all__ = [
     "FEW",
+    "NONE",
     "Method",
     "Penalty",
     "dropout",
     "everywhere",
     "kept_tasks",
+    "label",
     "losses_at",
     "nc_method",
     "norm",
@@ -38,6 +41,7 @@ Penalty = Callable[[slice], Regularizer]  # of some of the tasks
 # A mean without the learners that diverged says little when they are many, and is too low: it is
 # the hard tasks that are missing. With a larger share of them a method gets no mean.
 FEW = 0.01
+LABEL = {"head": " {}", "weight": " ({:g})", "points": " ({} points)", "mode": ", {}"}
 DIVERGED = 10.0  # a learner whose losses end this many times above where they began
 
 
@@ -45,35 +49,57 @@ DIVERGED = 10.0  # a learner whose losses end this many times above where they b
 class Method:
     """A way to regularize: what is added to the loss, and to the network."""
 
-    name: str
+    keys: Keys  # of its rows: method, and head, weight, mode where they apply
     penalty: Penalty | None = None
     noise: Callable[[int], nn.Module] | None = None  # a layer from its width
 
+    def __post_init__(self) -> None:  # TRANSITION
+        if isinstance(self.keys, str):
+            object.__setattr__(self, "keys", {"method": self.keys})
+
+    @property
+    def name(self) -> str:
+        """How people call it."""
+        return label(self.keys)
+
+
+def label(keys: Keys) -> str:
+    """Returns how people call what rows with these keys are about.
+
+    Example:
+        >>> label({"method": "NC", "head": "direct", "weight": 2.0, "mode": "inductive"})
+        'NC direct (2), inductive'
+    """
+    said = (form.format(keys[name]) for name, form in LABEL.items() if name in keys)
+    return f"{keys['method']}{''.join(said)}"
+
+
+NONE = Method({"method": "none"})
+
 
 def everywhere(regularizer: Regularizer) -> Penalty:
-    """Makes the penalty that is the same for all tasks."""
+    """Returns the penalty that is the same for all tasks."""
     return lambda _: regularizer
 
 
 def norm(name: str, weight: float) -> Method:
-    """Makes the method that penalizes a norm of the parameters."""
-    return Method(f"{name} ({weight:g})", everywhere(norm_penalty(name, weight)))
+    """Returns the method that penalizes a norm of the parameters."""
+    return Method({"method": name, "weight": weight}, everywhere(norm_penalty(name, weight)))
 
 
 def dropout(p: float) -> Method:
-    """Makes the method that drops units with probability p."""
-    return Method(f"dropout ({p:g})", noise=lambda _: nn.Dropout(p))
+    """Returns the method that drops units with probability p, its weight."""
+    return Method({"method": "dropout", "weight": p}, noise=lambda _: nn.Dropout(p))
 
 
 def variational_dropout() -> Method:
-    """Makes the method that learns how much noise each unit bears."""
-    return Method(
-        "variational dropout", everywhere(variational_penalty()), noise=VariationalDropout
-    )
+    """Returns the method that learns how much noise each unit bears."""
+    penalty = everywhere(variational_penalty())
+    return Method({"method": "variational dropout"}, penalty, VariationalDropout)
 
 
 def nc_method(
-    name: str,
+    keys: Keys,
     nc: NeuralComplexity,
     task: Task,
     *,
@@ -82,7 +108,7 @@ def nc_method(
     floor: float | None = None,
     safeguard: bool = False,
 ) -> Method:
-    """Makes the method that adds the gap predicted by NC, as in the paper without a safeguard."""
+    """Returns the method that adds the gap predicted by NC, as in the paper without a safeguard."""
 
     def penalty(rows: slice) -> Regularizer:
         X = None if X_unlabelled is None else X_unlabelled[rows]
@@ -90,12 +116,12 @@ def nc_method(
             nc, task[rows], weight=weight, floor=floor, safeguard=safeguard, X_unlabelled=X
         )
 
-    return Method(name, penalty)
+    return Method(keys, penalty)
 
 
 def oracle(recipe: Recipe, task: Task) -> Method:
-    """Makes the method that adds the true gap."""
-    return Method("oracle", lambda rows: oracle_penalty(recipe.loss, task.Y_te[rows]))
+    """Returns the method that adds the true gap."""
+    return Method({"method": "oracle"}, lambda rows: oracle_penalty(recipe.loss, task.Y_te[rows]))
 
 
 def sinusoid_recipe(
