@@ -16,7 +16,7 @@ from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.mixup import mixup
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import SmoothedCrossEntropy, cross_entropy
+from neural_complexity.losses import Categorical, SmoothedCrossEntropy, cross_entropy
 from neural_complexity.model.indexed import (
     Embeddings,
     Known,
@@ -41,7 +41,7 @@ __all__ = [
     "NC_METHODS",
     "PLAIN",
     "EmbeddedNC",
-    "Method",
+    "ImageMethod",
     "baseline_recipe",
 ]
 
@@ -49,13 +49,13 @@ PART = 2000  # test points that NC sees at a time: bounds memory
 
 
 @dataclass(frozen=True)
-class Method:
+class ImageMethod:
     """What learners are trained with, or what predicts without one."""
 
     method: str
     head: Head | None = None
-    inputs: Literal["transductive", "inductive"] | None = None  # that NC judges learners on
-    times: int | None = None  # the learner's capacity, if not the usual one
+    mode: Literal["transductive", "inductive"] | None = None  # that NC judges learners on
+    times: int | None = None  # the learner's capacity, where it differs between methods
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -66,32 +66,35 @@ class Method:
     def label(self) -> str:
         """Its name in tables."""
         name = self.method if self.head is None else f"{self.method} {self.head}"
-        name += f" ({self.times}x capacity)" if self.times is not None else ""
-        return name if self.inputs is None else f"{name}, {self.inputs}"
+        name += f" ({self.times}x capacity)" if self.times not in (None, 1) else ""
+        return name if self.mode is None else f"{name}, {self.mode}"
 
     @classmethod
-    def of(cls, row: Row) -> "Method":
+    def of(cls, row: Row) -> "ImageMethod":
         """Returns the method of a row."""
         names = [field.name for field in fields(cls)]
         keys: dict[str, Any] = {name: row.keys[name] for name in names if name in row.keys}
         return cls(**keys)
 
 
-PLAIN = Method("cross-entropy")
-EARLY = Method("early stopping")
+PLAIN = ImageMethod("cross-entropy")
+EARLY = ImageMethod("early stopping")
 NC_METHODS = tuple(
-    Method("NC", head, inputs) for head in HEADS for inputs in ("transductive", "inductive")
+    ImageMethod("NC", head, mode) for head in HEADS for mode in ("transductive", "inductive")
 )
-DISTILLED = Method("distilled from the CNN", inputs="transductive")
+DISTILLED = ImageMethod("distilled from the CNN", mode="transductive")
 # Without a learner.
-BELIEFS, CNN = Method("NC posterior, its beliefs"), Method("the same CNN, trained directly")
+BELIEFS, CNN = (
+    ImageMethod("NC posterior, its beliefs"),
+    ImageMethod("the same CNN, trained directly"),
+)
 # Other regularizers, by the field of the config that holds their strengths.
 BASELINES = {
-    "l2": Method("L2"),
-    "smoothing": Method("label smoothing"),
-    "mixup": Method("mixup"),
-    "dropout": Method("dropout"),
-    "sam": Method("SAM"),
+    "l2": ImageMethod("L2"),
+    "smoothing": ImageMethod("label smoothing"),
+    "mixup": ImageMethod("mixup"),
+    "dropout": ImageMethod("dropout"),
+    "sam": ImageMethod("SAM"),
 }
 
 
@@ -124,14 +127,21 @@ class EmbeddedNC:
 
     @classmethod
     def of(
-        cls, nc: NeuralComplexity, head: Head, data: ImageData, tasks: Sequence[Task] = ()
+        cls,
+        nc: NeuralComplexity,
+        head: Head,
+        data: ImageData,
+        *,
+        tasks: Sequence[Task] = (),
+        embeddings: Embeddings | None = None,
     ) -> "EmbeddedNC":
-        """Embeds what NC will see of tasks, or all images if there are none."""
-        indices = [data.train, data.test]
-        if tasks:
+        """Embeds what NC will see of tasks, or all images, unless embeddings are at hand."""
+        if embeddings is None:
             seen = [_context_points(head, data.config, task) for task in tasks]
-            indices = [part.flatten() for task in seen for part in (task.X_tr, task.X_te)]
-        return cls(nc, head, data.config, embed(nc, data.dataset.look_up, torch.cat(indices)))
+            sets = [part.flatten() for task in seen for part in (task.X_tr, task.X_te)]
+            indices = torch.cat(sets or [data.train, data.test])
+            embeddings = embed(nc, data.dataset.look_up, indices)
+        return cls(nc, head, data.config, embeddings)
 
     def context(self, task: Task) -> Known:
         """Returns what NC knows of the points of tasks, whatever h is."""
@@ -139,6 +149,12 @@ class EmbeddedNC:
             seen = _context_points(self.head, self.config, task)
             return believe(self.nc, self.embeddings, seen)
         return by_embeddings(self.nc, self.embeddings)
+
+    def beliefs(self, task: Task) -> Tensor:
+        """Returns the posterior head's beliefs about test labels as logits, (B, n, C)."""
+        belief = self.context(task)(task).known
+        assert isinstance(belief, Categorical)
+        return belief.logits
 
     def penalty(self, task: Task) -> Regularizer:
         """Returns NC as a regularizer of learners of tasks."""

@@ -13,18 +13,19 @@ from neural_complexity.experiments.base.image_methods import (
     DISTILLED,
     NC_METHODS,
     PLAIN,
-    Method,
+    ImageMethod,
 )
 from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.table_views import find, show
+from neural_complexity.experiments.base.table_views import find, select, show
 
 __all__ = [
-    "accuracy_line",
+    "FITS",
+    "accuracies",
+    "accuracy_cells",
     "compare",
     "describe",
     "draw_accuracies",
     "draw_curves",
-    "draw_gaps",
     "fit_cells",
     "verdict",
 ]
@@ -40,7 +41,12 @@ def describe(row: Row) -> str:
     return f"{row.keys['dataset']}{part}, {row.keys['learner']}"
 
 
-def accuracy_line(rows: list[Row], row: Row) -> tuple[str, ...]:
+def accuracies(rows: list[Row]) -> dict[ImageMethod, Row]:
+    """Returns the accuracies that a run measured itself, by method."""
+    return {ImageMethod.of(row): row for row in select(rows, "accuracy", source=None)}
+
+
+def accuracy_cells(rows: list[Row], row: Row) -> tuple[str, ...]:
     """Returns accuracy, test loss, train loss and the paper's accuracy, from the accuracy's row."""
     losses = (find(rows, f"{part} loss", **row.keys) for part in ("test", "train"))
     published = "" if row.paper is None else f"{row.paper:.2f}"
@@ -69,14 +75,10 @@ VERDICTS = {
 }
 
 
-def verdict(found: dict[Method, Row], method: Method, baselines: Sequence[Method]) -> str:
-    """Returns the sentence on which baselines a method beats.
-
-    Args:
-        found: Accuracies by method.
-        method: Whose sentence it is.
-        baselines: The methods it is compared with.
-    """
+def verdict(
+    found: dict[ImageMethod, Row], method: ImageMethod, baselines: Sequence[ImageMethod]
+) -> str:
+    """Returns the sentence on which baselines a method beats, from accuracies by method."""
     parts = []
     for kind, text in VERDICTS.items():
         names = [b.label for b in baselines if compare(found[method], found[b]) == kind]
@@ -85,14 +87,14 @@ def verdict(found: dict[Method, Row], method: Method, baselines: Sequence[Method
     return f"{method.label}: {'; '.join(parts)}."
 
 
-def _color(method: Method) -> str:
+def _color(method: ImageMethod) -> str:
     if method in (CNN, DISTILLED):
         return COLORS["oracle"]
     return COLORS[method.head or "none"]
 
 
-def draw_accuracies(found: dict[Method, Row]) -> Canvas:
-    """Draws accuracies by method, from above to below, with intervals, and the paper's."""
+def draw_accuracies(found: dict[ImageMethod, Row]) -> Canvas:
+    """Draws accuracies by method, the plain one first, with intervals, and the paper's."""
     canvas = Canvas(figsize=(6.8, 0.26 * len(found) + 0.8), layout="constrained")
     ax = canvas.subplots()
     for y, (method, row) in enumerate(found.items()):
@@ -100,17 +102,18 @@ def draw_accuracies(found: dict[Method, Row]) -> Canvas:
         ax.errorbar(row.value, y, xerr=row.ci95, color=_color(method), marker=mark, ms=5, lw=1.2)
         if row.paper is not None:
             ax.plot(row.paper, y, "o", ms=6, mfc="none", color=COLORS["target"])
-    ax.axvline(found[PLAIN].value, color=COLORS["none"], lw=0.8, ls=":")
+    plain = next(iter(found.values()))
+    ax.axvline(plain.value, color=COLORS["none"], lw=0.8, ls=":")
     ax.set_yticks(range(len(found)), [method.label for method in found])
     ax.set_ylim(len(found) - 0.4, -0.6)
     low, high = ax.get_xlim()  # few runs have intervals that say nothing
     ax.set(xlim=(max(low, -2), min(high, 102)))
-    ax.set(xlabel="accuracy in %", title=describe(found[PLAIN]))
+    ax.set(xlabel="accuracy in %", title=describe(plain))
     return canvas
 
 
 def draw_curves(
-    tensors: dict[str, Tensor], *, converged: float | None = None, more: Sequence[Method] = ()
+    tensors: dict[str, Tensor], *, converged: float | None = None, more: Sequence[ImageMethod] = ()
 ) -> Canvas:
     """Draws losses and test errors of learners with and without NC by their number of updates.
 
@@ -123,17 +126,17 @@ def draw_curves(
     canvas = Canvas(figsize=(11, 3.7), layout="constrained")
     axes = canvas.subplots(1, 3)
     axes[1].sharey(axes[0])
-    for ax, inputs in zip(axes, ("transductive", "inductive"), strict=False):
-        for method in (PLAIN, *(m for m in NC_METHODS if m.inputs == inputs)):
+    for ax, mode in zip(axes, ("transductive", "inductive"), strict=False):
+        for method in (PLAIN, *(m for m in NC_METHODS if m.mode == mode)):
             _curve(ax, tensors, method, "loss_tr", "-")
             _curve(ax, tensors, method, "loss_te", "--")
-        ax.set_title(f"NC {inputs}")
+        ax.set_title(f"NC {mode}")
     axes[0].plot([], color=COLORS["target"], label="train loss")
     axes[0].plot([], "--", color=COLORS["target"], label="test loss")
     axes[0].set_ylabel("cross-entropy")
     axes[0].legend()
     for method in (PLAIN, *NC_METHODS):
-        _curve(axes[2], tensors, method, "error", LINES[method.inputs], label=method.label)
+        _curve(axes[2], tensors, method, "error", LINES[method.mode], label=method.label)
     for method in more:
         _curve(axes[2], tensors, method, "error", ":", label=method.label)
     if converged is not None:
@@ -153,7 +156,7 @@ def draw_curves(
 def _curve(
     ax: Axes,
     tensors: dict[str, Tensor],
-    method: Method,
+    method: ImageMethod,
     name: str,
     line: str,
     label: str | None = None,
@@ -163,14 +166,3 @@ def _curve(
     scale = 100 if name == "error" else 1
     steps = tensors[f"{method.label}/step"][1:]
     ax.plot(steps, scale * values, line, lw=1.3, color=_color(method), label=label)
-
-
-def draw_gaps(ax: Axes, true: Tensor, predicted: Tensor, color: object, label: str) -> None:
-    """Draws predicted against true gaps of learners, (times, B), the last ones large.
-
-    The untrained learners, whose gap is zero, are left out.
-    """
-    pairs = ((slice(1, -1), 2.5, 0.35, None), (slice(-1, None), 5.0, 0.9, label))
-    for times, size, alpha, name in pairs:
-        columns = (true[times].flatten(), predicted[times].flatten())
-        ax.plot(*columns, "o", ms=size, alpha=alpha, mew=0, color=color, label=name)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.experiments.base.experiment import Parts
-from neural_complexity.experiments.base.image_methods import EmbeddedNC, Method
+from neural_complexity.experiments.base.image_methods import EmbeddedNC
 from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData
 from neural_complexity.experiments.base.rows import Key, Row
 from neural_complexity.experiments.base.training import Head
@@ -17,11 +17,11 @@ from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy, zero_one
-from neural_complexity.meta.collect_splits import log_steps
 from neural_complexity.meta.scores import (
     Estimate,
     correlation,
     estimate,
+    estimate_over_seeds,
     mean_absolute_error,
     r_squared,
 )
@@ -39,9 +39,9 @@ __all__ = [
     "fit_rows",
     "in_chunks",
     "join",
+    "learner_rows",
     "run_seed",
     "run_trial",
-    "whole_dataset",
 ]
 
 PART = 2000  # points that all learners predict at a time: bounds memory
@@ -73,17 +73,12 @@ class Trial:
 def run_trial(
     trial: Trial, ncs: Mapping[Head, EmbeddedNC] | None = None, *, keep: bool = False
 ) -> Results:
-    """Trains the learners of a trial by minibatches.
-
-    Args:
-        trial: The learners.
-        ncs: NCs that predict their gaps.
-        keep: Whether to keep the predictions at the points of evaluation.
+    """Trains the learners of a trial by minibatches, while NCs predict their gaps.
 
     Returns:
         The snapshot times, `step`, and at each of them `loss_tr`, `loss_te`, `error`, `gap`,
-        `error on held` and `predicted/HEAD`, (times, B) each; if kept, also `H_tr` and `H_te`,
-        (times, B, points, C).
+        `error on held` and `predicted/HEAD`, (times, B) each; to keep, also the predictions
+        `H_tr` and `H_te`, (times, B, points, C).
     """
     config, recipe, points, held = trial.config, trial.recipe, trial.evaluation, trial.held
     contexts = {head: nc.context(points) for head, nc in (ncs or {}).items()}
@@ -130,38 +125,6 @@ def _ramp(ramp: float, progress: float) -> float:
     return min(1.0, progress / ramp)
 
 
-def whole_dataset(
-    data: ImageData,
-    method: Method,
-    runs: Runs,
-    ncs: Mapping[Head, EmbeddedNC],
-    recipe: Recipe | None = None,
-) -> Trial:
-    """Returns learners of the whole dataset, evaluated on the test images.
-
-    Args:
-        data: The dataset.
-        method: One of `NC_METHODS`, or any other without a regularizer.
-        runs: Which of the learners.
-        ncs: NCs by head.
-        recipe: How they learn, if not as the config says.
-    """
-    config, recipe = data.config, recipe or data.recipe()
-    inductive = method.inputs == "inductive"
-    train, test = (data.pool, data.held) if inductive else (data.train, data.test)
-    task = data.task(train, test, runs.count)
-    return Trial(
-        config,
-        recipe,
-        task,
-        # The training loss is that of images that the learner learns from, not of held-out ones.
-        data.task(train[: config.judged], data.test, runs.count),
-        run_seed(config, runs),
-        None if method.head is None else ncs[method.head].penalty(task),
-        log_steps(recipe.steps, config.looks),
-    )
-
-
 def run_seed(config: ImageConfig, runs: Runs) -> int:
     """Returns the seed of learners of the whole dataset, the same for every method."""
     return stream(config.seed, "runs", runs.first).initial_seed()
@@ -170,16 +133,7 @@ def run_seed(config: ImageConfig, runs: Runs) -> int:
 def draw_subsets(
     data: ImageData, source: Tensor, test: Tensor, size: int, runs: int, generator: torch.Generator
 ) -> tuple[Task, Task]:
-    """Draws tasks with random training sets: what learners learn from, and are evaluated on.
-
-    Args:
-        data: The dataset.
-        source: Indices of the images to draw from.
-        test: Indices of the test images.
-        size: Training images of each.
-        runs: How many tasks.
-        generator: The source of randomness, on the CPU.
-    """
+    """Draws tasks with random training sets of `source`: to learn from, and to be evaluated on."""
     if size > len(source):
         raise ValueError(f"sizes must be at most the {len(source)} images there are, got {size}")
     keys = torch.rand(runs, len(source), generator=generator)
@@ -201,14 +155,10 @@ def chunks(config: ImageConfig, runs: int) -> list[Runs]:
 def in_chunks(
     config: ImageConfig, parts: Parts, name: str, train: Callable[[Runs], Results]
 ) -> Results:
-    """Trains `config.runs` learners, in one part of the run or in several, and joins the results."""
+    """Trains `config.runs` learners, in one part of the run or in several."""
     together = chunks(config, config.runs)
-    return join(
-        [
-            parts.do(f"{name}, run {runs.first}" if len(together) > 1 else name, partial(train, runs))
-            for runs in together
-        ]
-    )
+    names = [name if len(together) == 1 else f"{name}, run {runs.first}" for runs in together]
+    return join([parts.do(n, partial(train, r)) for n, r in zip(names, together, strict=True)])
 
 
 def join(results: Sequence[Results]) -> Results:
@@ -217,6 +167,21 @@ def join(results: Sequence[Results]) -> Results:
         key: torch.cat([r[key] for r in results], dim=1) if key != "step" else results[0][key]
         for key in results[0]
     }
+
+
+def learner_rows(
+    make: Callable[..., Row],
+    results: Results,
+    at: tuple[Tensor | int, ...] = (-1,),
+    paper: float | None = None,
+) -> list[Row]:
+    """Returns accuracy and losses of learners `at` a snapshot, or each at one of its own."""
+    error, test, train = (results[name][at] for name in ("error", "loss_te", "loss_tr"))
+    return [
+        make("accuracy", estimate_over_seeds(100 * (1 - error)), paper),
+        make("test loss", estimate_over_seeds(test)),
+        make("train loss", estimate_over_seeds(train)),
+    ]
 
 
 def fit_rows(
@@ -229,12 +194,7 @@ def fit_rows(
 ) -> list[Row]:
     """Returns how well an NC predicts the gap, at the end of training and all the way.
 
-    Args:
-        make: Makes a row, see `make_row`.
-        head: Which NC.
-        results: Of trials.
-        independent: Whether the learners are: else there is no interval.
-        keys: Further keys of the rows.
+    Only where learners are independent, there is an interval.
     """
     rows = []
     for snapshots, times in (("endpoints", slice(-1, None)), ("all the way", slice(1, None))):

@@ -32,6 +32,7 @@ from neural_complexity.tasks.store import open_store
 __all__ = [
     "ImageConfig",
     "ImageData",
+    "Size",
     "SplitTraining",
     "load_data",
     "make_collector",
@@ -84,27 +85,11 @@ class SplitTraining(LabelTraining):
         return {**super().architecture(head), **own}
 
 
-OURS: dict[str, Any] = {
-    "observed_loss": True,
-    "supervision": "point",
-    "warmup": 0.1,
-    "decay": True,
-    "spread_weights": True,
-    "made_up": 0.5,
-    "lr": 0.002,
-    "self_layers": 0,
-    "width": 128,
-    "decoder_layers": 2,
-    "channels": 48,
-    "image_layers": 3,
-    "smallest": 1000,
-    "unlabelled": 2000,
-    "tasks": 2,
-    "learner_steps": 300,
-    "looks": 16,
-    "capacity": 20_000,
-    "validation_tasks": 2,
-}
+OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
+OURS |= {"warmup": 0.1, "decay": True, "lr": 0.002, "made_up": 0.5, "validation_tasks": 2}
+OURS |= {"self_layers": 0, "width": 128, "decoder_layers": 2, "channels": 48, "image_layers": 3}
+OURS |= {"smallest": 1000, "unlabelled": 2000, "tasks": 2, "learner_steps": 300, "looks": 16}
+OURS |= {"capacity": 20_000}
 
 
 def split_posterior(**sizes: Any) -> SplitTraining:
@@ -226,9 +211,11 @@ class ImageData:
         return channels, height, width
 
     def task(self, train: Tensor, test: Tensor, copies: int = 1) -> Task:
-        """Returns tasks of images by index, (B, m) and (B, n); equal ones if B is missing."""
+        """Returns B tasks of images, by index, from (m,) or (B, m) and (n,) or (B, n) of them."""
         Y = self.dataset.labels.to(train.device)
-        train, test = (part.expand(copies, -1) if part.ndim == 1 else part for part in (train, test))
+        train, test = (
+            part.expand(copies, -1) if part.ndim == 1 else part for part in (train, test)
+        )
         return Task(train, Y[train], test, Y[test])
 
     def splits(self, head: Head) -> Splits:
@@ -325,9 +312,6 @@ def train_on_splits(
         images_from: A trained NC whose image encoder is taken over; none if `None`.
         folder: Where unfinished work is kept.
         callback: Called after each iteration.
-
-    Returns:
-        NC and its scores on the way.
     """
     config, training = data.config, data.config.training(head)
     collector = partial(make_collector, config, head)

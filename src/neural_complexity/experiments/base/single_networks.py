@@ -11,7 +11,7 @@ from neural_complexity.experiments.base.image_methods import (
     CNN,
     DISTILLED,
     EmbeddedNC,
-    Method,
+    ImageMethod,
 )
 from neural_complexity.experiments.base.networks import HEADS, load_network
 from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData, SplitTraining
@@ -85,16 +85,17 @@ def load_ncs(config: SingleNetworksConfig, data: ImageData) -> dict[Head, Embedd
 def reference_rows(config: SingleNetworksConfig, experiment: str) -> list[Row]:
     """Returns what shows where NC's help comes from, as the run of `single` measured it."""
     return [
-        replace(row, experiment=experiment, keys=Method.of(row).keys | SOURCE)
+        replace(row, experiment=experiment, keys=ImageMethod.of(row).keys | SOURCE)
         for row in read_rows(Path(config.networks) / "rows.jsonl")
-        if Method.of(row) in (BELIEFS, CNN, DISTILLED) and row.metric in ("accuracy", "test loss")
+        if ImageMethod.of(row) in (BELIEFS, CNN, DISTILLED)
+        and row.metric in ("accuracy", "test loss")
     ]
 
 
 def reference_table(rows: list[Row]) -> Table:
     """Returns the table of `reference_rows`."""
     lines = [
-        (Method.of(row).label, show(row), show(find(rows, "test loss", **row.keys), 3))
+        (ImageMethod.of(row).label, show(row), show(find(rows, "test loss", **row.keys), 3))
         for row in select(rows, "accuracy", **SOURCE)
     ]
     return Table(
