@@ -36,7 +36,7 @@ from neural_complexity.experiments.base.single_networks import (
     shared_with,
 )
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
-from neural_complexity.meta.collect_splits import log_steps
+from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream

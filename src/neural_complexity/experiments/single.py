@@ -59,9 +59,9 @@ from neural_complexity.experiments.base.one_dataset import (
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, select, show
 from neural_complexity.experiments.base.training import Head
-from neural_complexity.meta.training_loop import Moment
-from neural_complexity.model.indexed import Embeddings
+from neural_complexity.meta.trainer import Status
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import Embeddings
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
 
@@ -283,25 +283,25 @@ def _train_splits(
 
 def _train_ncs(
     data: ImageData,
-    score: Callable[[Head, Embeddings | None, NeuralComplexity], float],
+    score: Callable[[Embeddings | None, NeuralComplexity], float],
     work: Workspace,
     callback: ProgressCallback | None,
-) -> tuple[dict[Head, EmbeddedNC], dict[str, list[Moment]]]:
+) -> tuple[dict[Head, EmbeddedNC], dict[str, list[Status]]]:
     """Meta-trains an NC with each head; the second may take over the first one's embeddings."""
     ncs: dict[Head, EmbeddedNC] = {}
-    history: dict[str, list[Moment]] = {}
+    history: dict[str, list[Status]] = {}
     for head in HEADS:
         first = ncs.get("posterior") if data.config.share_images else None
         embeddings = None if first is None else first.embeddings
         nc, history[head] = train_on_splits(
             data,
             head,
-            validate=partial(score, head, embeddings),
+            partial(score, embeddings),
+            work.sub(head),
+            callback,
             images_from=None if first is None else first.nc,
-            folder=None if work.folder is None else work.folder / head,
-            callback=callback,
         )
-        ncs[head] = EmbeddedNC.of(nc, head, data, embeddings=embeddings)
+        ncs[head] = EmbeddedNC.of(nc, data, embeddings=embeddings)
     return ncs, history
 
 

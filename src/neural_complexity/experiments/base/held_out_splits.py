@@ -28,10 +28,10 @@ from neural_complexity.experiments.base.one_dataset import ImageData
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.table_views import select
 from neural_complexity.experiments.base.training import Head
-from neural_complexity.meta.collect_splits import log_steps
+from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.scores import estimate, estimate_mean, mean_absolute_error, r_squared
-from neural_complexity.model.indexed import Embeddings
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import Embeddings
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -73,7 +73,7 @@ class HeldOutSplit:
                 task,
                 self.evaluation[rows],
                 stream(config.seed, *names).initial_seed(),
-                None if nc is None else nc.penalty(task),
+                None if nc is None else nc.penalty(nc.encoder(task)),
                 log_steps(steps, SNAPSHOTS),
             )
             parts.append(run_trial(trial, keep=True))
@@ -81,10 +81,10 @@ class HeldOutSplit:
 
     def gaps(self, nc: EmbeddedNC, results: Results) -> Tensor:
         """Predicts the gaps of learners that `train` trained, (times, B)."""
-        points, context = self.evaluation, nc.context(self.evaluation)
+        points, encoder = self.evaluation, nc.encoder(self.evaluation)
         H_tr, H_te = (results[name].to(points.Y_tr.device) for name in ("H_tr", "H_te"))
         gaps = [
-            nc.gaps(context, Snapshot(points.X_tr, points.Y_tr, tr, points.X_te, te))
+            nc.gaps(encoder, Snapshot(points.X_tr, points.Y_tr, tr, points.X_te, te))
             for tr, te in zip(H_tr, H_te, strict=True)
         ]
         return torch.stack(gaps).cpu()
@@ -105,7 +105,6 @@ def draw_split(data: ImageData, size: int) -> HeldOutSplit:
 def validate(
     splits: Mapping[int, HeldOutSplit],
     plain: Mapping[int, Results],
-    head: Head,
     embeddings: Embeddings | None,
     nc: NeuralComplexity,
 ) -> float:
@@ -115,7 +114,7 @@ def validate(
     """
     tasks = [split.evaluation for split in splits.values()]
     data = next(iter(splits.values())).data
-    own = EmbeddedNC.of(nc, head, data, tasks=tasks, embeddings=embeddings)
+    own = EmbeddedNC.of(nc, data, tasks=tasks, embeddings=embeddings)
     ends = {size: {name: t[-1:] for name, t in result.items()} for size, result in plain.items()}
     predicted = [splits[size].gaps(own, end)[0] for size, end in ends.items()]
     true = [end["gap"][0] for end in ends.values()]

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from neural_complexity.assessment.tables import Table
-from neural_complexity.baselines.distillation import Classifier, train_classifier
+from neural_complexity.baselines.image_classifier import Classifier, train_classifier
+from neural_complexity.baselines.optimize import Optimization
 from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.experiments.base.image_methods import (
     BASELINES,
@@ -46,12 +46,13 @@ from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Categorical, cross_entropy, zero_one
-from neural_complexity.meta.collect_splits import log_steps
+from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.scores import Estimate
+from neural_complexity.model.architecture import Architecture
+from neural_complexity.model.cached import CachedStates
 from neural_complexity.model.encoders import make_image_encoder
-from neural_complexity.model.indexed import Beliefs
+from neural_complexity.points import Points
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.regularizers.nc import nc_penalty_by_number
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.tasks.augment import moved
 
@@ -100,14 +101,15 @@ class WholeDataset:
         evaluation = data.task(train[: config.judged], data.test, runs.count)
         times = log_steps(recipe.steps, config.looks)
         trial = Trial(config, recipe, task, evaluation, run_seed(config, runs), times=times)
-        if method.head is not None:
-            return replace(trial, regularizer=self.ncs[method.head].penalty(task))
         if method == EARLY:
             often = range(0, config.steps + 1, max(1, config.steps // 10))
             return replace(trial, held=task, times=often)
         if method == DISTILLED:
             return replace(trial, regularizer=self._distilled(runs.count))
-        return trial
+        if method.head is None:
+            return trial
+        nc = self.ncs[method.head]
+        return replace(trial, regularizer=nc.penalty(nc.encoder(task)))
 
     def _distilled(self, copies: int) -> Regularizer:
         """The posterior head's regularizer with the CNN's answers in the place of beliefs."""
@@ -115,8 +117,8 @@ class WholeDataset:
         test, nc = self.data.test, self.ncs["posterior"]
         order = test.argsort()
         belief = Categorical(self.logits.to(test.device)[order].expand(copies, -1, -1))
-        known = Beliefs(test[order].expand(copies, -1).contiguous(), belief)
-        return nc_penalty_by_number(nc.nc, known, weight=nc.config.weight, floor=nc.config.floor)
+        indices = test[order].expand(copies, -1).contiguous()
+        return nc.penalty(CachedStates(nc.nc, indices, belief))
 
 
 def tune(data: ImageData, name: str, strength: float) -> Results:
@@ -133,34 +135,22 @@ def train_cnn(
 ) -> Tensor:
     """Trains NC's image encoder as a classifier; returns its logits of the test images, (n, C)."""
     config, dataset, training = data.config, data.dataset, data.config.posterior
+    classes, Y = dataset.images.classes, dataset.labels.to(config.device)
     with seeded(config.seed, "classifier"):
-        encoder = make_image_encoder(
-            training.image_encoder,
-            data.shape,
-            channels=training.channels,
-            layers=training.image_layers,
-        )
-        model = Classifier(encoder, dataset.images.classes, width=training.width)
-    model, start = model.to(config.device), perf_counter()
-
-    def watch(done: int, loss: float) -> None:
-        if callback is not None:
-            callback(CNN.label, done, updates, perf_counter() - start, {"loss": loss})
-
+        architecture = Architecture(data.shape, classes, **training.architecture("posterior"))
+        encoder = make_image_encoder(architecture)
+        model = Classifier(encoder, classes, width=training.width).to(config.device)
     train_classifier(
         model,
-        dataset.look_up,
-        data.train,
-        dataset.labels.to(config.device)[data.train],
-        updates=updates,
+        Points(data.train, dataset),
+        Y[data.train],
+        Optimization(updates=updates, lr=training.lr, warmup=training.warmup),
         batch=batch,
-        lr=training.lr,
-        warmup=training.warmup,
-        augment=partial(moved, pixels=training.shift, flip=training.flip),
         seed=config.seed,
-        watch=watch,
+        augment=partial(moved, pixels=training.shift, flip=training.flip),
+        callback=callback,
     )
-    return model.classify(dataset.look_up, data.test)
+    return model.classify(Points(data.test, dataset))
 
 
 def accuracy_rows(

@@ -17,17 +17,11 @@ from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.mixup import mixup
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Categorical, SmoothedCrossEntropy, cross_entropy
-from neural_complexity.model.indexed import (
-    Embeddings,
-    Known,
-    believe,
-    by_embeddings,
-    embed,
-    predict_in_parts,
-    show,
-)
+from neural_complexity.model.cached import Encoder, cache, embed_store, subsample
+from neural_complexity.model.judgement import judge_minibatches
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.regularizers.nc import nc_penalty_by_number
+from neural_complexity.points import Embeddings, raw
+from neural_complexity.regularizers.nc import minibatch_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -121,7 +115,6 @@ class EmbeddedNC:
     """An NC and its embeddings of a dataset's images."""
 
     nc: NeuralComplexity
-    head: Head
     config: ImageConfig
     embeddings: Embeddings
 
@@ -129,7 +122,6 @@ class EmbeddedNC:
     def of(
         cls,
         nc: NeuralComplexity,
-        head: Head,
         data: ImageData,
         *,
         tasks: Sequence[Task] = (),
@@ -137,39 +129,36 @@ class EmbeddedNC:
     ) -> "EmbeddedNC":
         """Embeds what NC will see of tasks, or all images, unless embeddings are at hand."""
         if embeddings is None:
-            seen = [_context_points(head, data.config, task) for task in tasks]
-            sets = [part.flatten() for task in seen for part in (task.X_tr, task.X_te)]
+            seen = [_context_points(nc, data.config, task) for task in tasks]
+            sets = [raw(X).flatten() for task in seen for X in (task.X_tr, task.X_te)]
             indices = torch.cat(sets or [data.train, data.test])
-            embeddings = embed(nc, data.dataset.look_up, indices)
-        return cls(nc, head, data.config, embeddings)
+            embeddings = embed_store(nc, data.dataset, indices)
+        return cls(nc, data.config, embeddings)
 
-    def context(self, task: Task) -> Known:
+    def encoder(self, task: Task) -> Encoder:
         """Returns what NC knows of the points of tasks, whatever h is."""
-        if self.head == "posterior":
-            seen = _context_points(self.head, self.config, task)
-            return believe(self.nc, self.embeddings, seen)
-        return by_embeddings(self.nc, self.embeddings)
+        return cache(self.nc, _context_points(self.nc, self.config, task), self.embeddings)
 
     def beliefs(self, task: Task) -> Tensor:
         """Returns the posterior head's beliefs about test labels as logits, (B, n, C)."""
-        belief = self.context(task)(task).known
-        assert isinstance(belief, Categorical)
-        return belief.logits
+        return self.nc.believe(self.encoder(task)(task)).prediction
 
-    def penalty(self, task: Task) -> Regularizer:
-        """Returns NC as a regularizer of learners of tasks."""
-        weight, floor = self.config.weight, self.config.floor
-        return nc_penalty_by_number(self.nc, self.context(task), weight=weight, floor=floor)
+    def penalty(self, encoder: Encoder) -> Regularizer:
+        """Returns NC as a regularizer of learners."""
+        config = self.config
+        return minibatch_penalty(self.nc, encoder, weight=config.weight, floor=config.floor)
 
-    def gaps(self, context: Known, snapshot: Snapshot) -> Tensor:
+    def gaps(self, encoder: Encoder, snapshot: Snapshot) -> Tensor:
         """Predicts the gap of learners from their predictions on all points, (B,)."""
-        training = self.config.training(self.head)
-        M, N = training.M, training.N
-        if self.head == "posterior":  # its context holds the training points already
-            M, N = snapshot.X_tr.shape[1], PART
-        return predict_in_parts(self.nc, context, snapshot, M=M, N=N)
+        M, N = snapshot.H_tr.shape[1], PART
+        if self.nc.head.sees_predictions:  # of as many points as when it was trained
+            training = self.config.training(self.nc.head.name)
+            M, N = training.M, training.N
+        return judge_minibatches(self.nc, encoder, snapshot, M=M, N=N)
 
 
-def _context_points(head: Head, config: ImageConfig, task: Task) -> Task:
-    """Returns what NC sees of tasks at once: the posterior head sees some training points."""
-    return show(task, config.shown, stream(config.seed, "shown")) if head == "posterior" else task
+def _context_points(nc: NeuralComplexity, config: ImageConfig, task: Task) -> Task:
+    """Returns what NC sees at once: some training points, unless it sees minibatches of them."""
+    if nc.head.sees_predictions:
+        return task
+    return subsample(task, config.shown, stream(config.seed, "shown"))

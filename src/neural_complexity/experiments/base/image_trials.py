@@ -81,7 +81,7 @@ def run_trial(
         `H_tr` and `H_te`, (times, B, points, C).
     """
     config, recipe, points, held = trial.config, trial.recipe, trial.evaluation, trial.held
-    contexts = {head: nc.context(points) for head, nc in (ncs or {}).items()}
+    encoders = {head: nc.encoder(points) for head, nc in (ncs or {}).items()}
     seen: dict[str, list[Tensor]] = {}
 
     def visit(step: int, h: BatchedLearner) -> None:
@@ -99,7 +99,7 @@ def run_trial(
         if keep:
             found |= {"H_tr": H_tr, "H_te": H_te}
         for head, nc in (ncs or {}).items():
-            found[f"predicted/{head}"] = nc.gaps(contexts[head], snapshot)
+            found[f"predicted/{head}"] = nc.gaps(encoders[head], snapshot)
         for name, values in found.items():
             seen.setdefault(name, []).append(values)
 
@@ -118,7 +118,8 @@ def run_trial(
 @torch.no_grad()
 def _predict(h: BatchedLearner, X: Tensor) -> Tensor:
     """Returns predictions on many points, (B, n, C)."""
-    return torch.cat([h(part) for part in X.split(PART, dim=1)], dim=1)
+    starts = range(0, X.shape[1], PART)
+    return torch.cat([h(X[:, start : start + PART]) for start in starts], dim=1)
 
 
 def _ramp(ramp: float, progress: float) -> float:

@@ -1,8 +1,9 @@
 """Experiments on one image dataset: its parts, its learners, and the training of NC on it."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,21 +14,26 @@ from torch.optim import SGD
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
 from neural_complexity.experiments.base.memory import hold_memory
-from neural_complexity.experiments.base.training import Head, train_nc
+from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
-from neural_complexity.meta.collect_splits import SplitCollector
-from neural_complexity.meta.executor import Here, Processes
-from neural_complexity.meta.training_loop import Moment, tell_moments
+from neural_complexity.meta.collect import SplitCollector
+from neural_complexity.meta.executor import Collection, CollectionQueue, Job, process_pool
+from neural_complexity.meta.nc_loss import TrainingInputs
+from neural_complexity.meta.trainer import MetaLearner, Status, meta_train
+from neural_complexity.model.cached import embed_store
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import indexed
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.seeding import stream
+from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.augment import moved
-from neural_complexity.tasks.image_datasets import DATASETS, SingleDataset, load
+from neural_complexity.tasks.image_datasets import DATASETS, load
+from neural_complexity.tasks.images import SingleDataset
 from neural_complexity.tasks.splits import Splits
 from neural_complexity.tasks.store import open_store
+from neural_complexity.workspace import Workspace
 
 __all__ = [
     "ImageConfig",
@@ -35,7 +41,6 @@ __all__ = [
     "Size",
     "SplitTraining",
     "load_data",
-    "make_collector",
     "split_direct",
     "split_posterior",
     "train_on_splits",
@@ -83,6 +88,10 @@ class SplitTraining(LabelTraining):
         """Returns NC's arguments for a head."""
         own = {name: getattr(self, name) for name in ("image_layers", "image_encoder")}
         return {**super().architecture(head), **own}
+
+    def learning(self) -> dict[str, Any]:
+        """Returns the meta-learner's arguments."""
+        return {**super().learning(), "lag": self.lag}
 
 
 OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
@@ -212,11 +221,10 @@ class ImageData:
 
     def task(self, train: Tensor, test: Tensor, copies: int = 1) -> Task:
         """Returns B tasks of images, by index, from (m,) or (B, m) and (n,) or (B, n) of them."""
+        train, test = (part.expand(copies, -1) for part in (train, test))
+        X_tr, X_te = (indexed(part, self.dataset) for part in (train, test))
         Y = self.dataset.labels.to(train.device)
-        train, test = (
-            part.expand(copies, -1) if part.ndim == 1 else part for part in (train, test)
-        )
-        return Task(train, Y[train], test, Y[test])
+        return Task(X_tr, Y[train], X_te, Y[test])
 
     def splits(self, head: Head) -> Splits:
         """Returns the splits that an NC is trained on."""
@@ -246,7 +254,6 @@ class ImageData:
             steps=config.steps,
             lr=config.lr,
             optimizer=partial(SGD, momentum=config.momentum, foreach=True),
-            look_up=self.dataset.look_up,
         )
 
 
@@ -258,7 +265,7 @@ def load_data(config: ImageConfig) -> ImageData:
     """
     stored = Path(config.dataset).suffix == STORED
     dataset = open_store(config.dataset) if stored else load(config.dataset, config.data or None)
-    indices = {"train_images": dataset.train_numbers, "test_images": dataset.test_numbers}
+    indices = {"train_images": dataset.train_indices, "test_images": dataset.test_indices}
     for name, own in indices.items():
         wanted = getattr(config, name)
         if wanted > len(own):
@@ -273,20 +280,21 @@ def load_data(config: ImageConfig) -> ImageData:
     return ImageData(config, dataset, train, train[:held], train[held:], indices["test_images"])
 
 
-def make_collector(config: ImageConfig, head: Head) -> SplitCollector:
-    """Returns the collector of snapshots for an NC; called once in each process that collects."""
+@cache
+def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
+    """Returns the collector of snapshots for an NC, once in each process that collects."""
     hold_memory()
     data, training = load_data(config), config.training(head)
     return SplitCollector(
-        data.splits(head),
-        replace(data.recipe(), steps=training.learner_steps),
+        splits=data.splits(head),
+        recipe=replace(data.recipe(), steps=training.learner_steps),
         seed=config.seed,
         tasks=training.tasks,
         looks=training.looks,
         batch=config.batch,
         smallest=min(training.smallest, config.split_train),
         unlabelled=training.unlabelled,
-        shown=config.shown,
+        context_size=config.shown,
         floor=config.floor,
         spread_weights=training.spread_weights,
         frozen=head == "direct" and config.share_images,
@@ -294,48 +302,51 @@ def make_collector(config: ImageConfig, head: Head) -> SplitCollector:
     )
 
 
+def _collect(config: ImageConfig, head: Head, nc: NeuralComplexity, job: Job) -> Collection:
+    return _make_collector(config, head)(nc, job)
+
+
 def train_on_splits(
     data: ImageData,
     head: Head,
-    *,
     validate: Callable[[NeuralComplexity], float],
-    images_from: NeuralComplexity | None = None,
-    folder: Path | None = None,
+    work: Workspace,
     callback: ProgressCallback | None = None,
-) -> tuple[NeuralComplexity, list[Moment]]:
-    """Meta-trains an NC on splits while other processes run the learners.
+    *,
+    images_from: NeuralComplexity | None = None,
+) -> tuple[NeuralComplexity, list[Status]]:
+    """Meta-trains an NC on splits, in processes beside those that run the learners.
 
     Args:
         data: The dataset.
         head: Which head.
         validate: Scores NC on held-out learners.
-        images_from: A trained NC whose image encoder is taken over; none if `None`.
-        folder: Where unfinished work is kept.
+        work: Where unfinished work is kept.
         callback: Called after each iteration.
+        images_from: A trained NC whose image encoder is taken over; none if `None`.
     """
-    config, training = data.config, data.config.training(head)
-    collector = partial(make_collector, config, head)
-    moves = training.shift or training.flip
-    own = None if folder is None else folder / "collections"
-    engine = (
-        Processes(collector, workers=config.workers, folder=own)
-        if config.workers
-        else Here(collector())
-    )
-    with engine:
-        return train_nc(
-            training,
-            head,
-            data.splits(head),
-            data.recipe(),
+    config, training, splits = data.config, data.config.training(head), data.splits(head)
+    example = splits.sample(max(1, UNITS // training.M), stream(config.seed, "units"))
+    with seeded(config.seed, "weights", head):
+        nc = NeuralComplexity.for_tasks(example, **training.architecture(head)).to(config.device)
+    inputs = TrainingInputs(partial(moved, pixels=training.shift, flip=training.flip))
+    if images_from is not None:
+        nc.take_image_encoder(images_from)
+        everything = torch.arange(len(data.dataset.labels), device=config.device)
+        inputs = TrainingInputs(embeddings=embed_store(nc, data.dataset, everything))
+    elif not (training.shift or training.flip):
+        inputs = TrainingInputs()
+    with ExitStack() as stack:
+        pool = stack.enter_context(process_pool(config.workers)) if config.workers else None
+        collect = partial(_collect, config, head)
+        queue = CollectionQueue(collect, pool, folder=work.path("collections"))
+        learner = MetaLearner(
+            nc,
+            splits,
             seed=config.seed,
-            device=config.device,
-            validate=validate,
-            images_from=images_from,
-            augment=partial(moved, pixels=training.shift, flip=training.flip) if moves else None,
-            engine=engine,
-            lag=training.lag,
-            units=max(1, UNITS // training.M),
-            folder=folder,
-            watch=tell_moments(callback, head),
+            collections=stack.enter_context(queue),
+            workspace=work,
+            inputs=inputs,
+            **training.learning(),
         )
+        return nc, meta_train(learner, validate, stage=head, callback=callback)

@@ -75,9 +75,7 @@ def load_ncs(config: SingleNetworksConfig, data: ImageData) -> dict[Head, Embedd
     posterior, direct = (config_from_dict(SplitTraining, theirs[head]) for head in HEADS)
     trained = replace(data, config=replace(config, posterior=posterior, direct=direct))
     return {
-        head: EmbeddedNC.of(
-            load_network(config.networks, head, "single", config.device), head, trained
-        )
+        head: EmbeddedNC.of(load_network(config.networks, head, "single", config.device), trained)
         for head in HEADS
     }
 
