@@ -17,6 +17,7 @@ from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.sinusoids import Sinusoids
+from smoke_runs import FinishedRun, SmokeRuns, shared_folder
 
 # Timings are noisy here; a slow example is no failure.
 settings.register_profile("laws", deadline=None, max_examples=25, derandomize=True)
@@ -100,3 +101,15 @@ def glyph_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     for part, seed in (("background", 0), ("evaluation", 1)):
         write_zip(folder / f"images_{part}.zip", classes=12, drawings=8, seed=seed)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def smoke_runs(tmp_path_factory: pytest.TempPathFactory, glyph_folder: str) -> SmokeRuns:
+    """Runs an experiment by name at preset smoke, once for all who ask."""
+    return SmokeRuns(shared_folder(tmp_path_factory), glyph_folder)
+
+
+@pytest.fixture(scope="session")
+def single_run(smoke_runs: SmokeRuns) -> FinishedRun:
+    """Returns the run of `single`, whose NCs other experiments use."""
+    return smoke_runs("single")

@@ -1,12 +1,13 @@
 """The same learners on the same tasks under one method after another."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from neural_complexity.experiments.base.config import BaseConfig
 from neural_complexity.experiments.base.rows import Keys
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import mlp
@@ -17,7 +18,9 @@ from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.regularizers.noise import VariationalDropout, variational_penalty
 from neural_complexity.regularizers.norms import norm_penalty
 from neural_complexity.regularizers.oracle import oracle_penalty
+from neural_complexity.seeding import stream
 from neural_complexity.task import Task
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 __all__ = [
     "FEW",
@@ -25,15 +28,18 @@ __all__ = [
     "Method",
     "Penalty",
     "dropout",
+    "evaluation_tasks",
     "everywhere",
     "kept_tasks",
     "label",
     "losses_at",
     "nc_method",
+    "nc_methods",
     "norm",
     "oracle",
     "sinusoid_recipe",
     "train_with",
+    "unlabelled_inputs",
     "variational_dropout",
 ]
 
@@ -119,9 +125,32 @@ def nc_method(
     return Method(keys, penalty)
 
 
+def nc_methods(
+    networks: Mapping[str, NeuralComplexity], task: Task, X_unlabelled: Tensor
+) -> list[Method]:
+    """Returns the methods of NCs by head, on the test inputs themselves and on other ones."""
+    return [
+        nc_method({"method": "NC", "head": head, "mode": mode}, nc, task, X_unlabelled=X)
+        for head, nc in networks.items()
+        for mode, X in (("transductive", None), ("inductive", X_unlabelled))
+    ]
+
+
 def oracle(recipe: Recipe, task: Task) -> Method:
     """Returns the method that adds the true gap."""
     return Method({"method": "oracle"}, lambda rows: oracle_penalty(recipe.loss, task.Y_te[rows]))
+
+
+def evaluation_tasks(config: BaseConfig) -> Task:
+    """Returns the held-out sinusoids of an experiment."""
+    generator = stream(config.seed, "evaluation tasks")
+    return Sinusoids().sample(config.eval_tasks, generator).to(config.device)
+
+
+def unlabelled_inputs(config: BaseConfig) -> Tensor:
+    """Returns other inputs for the same tasks, (B, N, 1)."""
+    generator = stream(config.seed, "unlabelled inputs")
+    return Sinusoids().sample(config.eval_tasks, generator).X_te.to(config.device)
 
 
 def sinusoid_recipe(
@@ -132,7 +161,7 @@ def sinusoid_recipe(
     steps: int = 16,
     lr: float = 0.01,
 ) -> Recipe:
-    """Makes the learners of the sinusoid experiments; the defaults are the paper's."""
+    """Returns the learners of the sinusoid experiments; the defaults are the paper's."""
     make = partial(mlp, 1, [width] * layers, 1, activation=activation)
     return Recipe(make=make, steps=steps, lr=lr)
 
@@ -147,7 +176,7 @@ def train_with(method: Method, recipe: Recipe, task: Task, *, seed: int) -> Traj
 
 
 def losses_at(trajectory: Trajectory, steps: Sequence[int]) -> dict[str, Tensor]:
-    """Gives the losses after some steps, and who had diverged then, (steps, B) each."""
+    """Returns the losses after some steps, and who had diverged then, (steps, B) each."""
     rows = list(steps)
     loss_tr, loss_te = trajectory.loss_tr[rows], trajectory.loss_te[rows]
     limit = DIVERGED * (trajectory.loss_tr[0] + trajectory.loss_te[0])
@@ -155,10 +184,18 @@ def losses_at(trajectory: Trajectory, steps: Sequence[int]) -> dict[str, Tensor]
     return {"loss_tr": loss_tr, "loss_te": loss_te, "diverged": ~fine}
 
 
-def kept_tasks(results: Sequence[dict[str, Tensor]]) -> Tensor:
-    """Tells on which tasks no method's learner had diverged at the end, (B,).
+def kept_tasks(results: Iterable[dict[str, Tensor]]) -> Tensor:
+    """Returns on which tasks no method's learner had diverged at the end, (B,).
 
     One learner that diverges under one method would hide what all others did: its task is left out
     of all methods, and counted.
+
+    Raises:
+        FloatingPointError: If there are not two such tasks.
     """
-    return ~torch.stack([result["diverged"][-1] for result in results]).any(dim=0)
+    kept = ~torch.stack([result["diverged"][-1] for result in results]).any(dim=0)
+    if kept.sum() < 2:
+        raise FloatingPointError(
+            f"learners must not all diverge, got {int(kept.sum())} that did not"
+        )
+    return kept

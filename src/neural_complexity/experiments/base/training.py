@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import Trajectory, follow, predict_gaps
 from neural_complexity.meta.executor import Engine
@@ -24,34 +25,39 @@ from neural_complexity.meta.training_loop import (
     tell_moments,
 )
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell
+from neural_complexity.progress import ProgressCallback, Tell
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import IndexedFamily, TaskFamily
+from neural_complexity.workspace import Workspace
 
 __all__ = [
     "Head",
+    "Setup",
     "Training",
     "ours",
     "train_nc",
+    "train_network",
     "train_validated",
     "validation_learners",
     "validation_r2",
 ]
 
 Head = Literal["posterior", "direct"]
+Count = Annotated[int, AtLeast(1)]
+Part = Annotated[float, Between(0, 1, open_end=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Checked):
     """An NC and its meta-training; the defaults are the paper's for the sinusoid (appendix C)."""
 
-    width: int = 1024
+    width: Count = 1024
     """Width d of every layer of NC."""
-    heads: int = 8
+    heads: Count = 8
     """Attention heads (the paper does not say)."""
-    encoder_layers: int = 3
+    encoder_layers: Count = 3
     """n_enc."""
-    decoder_layers: int = 3
+    decoder_layers: Count = 3
     """n_dec."""
     query_skip: bool = False
     """Whether the decoder also sees the test point's own embedding."""
@@ -63,69 +69,56 @@ class Training:
     """Whether attention divides by the root of the whole width, as the official code does."""
     supervision: Supervision = "set"
     """One target per learner ("set", the paper) or per test point ("point")."""
-    belief_weight: float = 0.0
+    belief_weight: Annotated[float, AtLeast(0)] = 0.0
     """Posterior head: how much the labels count beside the gaps."""
-    iterations: int = 5000
+    iterations: Count = 5000
     """Collections (the paper does not say)."""
-    updates: int = 10
+    updates: Count = 10
     """NC updates per collection (the paper does not say)."""
-    tasks: int = 512
+    tasks: Count = 512
     """New tasks per collection (the paper does not say)."""
-    batch: int = 512
+    batch: Count = 512
     """Bank rows per NC update, bs."""
-    lr: float = 0.0005
+    lr: Annotated[float, POSITIVE] = 0.0005
     """Adam's learning rate, or its peak."""
-    warmup: float = 0.0
+    warmup: Part = 0.0
     """The part of training in which the learning rate rises."""
     decay: bool = False
     """Whether the learning rate then falls to zero along a cosine."""
-    ramp: float = 0.5
+    ramp: Part = 0.5
     """The part of training in which the weight of NC rises to 1 (the paper does not say)."""
     spread_weights: bool = False
     """Whether each learner draws its own weight below the scheduled one."""
-    capacity: int = 1_000_000
+    capacity: Count = 1_000_000
     """Rows of the memory bank (the paper does not say)."""
-    validation_tasks: int = 512
+    validation_tasks: Count = 512
     """Other tasks, on whose learners NC is scored on its way."""
 
     def __post_init__(self) -> None:
-        positive = ("encoder_layers", "decoder_layers", "iterations", "updates", "tasks", "batch")
-        for name in (*positive, "capacity", "validation_tasks"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("warmup", "ramp"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.belief_weight < 0:
-            raise ValueError(f"belief_weight must not be negative, got {self.belief_weight}")
-        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+        super().__post_init__()
+        if self.width % self.heads:
             raise ValueError(
                 f"width must be a multiple of heads, got width={self.width}, heads={self.heads}"
             )
 
     def architecture(self, head: Head) -> dict[str, Any]:
-        """Gives NC's arguments for a head."""
+        """Returns NC's arguments for a head."""
         names = ["width", "heads", "encoder_layers", "decoder_layers", "query_skip"]
         names += ["observed_loss", "scale_by_width"]
         own = {name: getattr(self, name) for name in names}
         return {**own, "head": head, "pool_first": self.pool_first and head == "direct"}
 
     def learning(self) -> dict[str, Any]:
-        """Gives the meta-learner's arguments."""
+        """Returns the meta-learner's arguments."""
         names = ["iterations", "updates", "batch", "tasks", "lr", "warmup", "decay", "ramp"]
         names += ["spread_weights", "capacity", "supervision", "belief_weight"]
         return {name: getattr(self, name) for name in names}
 
 
 def ours(**sizes: Any) -> Training:
-    """Gives what we found to work better than the paper's wiring, at any size.
+    """Returns what we found to work better than the paper's wiring, at any size.
 
-    `docs/deviations.md` has the figures.
-
-    Args:
-        sizes: Any field of `Training`.
+    `docs/deviations.md` has the figures; `sizes` are fields of `Training`.
     """
     wiring: dict[str, Any] = {
         "query_skip": True,
@@ -143,6 +136,83 @@ def ours(**sizes: Any) -> Training:
     return Training(**(wiring | sizes))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What an NC is meta-trained on.
+
+    Args:
+        family: Where tasks come from.
+        recipe: How learners learn.
+        seed: The one seed of all draws.
+        device: Where NC and learners live.
+        start: A trained NC of the same architecture to go on from, which stays as it is.
+        images_from: A trained NC whose image encoder is taken over and stays as it is, so that each
+            image is embedded once.
+        embeddings: What it makes of all images; made when needed if `None`.
+    """
+
+    family: TaskFamily
+    recipe: Recipe
+    seed: int
+    device: str
+    start: NeuralComplexity | None = None
+    images_from: NeuralComplexity | None = None
+    embeddings: Tensor | None = None
+
+    def validation_learners(self, tasks: int = 512) -> Trajectory:
+        """Trains the held-out learners on which NC is scored on its way."""
+        return validation_learners(
+            self.family, self.recipe, tasks=tasks, seed=self.seed, device=self.device
+        )
+
+
+def train_network(
+    training: Training,
+    head: Head,
+    setup: Setup,
+    work: Workspace,
+    callback: ProgressCallback | None = None,
+    *,
+    name: str = "",
+    validate: Callable[[NeuralComplexity], float] | None = None,
+    stop: Stop | None = None,
+) -> tuple[NeuralComplexity, list[Moment]]:
+    """Meta-trains one NC, continuing where an earlier run in its workspace stopped.
+
+    Args:
+        training: The settings.
+        head: Which head.
+        setup: What it is trained on.
+        work: The experiment's workspace; this one's is below, under its name.
+        callback: Called after each iteration.
+        name: What to call it, where the head does not say enough.
+        validate: Scores NC on its way; its R2 on learners of other tasks if `None`.
+        stop: Asked after each score whether to end early.
+
+    Returns:
+        NC and its scores on the way.
+    """
+    name = name or head
+    if validate is None:
+        validate = partial(validation_r2, setup.validation_learners(training.validation_tasks))
+    return train_nc(
+        training,
+        head,
+        setup.family,
+        setup.recipe,
+        seed=setup.seed,
+        device=setup.device,
+        validate=validate,
+        start=setup.start,
+        images_from=setup.images_from,
+        embeddings=setup.embeddings,
+        folder=None if work.folder is None else work.folder / name,
+        watch=tell_moments(callback, name),
+        stop=stop,
+    )
+
+
+# TRANSITION: `Setup` and `train_network` replace all below.
 def validation_learners(
     family: TaskFamily, recipe: Recipe, *, tasks: int = 512, seed: int, device: str
 ) -> Trajectory:
