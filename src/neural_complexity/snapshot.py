@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.losses import PointLoss
+from neural_complexity.points import join
 from neural_complexity.task import Task, check_sets
 
 __all__ = ["Snapshot", "gap", "point_gaps", "take_snapshot"]
@@ -62,7 +63,7 @@ def take_snapshot(h: Callable[[Tensor], Tensor], task: Task, *, joined: bool = F
     """
     if joined:
         M, N = task.X_tr.shape[1], task.X_te.shape[1]
-        H_tr, H_te = h(torch.cat([task.X_tr, task.X_te], dim=1)).split([M, N], dim=1)
+        H_tr, H_te = h(join([task.X_tr, task.X_te], dim=1)).split([M, N], dim=1)
     else:
         H_tr, H_te = h(task.X_tr), h(task.X_te)
     return Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)

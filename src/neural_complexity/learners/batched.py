@@ -13,6 +13,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from neural_complexity.points import values
+
 __all__ = ["BatchedLearner", "PlacedLearner", "stack"]
 
 aten = torch.ops.aten
@@ -270,7 +272,7 @@ class BatchedLearner(nn.Module):
         """Predicts with each learner on its own inputs.
 
         Args:
-            X: Inputs, (B, points, D), or their numbers, (B, points).
+            X: Inputs, (B, points, D), or `Points`.
 
         Returns:
             Predictions, (B, points, C).
@@ -278,8 +280,8 @@ class BatchedLearner(nn.Module):
         return self.predict(self.see(X))
 
     def see(self, X: Tensor) -> Tensor:
-        """Gives the inputs that are meant, (B, points, D)."""
-        return X if self.look_up is None else self.look_up(X)
+        """Returns the values of inputs, (B, points, D)."""
+        return values(X) if self.look_up is None else self.look_up(X)  # until all are Points
 
     def predict(self, inputs: Tensor) -> Tensor:
         """Predicts from inputs, (B, points, D), never from numbers."""
@@ -296,7 +298,7 @@ class PlacedLearner:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
-        return _predict(self.template, self.values, X)
+        return _predict(self.template, self.values, values(X))
 
     def state(self) -> dict[str, Tensor]:
         """Gives parameters and buffers under the template's names."""
