@@ -100,7 +100,8 @@ def _train_chunk(
     penalty: Callable[[slice], Regularizer] | None,
     observe: Callable[[slice, int, Snapshot], None] | None,
 ) -> Trajectory:
-    loss, last = recipe.loss, []
+    loss = recipe.loss
+    last: list[Snapshot] = []
     curves: list[tuple[Tensor, Tensor]] = []
 
     def record(step: int, snapshot: Snapshot) -> None:
