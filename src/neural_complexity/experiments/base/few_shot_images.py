@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from torch import nn
 
-from neural_complexity.experiments.base.configs import Basics, check_least
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
 from neural_complexity.experiments.base.training import Head, Training
 from neural_complexity.learners.networks import image_cnn, image_mlp
 from neural_complexity.learners.recipe import Recipe
@@ -41,7 +41,7 @@ class LabelTraining(Training):
     """Whether the decoder also sees the test point's own embedding."""
     validation_tasks: int = 64
     """Other tasks of the same characters, on whose learners NC is scored on its way."""
-    channels: int = 64
+    channels: Annotated[int, AtLeast(1)] = 64
     """Filters of each layer of the image encoder."""
     self_layers: int = 1
     """n_self."""
@@ -61,16 +61,10 @@ class LabelTraining(Training):
     """Posterior head: whether the decoder corrects the attention on each label."""
     criterion: Criterion = "huber"
     """NC's loss on the gap."""
-    made_up: float = 0.0
-    """The share of each batch that is made-up hypotheses."""
-    run: int = 1
+    made_up: Annotated[float, Between(0, 1)] = 0.0
+    """The share of each batch that is pseudo-predictions."""
+    run: Annotated[int, AtLeast(1)] = 1
     """Rows of one task that are drawn together."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, 1, "channels", "run")
-        if not 0 <= self.made_up <= 1:
-            raise ValueError(f"made_up must be from 0 to 1, got {self.made_up}")
 
     def architecture(self, head: Head) -> dict[str, Any]:
         """Gives NC's arguments for a head."""
@@ -111,39 +105,31 @@ def direct(**sizes: Any) -> LabelTraining:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewShotConfig(Basics):
+class FewShotConfig(BaseConfig):
     """Few-shot classification of Omniglot's characters."""
 
     data: str = ""
     """The folder of Omniglot's zips; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
-    ways: int = 10
+    ways: Annotated[int, AtLeast(1)] = 10
     """Classes of a task."""
-    shots: int = 1
+    shots: Annotated[int, AtLeast(1)] = 1
     """Training images of each class."""
-    queries: int = 5
+    queries: Annotated[int, AtLeast(1)] = 5
     """Test images of each class."""
-    train_queries: int = 4
+    train_queries: Annotated[int, AtLeast(1)] = 4
     """Test images of each class in meta-training."""
-    eval_tasks: int = 512
+    eval_tasks: Annotated[int, AtLeast(2)] = 512
     """Held-out tasks."""
-    learner_width: int = 64
+    learner_width: Annotated[int, AtLeast(1)] = 64
     """Hidden units of the learner (the paper: one hidden layer of 500)."""
-    learner_channels: int = 16
+    learner_channels: Annotated[int, AtLeast(1)] = 16
     """Filters of each of the two layers of convolutional learners."""
-    steps: int = 50
+    steps: Annotated[int, AtLeast(1)] = 50
     """Updates of the learner (the paper does not say)."""
-    lr: float = 0.5
+    lr: Annotated[float, POSITIVE] = 0.5
     """Learning rate of the learner (SGD; the paper: 0.01)."""
-    cnn_lr: float = 0.2
+    cnn_lr: Annotated[float, POSITIVE] = 0.2
     """Learning rate of convolutional learners."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        sizes = ("ways", "shots", "queries", "train_queries", "learner_width", "learner_channels")
-        check_least(self, 1, *sizes, "steps")
-        for name in ("lr", "cnn_lr"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
     def train_family(self) -> FewShot:
         """Gives tasks of background characters and their rotations."""

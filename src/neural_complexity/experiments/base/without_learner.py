@@ -1,7 +1,6 @@
-"""What classifies few-shot images without a learner: NC's beliefs, and what a user would try."""
+"""Few-shot classification without a learner: NC's beliefs, and what a user would try instead."""
 
 import time
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,86 +14,68 @@ from neural_complexity.experiments.base.few_shot_images import FewShotConfig, La
 from neural_complexity.experiments.base.held_out_tasks import PART, Judge
 from neural_complexity.losses import zero_one
 from neural_complexity.model.encoders import ImageEncoder
-from neural_complexity.progress import Tell
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
-from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
 
-__all__ = ["PROTOTYPES", "train_opponent", "without_learner"]
+__all__ = ["PROTOTYPICAL", "train_prototypical", "without_learner"]
 
-# Opponents of NC's beliefs: how many rounds of soft k-means they are trained with, and used with.
-PROTOTYPES = {"prototypical network": (0, 3)}
+PROTOTYPICAL = "prototypical network"
+SOFT_KMEANS_ROUNDS = 3
 
 
+@torch.no_grad()
 def without_learner(
-    config: FewShotConfig, judge: Judge, prototypes: dict[str, dict[str, Tensor]]
-) -> dict[str, Tensor]:
-    """Classifies the held-out test images without a learner.
+    config: FewShotConfig, judge: Judge, encoder_state: dict[str, Tensor]
+) -> dict[tuple[str, str], Tensor]:
+    """Returns accuracies on the held-out test images, (B,) each.
+
+    They are by method and by whether it is transductive or inductive.
 
     Args:
         config: The settings of the run.
         judge: An NC with the posterior head before the held-out tasks.
-        prototypes: The state of each of `PROTOTYPES`.
-
-    Returns:
-        Accuracies by method, (B,) each.
+        encoder_state: From `train_prototypical`.
     """
-    task, ways = judge.scene.task, config.ways
-    places = judge.nc.head.network.place
-    found = {"NC posterior, its beliefs (transductive)": judge.beliefs()}
-    found["NC posterior, its beliefs one image at a time (inductive)"] = judge.lonely_beliefs()
+    task, ways, place = judge.scene.task, config.ways, judge.nc.head.network.place
+    found = {
+        ("NC posterior, its beliefs", "transductive"): judge.beliefs(),
+        ("NC posterior, its beliefs one image at a time", "inductive"): judge.lonely_beliefs(),
+    }
     spaces = {
-        "where NC compares images": [places(E).detach() for E in (judge.E_tr, judge.E_te)],
-        "NC's image embedding": [judge.E_tr, judge.E_te],
-        "pixels": [task.X_tr.flatten(2), task.X_te.flatten(2)],
+        "where NC compares images": (place(judge.E_tr), place(judge.E_te)),
+        "NC's image embedding": (judge.E_tr, judge.E_te),
+        "pixels": (task.X_tr.flatten(2), task.X_te.flatten(2)),
     }
     for space, (E_tr, E_te) in spaces.items():
         logits = nearest_neighbour_logits(E_tr, task.Y_tr, E_te, classes=ways)
-        found[f"nearest neighbour in {space} (inductive)"] = logits
-    for name, state in prototypes.items():
-        channels = state["blocks.0.filters"].shape[0]
-        encoder = _encoder(tuple(task.X_tr.shape[2:]), channels).to(config.device)
-        encoder.load_state_dict(state)
-        for rounds in dict.fromkeys(PROTOTYPES[name]):
-            found[_name_prototypes(name, rounds)] = _classify(
-                PrototypicalNetwork(encoder), task, ways, rounds
-            )
-    return {name: 1 - zero_one(logits, task.Y_te).mean(dim=1) for name, logits in found.items()}
+        found[f"nearest neighbour in {space}", "inductive"] = logits
+    channels = encoder_state["blocks.0.filters"].shape[0]
+    network = PrototypicalNetwork(_encoder(task.X_tr.shape[2:], channels).to(config.device))
+    network.encoder.load_state_dict(encoder_state)
+    parts = [task[i : i + PART] for i in range(0, len(task), PART)]
+    for name, inputs, rounds in (
+        (PROTOTYPICAL, "inductive", 0),
+        (f"{PROTOTYPICAL}, soft k-means", "transductive", SOFT_KMEANS_ROUNDS),
+    ):
+        logits = torch.cat([network(part, classes=ways, rounds=rounds) for part in parts])
+        found[name, inputs] = logits
+    return {key: 1 - zero_one(logits, task.Y_te).mean(dim=1) for key, logits in found.items()}
 
 
-def _name_prototypes(name: str, rounds: int) -> str:
-    return f"{name}, soft k-means (transductive)" if rounds else f"{name} (inductive)"
-
-
-def _encoder(shape: Sequence[int], channels: int) -> ImageEncoder:
-    return ImageEncoder((shape[0], shape[1], shape[2]), channels=channels, layers=4)
-
-
-def train_opponent(
+def train_prototypical(
     config: FewShotConfig,
     training: LabelTraining,
     family: FewShot,
-    rounds: int,
-    tell: Tell | None = None,
+    callback: ProgressCallback | None = None,
 ) -> dict[str, Tensor]:
-    """Trains a prototypical network with an encoder like NC's on NC's episodes.
-
-    Args:
-        config: The settings of the run.
-        training: NC's training.
-        family: Its tasks.
-        rounds: See `PrototypicalNetwork`.
-        tell: Told about the progress.
-
-    Returns:
-        The state of its encoder.
-    """
+    """Returns the state of a prototypical network's encoder, trained on NC's episodes."""
     start = time.perf_counter()
 
     def watch(done: int, loss: float) -> None:
-        if tell is not None:
+        if callback is not None:
             seconds = time.perf_counter() - start
-            tell("prototypes", done, training.iterations, seconds, {"loss": loss})
+            callback("prototypes", done, training.iterations, seconds, {"loss": loss})
 
     with seeded(config.seed, "prototypes"):
         encoder = _encoder(family.images.pixels.shape[1:], training.channels)
@@ -111,13 +92,10 @@ def train_opponent(
         lr=training.lr,
         warmup=training.warmup,
         classes=config.ways,
-        rounds=rounds,
         watch=watch,
     )
     return network.encoder.state_dict()
 
 
-@torch.no_grad()
-def _classify(network: PrototypicalNetwork, task: Task, ways: int, rounds: int) -> Tensor:
-    parts = [task[i : i + PART] for i in range(0, len(task), PART)]
-    return torch.cat([network(part, classes=ways, rounds=rounds) for part in parts])
+def _encoder(shape: torch.Size, channels: int) -> ImageEncoder:
+    return ImageEncoder((shape[0], shape[1], shape[2]), channels=channels, layers=4)
