@@ -211,7 +211,7 @@ def _array(name: str, values: Any) -> NDArray[Any]:
     if isinstance(values, Dataset | DataLoader) or np.ma.is_masked(values):
         raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}")
     try:
-        array = check_array(
+        array: NDArray[Any] = check_array(
             values,
             dtype=None,
             ensure_2d=False,

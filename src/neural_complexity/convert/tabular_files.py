@@ -82,9 +82,10 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     _check_file(path)
     errors = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, AttributeError)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("it is a single array")
+        with file:
             return {name: file[name] for name in file.files}
     except errors as error:
         reason = (str(error).splitlines() or [""])[0]
@@ -125,6 +126,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _check_header(path: Path, header: list[str]) -> None:
+    if not header:
+        raise ValueError(f"{path} must have a header and at least one row, got an empty file")
     if "" in header:
         raise ValueError(
             f"{path} must name every column, got one without a name (pandas leaves its index "

@@ -135,7 +135,7 @@ def _check(path: Path, file: DataFile, source: str) -> None:
         algorithm = kind.removeprefix("gzip+")
         try:
             with open(path, "rb") if kind == algorithm else gzip.open(path) as content:
-                got = hashlib.file_digest(content, algorithm).hexdigest()  # type: ignore[arg-type]
+                got = hashlib.file_digest(content, algorithm).hexdigest()
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             got = f"a damaged gzip file ({error})"
         if got == expected:

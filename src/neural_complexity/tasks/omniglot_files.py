@@ -121,11 +121,15 @@ def _read_archive(archive: Path, content: bytes) -> dict[str, Tensor]:
 
 def _characters(archive: Path, file: zipfile.ZipFile) -> list[list[str]]:
     """Returns the names of the drawings of each character."""
-    names = sorted(entry.filename for entry in file.infolist() if not entry.is_dir())
+    entries = [entry for entry in file.infolist() if not entry.is_dir()]
+    names = sorted(entry.filename for entry in entries)
     if len(names) > MAX_ENTRIES or len(set(names)) < len(names):
         raise ValueError(
             f"{archive} must have at most {MAX_ENTRIES} files of different names, got {len(names)}"
         )
+    methods = {entry.compress_type for entry in entries}
+    if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # others may fill the memory
+        raise ValueError(f"{archive} must be stored or deflated, got another method")
     pattern = re.compile(rf"({archive.stem}/[\w()-]+/character\d+)/\w+\.png")
     found: dict[str, list[str]] = {}
     for name in names:
