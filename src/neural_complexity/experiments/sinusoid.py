@@ -32,7 +32,7 @@ from neural_complexity.experiments.base.plots import plot_points, plot_targets, 
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
-from neural_complexity.meta.evaluate import CHUNK, predict_gaps
+from neural_complexity.learners.trajectory import CHUNK
 from neural_complexity.meta.scores import (
     correlation,
     count,
@@ -42,7 +42,8 @@ from neural_complexity.meta.scores import (
     r_squared,
     share_of_oracle,
 )
-from neural_complexity.meta.training_loop import Moment
+from neural_complexity.meta.trainer import Status
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.task import Task
@@ -104,7 +105,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     )
     setup = Setup(family=Sinusoids(), recipe=recipe, seed=config.seed, device=config.device)
     networks: dict[str, NeuralComplexity] = {}
-    history: dict[str, list[Moment]] = {}
+    history: dict[str, list[Status]] = {}
     for head in HEADS:
         training = getattr(config, head)
         networks[head], history[head] = train_network(training, head, setup, work, callback)
@@ -118,7 +119,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         found = losses_at(learners, range(config.steps + 1)) | {"gap": learners.gap}
         for head, nc in networks.items():
             if method.keys in (NONE.keys, _regularized(head)):
-                found[f"predicted/{head}"] = predict_gaps(nc, learners.end)
+                found[f"predicted/{head}"] = judge(nc, learners.end).gap
         if method is NONE:
             found |= {f"tasks/{name}": tensor for name, tensor in learners.end.named().items()}
         return found
@@ -347,7 +348,7 @@ def _tasks(tensors: dict[str, Tensor]) -> Canvas:
     return canvas
 
 
-def _progress(history: dict[str, list[Moment]]) -> Canvas:
+def _progress(history: dict[str, list[Status]]) -> Canvas:
     canvas = Canvas(figsize=(5.2, 3.2), layout="constrained")
     ax = canvas.subplots()
     for head, moments in history.items():
