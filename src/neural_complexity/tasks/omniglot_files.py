@@ -45,10 +45,6 @@ def preprocess(images: Tensor) -> Tensor:
     Returns:
         The images averaged over areas and inverted, (..., 1, 28, 28), in the default precision.
 
-    Raises:
-        TypeError: If the images are of another type.
-        ValueError: If their shape or values are of another kind.
-
     Example:
         >>> preprocess(torch.zeros(5, 105, 105, dtype=torch.uint8)).shape
         torch.Size([5, 1, 28, 28])
@@ -87,10 +83,6 @@ def omniglot(
         folder: The data folder with `images_background.zip` and `images_evaluation.zip`, there or
             in `omniglot/`; see `data_folder`.
         download: Whether to download an archive that is not there.
-
-    Raises:
-        FileNotFoundError: If the archive is not there and cannot be downloaded.
-        ValueError: If there is no such part, or the archive is damaged or not Omniglot.
     """
     if part not in CHECKSUMS:
         raise ValueError(f"part must be background or evaluation, got {part}")
