@@ -509,7 +509,7 @@ def test_for_tasks_finds_classes_units_and_statistics(head: str) -> None:
         task = Task(X_tr, s.Y_tr, X_te, Y_te)
         torch.manual_seed(1)
         nc = NeuralComplexity.for_tasks(task, loss="cross_entropy", **options)
-        assert nc.architecture["outputs"] == 4
+        assert nc.architecture.outputs == 4
         assert nc.architecture.items() >= {**options, **FOR_LABELS[head]}.items()
         E = nc.embed(task.X_tr)
         assert nc.image_encoder is not None

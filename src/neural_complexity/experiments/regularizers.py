@@ -17,6 +17,7 @@ from neural_complexity.experiments.base.comparison import (
     NONE,
     Method,
     dropout,
+    evaluation_tasks,
     everywhere,
     label,
     losses_at,
@@ -30,15 +31,15 @@ from neural_complexity.experiments.base.comparison import (
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import how_made, load_networks
+from neural_complexity.experiments.base.plots import learner_axis
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.evaluate import Trajectory
+from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.norms import weighted_l1_penalty
-from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoids import Sinusoids
 from neural_complexity.workspace import Workspace
@@ -117,11 +118,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     """Trains the same learners on the same held-out tasks under every regularizer."""
     recipe = sinusoid_recipe(steps=max(STEPS))
     networks = load_networks(config.networks, config.device)
-    family = Sinusoids()
-    task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    task = task.to(config.device)
-    metareg = _metareg(config, family, recipe, work, callback)
-    methods = [*_methods(recipe, task, networks), metareg]
+    task = evaluation_tasks(config)
+    methods = [*_methods(recipe, task, networks), _metareg(config, recipe, work, callback)]
     parts = Parts(work, len(methods) + 1, callback)
 
     def train(method: Method) -> dict[str, Tensor]:
@@ -145,18 +143,14 @@ def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) 
 
 
 def _metareg(
-    config: Config,
-    family: Sinusoids,
-    recipe: Recipe,
-    work: Workspace,
-    callback: ProgressCallback | None,
+    config: Config, recipe: Recipe, work: Workspace, callback: ProgressCallback | None
 ) -> Method:
     def watch(done: int, seconds: float, loss: float) -> None:
         if callback is not None:
             callback("MetaReg", done, config.metareg_iterations, seconds, {"test loss": loss})
 
     weights = train_metareg(
-        family,
+        Sinusoids(),
         recipe,
         seed=config.seed,
         iterations=config.metareg_iterations,
@@ -295,9 +289,8 @@ def _curves(rows: list[Row]) -> Canvas:
         ax.plot(*series(rows, "test loss", "step", **keys), ms=3.5, lw=1.2, **look)
     published = [v or torch.nan for v in PAPER["NC direct (1)"]]
     ax.plot(STEPS, published, "--", color=COLORS["target"], lw=0.8, label="the paper's NC")
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(STEPS, [str(step) for step in STEPS])
-    ax.set(xlabel="learner step", ylabel="test loss")
+    learner_axis(ax, STEPS)
+    ax.set_ylabel("test loss")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return canvas
 
