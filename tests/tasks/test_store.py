@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from labelled import draw
-from neural_complexity.tasks.image_datasets import SingleDataset
-from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.images import Images, SingleDataset
 from neural_complexity.tasks.store import _content, open_store, store, write_store
 
 
@@ -37,7 +36,7 @@ def test_what_is_stored_is_opened(
         assert repr(other) == repr(one)
         assert torch.equal(other.images.pixels, one.images.pixels)
         assert torch.equal(other.images.labels, one.images.labels)
-        assert torch.equal(other.look_up(torch.arange(P)), one.look_up(torch.arange(P)))
+        assert torch.equal(other(torch.arange(P)), one(torch.arange(P)))
     assert [path.name for path in place.parent.iterdir()] == [place.name]
 
 
@@ -88,13 +87,13 @@ total, piece = 40_960, 256
 pixels, labels = torch.randint(0, 256, (piece, 3, 32, 32), dtype=torch.uint8), torch.arange(piece)
 part = (pixels, labels % 10)
 small = write_store(sys.argv[1] + "-small", "small", (piece, 3, 32, 32), 200, [part])
-small.look_up(torch.arange(8))  # what takes memory once has it now
+small(torch.arange(8))  # what takes memory once has it now
 before = own()
 dataset = write_store(sys.argv[1], "large", (total, 3, 32, 32), 40_000, [part] * (total // piece))
 assert dataset.images.pixels.nbytes > 120_000_000
-text, mean = repr(dataset), dataset.mean
+text = repr(dataset)
 for _ in range(10):
-    values = dataset.look_up(torch.randint(0, total, (4, 64)))
+    values = dataset(torch.randint(0, total, (4, 64)))
 assert own() - before < 30_000_000, own() - before
 print(text)
 """
