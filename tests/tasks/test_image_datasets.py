@@ -17,6 +17,7 @@ from labelled import cifar10_files, cifar10_tar, draw, expected, idx, svhn, writ
 from neural_complexity.tasks.datasets import VARIABLE, DataFile
 from neural_complexity.tasks.image_datasets import DATASETS, load
 from neural_complexity.tasks.images import SingleDataset
+from neural_complexity.workspace import fingerprint
 
 IDX_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "kmnist": "KMNIST"}
 SMALL = expected(draw(20, 6, 5, seed=0), draw(10, 6, 5, seed=1))
@@ -119,7 +120,7 @@ def test_svhn_is_read_where_its_checksums_are_known(
 
 def test_digits_need_no_file(tmp_path: Path) -> None:
     one, two = load("digits", tmp_path, download=False), load("digits")
-    assert repr(one) == repr(two)
+    assert fingerprint(one) == fingerprint(two)
     assert repr(one).startswith("SingleDataset(name='digits', images=Images(1797 of 10 classes")
     assert one.images.pixels.shape == (1797, 1, 8, 8)
     assert (one.train, len(one.test_indices)) == (1437, 360)

@@ -1,4 +1,8 @@
-"""What users have (arrays, tensors, lists, data frames, PyTorch datasets), as checked tensors."""
+"""What users have (arrays, tensors, lists, data frames, PyTorch datasets), as checked tensors.
+
+What is no real number raises a TypeError, what is missing, infinite, empty or of another shape a
+ValueError: one sentence that says what was required of what, and what arrived.
+"""
 
 import textwrap
 from collections.abc import Sequence, Sized
@@ -38,12 +42,8 @@ def inputs(
         shape: What a point must be: `(D,)` or `(channels, height, width)`; any of the two if
             `None`. Where there is one feature, a list of points will do; where there is one
             channel, images may come without it, or as rows of pixels.
-        dtype: Of the tensor; PyTorch's default if `None`.
-        device: Of the tensor; where X is if `None`.
-
-    Raises:
-        TypeError: If these are no numbers.
-        ValueError: If there are none, some are missing or infinite, or points are of another shape.
+        dtype: PyTorch's default if `None`.
+        device: Where X is if `None`.
 
     Example:
         >>> inputs("X_tr", [[1, 2], [3, 4]], shape=(2,), dtype=torch.float32)
@@ -82,12 +82,7 @@ def targets(
         outputs: Classes, or outputs of a real target; any number if `None`.
         points: How many there must be; any number if `None`.
         dtype: Of real targets; PyTorch's default if `None`.
-        device: Of the tensor; where y is if `None`.
-
-    Raises:
-        TypeError: If these are no numbers.
-        ValueError: If there are none or not as many as points, some are missing, infinite or no
-            labels, or they are of another shape.
+        device: Where y is if `None`.
     """
     values = _not_empty(name, y)
     got = tuple(values.shape)
@@ -111,13 +106,7 @@ def targets(
 def encode(y: object, classes: Sequence[object], *, name: str = "y") -> Tensor:
     """Returns the place of each label among the classes, int64 (points,).
 
-    Args:
-        y: Labels of any kind: an array, a tensor, a list or a column of a data frame.
-        classes: The classes, of which different ones are not equal.
-        name: What errors call the labels.
-
-    Raises:
-        ValueError: If there are none, or one is no class.
+    Labels may be of any kind: an array, a tensor, a list or a column of a data frame.
 
     Example:
         >>> encode(["dog", "cat", "dog"], ["cat", "dog"])
@@ -153,10 +142,6 @@ def pair(name: str, data: object, y: object = None) -> tuple[Any, Any]:
         data: A `Dataset` or a `DataLoader` of inputs or of pairs (x, y), gone through once; or
             inputs.
         y: Targets of inputs that come alone.
-
-    Raises:
-        TypeError: If it gives something else than inputs or pairs, or targets came twice.
-        ValueError: If it is empty, or its points are of several sizes.
     """
     if not isinstance(data, Dataset | DataLoader):
         return data, y
@@ -179,15 +164,9 @@ def pair(name: str, data: object, y: object = None) -> tuple[Any, Any]:
 
 
 def numbers(name: str, values: object) -> Tensor:
-    """Returns real numbers as a tensor of their own type and shape.
+    """Returns an array, a tensor, a number, nested lists or a data frame as a tensor.
 
-    Args:
-        name: What errors call them.
-        values: An array, a tensor, a number, nested lists or a data frame.
-
-    Raises:
-        TypeError: If these are no real numbers.
-        ValueError: If rows have several lengths, or something is missing.
+    It has the type and the shape of what was given.
     """
     if _holds_tensors(values):
         return _joined(name, values, batched=False)
@@ -211,7 +190,7 @@ def _array(name: str, values: Any) -> NDArray[Any]:
     if isinstance(values, Dataset | DataLoader) or np.ma.is_masked(values):
         raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}")
     try:
-        array = check_array(
+        array: NDArray[Any] = check_array(
             values,
             dtype=None,
             ensure_2d=False,

@@ -39,10 +39,6 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
         X: The points, as they were given.
         labels: Whether predictions must be logits of classes.
         like: A tensor of NC, whose type and device predictions get, and points for a callable.
-
-    Raises:
-        TypeError: If the model is of no such kind, or returns something else than an array.
-        ValueError: If it fails, or its predictions are not finite or not one row for each point.
     """
     what = f"the model's predictions for {name}"
     if callable(model):
@@ -80,11 +76,7 @@ def check_predictions(name: str, H: Tensor, points: int) -> Tensor:
 
 
 def logarithms(name: str, probabilities: Tensor) -> Tensor:
-    """Returns logits of probabilities, (points, C), none of them less than one in ten million.
-
-    Raises:
-        ValueError: If these are no probabilities.
-    """
+    """Returns logits of probabilities, (points, C), none of them less than one in ten million."""
     if probabilities.ndim != 2 or not looks_like_shares(probabilities):
         raise ValueError(
             f"{name} must be probabilities, rows that sum to one, got numbers that are not"
@@ -112,9 +104,6 @@ def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any
         H: Logits, (points, columns).
         columns: The class of each column.
         classes: NC's classes, in order. One that has no column gets the least probability.
-
-    Raises:
-        ValueError: If there is not one class a column, or one that NC does not know.
     """
     if len(set(columns)) < len(columns):
         raise ValueError("classes must be different from each other, got one twice")
@@ -180,8 +169,7 @@ def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
 def _left_as_it_was(model: Any) -> Iterator[Tensor | None]:
     """Puts a module into evaluation mode, and afterwards everything back.
 
-    Yields one of its parameters or buffers, which shows the type and device that it works with, if
-    there is one.
+    Yields one of its parameters or buffers, if there is one: it has the module's type and device.
     """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     owned = [(m, name, b) for m in modules for name, b in m.named_buffers(recurse=False)]

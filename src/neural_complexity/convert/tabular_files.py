@@ -24,12 +24,7 @@ class Columns:
     values: dict[str, NDArray[Any]]  # each (rows,), numbers or text
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """Returns some columns, (rows, names).
-
-        Raises:
-            TypeError: If one of them holds text.
-            ValueError: If one is not there.
-        """
+        """Returns some columns, (rows, names), or raises a TypeError if one holds text."""
         self.check(names)
         for name in names:
             if self.values[name].dtype.kind not in "biuf":
@@ -39,11 +34,7 @@ class Columns:
         return np.stack([self.values[name].astype(np.float64) for name in names], axis=1)
 
     def check(self, names: Sequence[str]) -> None:
-        """Checks that columns are there.
-
-        Raises:
-            ValueError: If one is not.
-        """
+        """Raises a ValueError if a column is not there."""
         for name in names:
             if name not in self.values:
                 there = list(self.values)
@@ -54,9 +45,7 @@ class Columns:
 def read_columns(path: Path) -> Columns:
     """Reads a CSV file with a header, or a parquet file (extra `tables`).
 
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it is damaged or has missing values.
+    A ValueError says what is damaged or missing.
     """
     _check_file(path)
     frame = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
@@ -73,18 +62,14 @@ def read_columns(path: Path) -> Columns:
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Reads all arrays of an npz file; runs no code from it.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it is damaged or holds other things than arrays of numbers or text.
-    """
+    """Reads all arrays of an npz file; runs no code from it."""
     _check_file(path)
     errors = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, AttributeError)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("it is a single array")
+        with file:
             return {name: file[name] for name in file.files}
     except errors as error:
         reason = (str(error).splitlines() or [""])[0]
@@ -125,6 +110,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _check_header(path: Path, header: list[str]) -> None:
+    if not header:
+        raise ValueError(f"{path} must have a header and at least one row, got an empty file")
     if "" in header:
         raise ValueError(
             f"{path} must name every column, got one without a name (pandas leaves its index "

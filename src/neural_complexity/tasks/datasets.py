@@ -63,11 +63,8 @@ def data_folder(given: str | Path | None = None) -> Path:
 def find_file(file: DataFile, data: Path, download: bool = True) -> Path:
     """Returns the path of a file below the data folder, or of what it was unpacked to.
 
-    A file that is neither in its own folder nor in the one above is downloaded to its own.
-
-    Raises:
-        FileNotFoundError: If it is not there and cannot be downloaded.
-        ValueError: If it has another checksum.
+    A file that is neither in its own folder nor in the one above is downloaded to its own; a
+    FileNotFoundError says where to put one that cannot be.
     """
     own = data / file.folder / file.name
     places = [own.parent, own.parent.parent]
@@ -96,11 +93,8 @@ def cached(
 ) -> dict[str, Tensor]:
     """Returns what `read` returns, reading only once.
 
-    Args:
-        name: Of the result, which is kept in the folder or else in the user's cache folder.
-        fingerprint: Of all that decides the result.
-        folder: May be read-only.
-        read: Reads the result.
+    It is kept in the folder, or, if that is read-only, in the user's cache folder. The fingerprint
+    describes all that decides it.
     """
     places = [Workspace(place, fingerprint) for place in (folder, cache_folder())]
     for place in places:
@@ -135,7 +129,7 @@ def _check(path: Path, file: DataFile, source: str) -> None:
         algorithm = kind.removeprefix("gzip+")
         try:
             with open(path, "rb") if kind == algorithm else gzip.open(path) as content:
-                got = hashlib.file_digest(content, algorithm).hexdigest()  # type: ignore[arg-type]
+                got = hashlib.file_digest(content, algorithm).hexdigest()
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             got = f"a damaged gzip file ({error})"
         if got == expected:

@@ -32,11 +32,7 @@ Part = tuple[Tensor, Tensor]  # pixels, uint8 (P, channels, height, width), and 
 
 
 def read_idx(paths: Sequence[Path]) -> list[Part]:
-    """Reads IDX files of images, each followed by one of labels, packed by gzip or not.
-
-    Raises:
-        ValueError: If a file is damaged or of another kind, or two do not belong together.
-    """
+    """Reads IDX files of images, each followed by one of labels, packed by gzip or not."""
     parts = []
     for images, labels in zip(paths[::2], paths[1::2], strict=True):
         pixels, numbers = _idx_values(images, 3), _idx_values(labels, 1)
@@ -55,9 +51,6 @@ def read_cifar10(path: Path) -> list[Part]:
     Args:
         path: `cifar-10-binary.tar.gz`, which must be trusted, or `test_batch.bin` among the other
             files of it.
-
-    Raises:
-        ValueError: If a file does not consist of records of a label and 3,072 pixels.
     """
     names = [*CIFAR10_TRAIN, CIFAR10_TEST]
     if path.name == CIFAR10_TEST:

@@ -47,10 +47,6 @@ def from_arrays(
         y_test: Their labels.
         path: Where to keep the dataset, see `store`, instead of in memory.
 
-    Raises:
-        TypeError: If the numbers are of another type.
-        ValueError: If shapes, values or labels are of another kind.
-
     Example:
         >>> X, y = torch.rand(6, 28, 28), torch.tensor([0, 1, 0, 1, 1, 0])
         >>> from_arrays("mine", X[:4], y[:4], X[4:], y[4:]).train
@@ -82,10 +78,6 @@ def from_datasets(
             a PIL image; shapes, values and labels are as for `from_arrays`.
         test: The same for testing.
         path: Where to keep the dataset, see `store`, instead of in memory.
-
-    Raises:
-        TypeError: If they are not such datasets, or the numbers are of another type.
-        ValueError: If shapes, values or labels are of another kind.
     """
     sizes = []
     for part, dataset in (("train", train), ("test", test)):

@@ -40,10 +40,6 @@ def load(name: str, data: str | Path | None = None, download: bool = True) -> Si
             unpacked and without `raw`, `FashionMNIST` and `KMNIST` alike;
             `cifar-10-batches-bin/*.bin` or `cifar-10-binary.tar.gz`; `svhn/*_32x32.mat`.
         download: Whether to download files that are not there.
-
-    Raises:
-        FileNotFoundError: If a file is not there and cannot be downloaded.
-        ValueError: If there is no such dataset, or a file is damaged or of another kind.
     """
     if name not in DATASETS:
         raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name}")

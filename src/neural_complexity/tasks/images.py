@@ -6,8 +6,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from neural_complexity.task import digest
-
 __all__ = ["Images", "SingleDataset", "chunks"]
 
 CHUNK = 1 << 18  # values, so that they fit a cache even as floats
@@ -53,9 +51,9 @@ class Images:
 
     def __call__(self, indices: Tensor) -> Tensor:
         """Returns images, (...) to (..., channels, height, width), with values from 0 to 1."""
-        return self.look_up(indices).div_(255)
+        return self.levels(indices).div_(255)
 
-    def look_up(self, indices: Tensor) -> Tensor:
+    def levels(self, indices: Tensor) -> Tensor:
         """Returns images with values from 0 to 255, in the default precision, as a new tensor."""
         # Twice as fast as indexing, and negative numbers are no way to count from the end.
         chosen = self.pixels.index_select(0, indices.flatten().to(self.pixels.device))
@@ -63,10 +61,8 @@ class Images:
         return values.reshape(*indices.shape, *self.pixels.shape[1:])
 
     def __repr__(self) -> str:
-        """Names sizes and content, so that equal texts mean equal images."""
         size = "x".join(map(str, self.pixels.shape[1:]))
-        content = digest(self.pixels, self.labels)
-        return f"Images({len(self)} of {self.classes} classes, {size}, {content})"
+        return f"Images({len(self)} of {self.classes} classes, {size})"
 
     @property
     def classes(self) -> int:
@@ -89,9 +85,6 @@ class Images:
         Returns:
             Four times the images: index `n + k * P` is image n turned k times counter-clockwise,
             of class `label + k * classes`.
-
-        Raises:
-            ValueError: If the images are not square.
         """
         if self.pixels.shape[-2] != self.pixels.shape[-1]:
             shape = tuple(self.pixels.shape[-2:])
@@ -131,6 +124,9 @@ class SingleDataset:
                 f"classes, got some of {len(trained)}"
             )
 
+    def __len__(self) -> int:
+        return len(self.images)
+
     @property
     def train_indices(self) -> Tensor:
         """The indices of the training images, (train,)."""
@@ -152,7 +148,7 @@ class SingleDataset:
         In each channel the training images have mean 0 and variance 1; a channel that never changes
         is 0.
         """
-        values = self.images.look_up(indices)
+        values = self.images.levels(indices)
         mean, scale = (moment.to(values) for moment in self._moments)
         return values.sub_(mean).mul_(scale)
 

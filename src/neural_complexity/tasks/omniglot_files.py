@@ -45,10 +45,6 @@ def preprocess(images: Tensor) -> Tensor:
     Returns:
         The images averaged over areas and inverted, (..., 1, 28, 28), in the default precision.
 
-    Raises:
-        TypeError: If the images are of another type.
-        ValueError: If their shape or values are of another kind.
-
     Example:
         >>> preprocess(torch.zeros(5, 105, 105, dtype=torch.uint8)).shape
         torch.Size([5, 1, 28, 28])
@@ -87,10 +83,6 @@ def omniglot(
         folder: The data folder with `images_background.zip` and `images_evaluation.zip`, there or
             in `omniglot/`; see `data_folder`.
         download: Whether to download an archive that is not there.
-
-    Raises:
-        FileNotFoundError: If the archive is not there and cannot be downloaded.
-        ValueError: If there is no such part, or the archive is damaged or not Omniglot.
     """
     if part not in CHECKSUMS:
         raise ValueError(f"part must be background or evaluation, got {part}")
@@ -121,11 +113,15 @@ def _read_archive(archive: Path, content: bytes) -> dict[str, Tensor]:
 
 def _characters(archive: Path, file: zipfile.ZipFile) -> list[list[str]]:
     """Returns the names of the drawings of each character."""
-    names = sorted(entry.filename for entry in file.infolist() if not entry.is_dir())
+    entries = [entry for entry in file.infolist() if not entry.is_dir()]
+    names = sorted(entry.filename for entry in entries)
     if len(names) > MAX_ENTRIES or len(set(names)) < len(names):
         raise ValueError(
             f"{archive} must have at most {MAX_ENTRIES} files of different names, got {len(names)}"
         )
+    methods = {entry.compress_type for entry in entries}
+    if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # others may fill the memory
+        raise ValueError(f"{archive} must be stored or deflated, got another method")
     pattern = re.compile(rf"({archive.stem}/[\w()-]+/character\d+)/\w+\.png")
     found: dict[str, list[str]] = {}
     for name in names:

@@ -49,11 +49,7 @@ class SampledFamily(ABC):
 
 
 def check_sizes(**sizes: int) -> None:
-    """Checks that named sizes are at least 1.
-
-    Raises:
-        ValueError: If one is not.
-    """
+    """Raises a ValueError if one of named sizes is below 1."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")

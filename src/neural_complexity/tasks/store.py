@@ -28,12 +28,7 @@ def store(dataset: SingleDataset, path: str | Path) -> SingleDataset:
 
 
 def open_store(path: str | Path) -> SingleDataset:
-    """Opens what `store` wrote: images are read from the disk as they are looked up.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged or of another kind.
-    """
+    """Opens what `store` wrote: images are read from the disk as they are looked up."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a stored dataset, got no such file")
@@ -67,10 +62,8 @@ def write_store(
         name: What results call the dataset.
         shape: Of all pixels, (P, channels, height, width).
         train: How many of the P images are for training; they come first.
-        parts: Pixels, uint8 (p, channels, height, width), with their labels, int64 (p,).
-
-    Raises:
-        ValueError: If the parts are no dataset; nothing is written then.
+        parts: Pixels, uint8 (p, channels, height, width), with their labels, int64 (p,). If they
+            are no dataset, nothing is written.
     """
     write_chunks(Path(path), _content(name, tuple(shape), train, parts))
     return open_store(path)
