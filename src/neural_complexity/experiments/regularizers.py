@@ -12,6 +12,7 @@ from torch import Tensor
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.metareg import train_metareg
+from neural_complexity.baselines.optimize import Optimization
 from neural_complexity.experiments.base.comparison import (
     FEW,
     NONE,
@@ -145,20 +146,15 @@ def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) 
 def _metareg(
     config: Config, recipe: Recipe, work: Workspace, callback: ProgressCallback | None
 ) -> Method:
-    def watch(done: int, seconds: float, loss: float) -> None:
-        if callback is not None:
-            callback("MetaReg", done, config.metareg_iterations, seconds, {"test loss": loss})
-
     weights = train_metareg(
         Sinusoids(),
         recipe,
-        seed=config.seed,
-        iterations=config.metareg_iterations,
+        Optimization(updates=config.metareg_iterations, lr=config.metareg_lr),
         tasks=config.metareg_tasks,
-        lr=config.metareg_lr,
+        seed=config.seed,
         device=config.device,
-        folder=work.folder,
-        watch=watch,
+        work=work,
+        callback=callback,
     )
     return Method({"method": "MetaReg"}, everywhere(weighted_l1_penalty(weights)))
 

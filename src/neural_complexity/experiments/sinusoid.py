@@ -28,8 +28,13 @@ from neural_complexity.experiments.base.comparison import (
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import HEADS
-from neural_complexity.experiments.base.plots import plot_points, plot_targets, scatter_gaps
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.plots import (
+    plot_meta_training,
+    plot_points,
+    plot_targets,
+    scatter_gaps,
+)
+from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
 from neural_complexity.learners.trajectory import CHUNK
@@ -54,14 +59,15 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "sinusoid"
 STEPS = (1, 2, 4, 8, 16)
-PAPER_LOSS = {
+PAPER_LOSS: dict[Key, dict[int, float]] = {
     "none": {1: 4.17, 2: 4.04, 4: 4.05, 8: 4.04, 16: 4.05},
     "NC": {1: 3.87, 2: 3.60, 4: 3.36, 8: 3.13, 16: 2.93},
 }
 PAPER_R2 = 0.9589
 METHOD = ("method", "head", "mode")  # keys that name a method
 SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
-SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te")
+CURVES = ("loss_tr", "loss_te")
+SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te", "Y_te")
 TASKS_DRAWN, CANDIDATES = 6, 512  # tasks drawn one by one, chosen among the first ones
 
 
@@ -117,27 +123,29 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     def train(method: Method) -> dict[str, Tensor]:
         learners = train_with(method, recipe, task, seed=config.seed)
         found = losses_at(learners, range(config.steps + 1)) | {"gap": learners.gap}
+        if method is NONE:
+            found |= {**learners.end.named(), "Y_te": task.Y_te}
         for head, nc in networks.items():
             if method.keys in (NONE.keys, _regularized(head)):
-                found[f"predicted/{head}"] = judge(nc, learners.end).gap
-        if method is NONE:
-            found |= {f"tasks/{name}": tensor for name, tensor in learners.end.named().items()}
+                told = judge(nc, learners.end)
+                found |= {f"predicted/{head}": told.gap, f"points/{head}": told.points}
         return found
 
     results = {method.name: parts.do(method.name, partial(train, method)) for method in methods}
     kept = kept_tasks(results.values())
-    results = {
-        name: {
-            key: tensor[..., kept] if tensor.ndim < 3 else tensor[kept] for key, tensor in r.items()
-        }
-        for name, r in results.items()
-    }
-    task = task[kept]
+    for result in results.values():
+        del result["diverged"]
+        result |= {key: t[:, kept] if key in CURVES else t[kept] for key, t in result.items()}
     rows = [make_row(NAME, config.seed, "diverged tasks", count(~kept), step=config.steps)]
     rows += _loss_rows(config, methods, results)
-    rows += _belief_rows(config, task, networks["posterior"])
+    rows += _belief_rows(config, task[kept], networks["posterior"])
     rows += _fit_rows(config, results)
-    return Outcome(rows, _figure_tensors(task, results, networks), networks, history)
+    tensors = {
+        f"{name}/{key}": tensor.mean(dim=1) if key in CURVES else tensor
+        for name, result in results.items()
+        for key, tensor in result.items()
+    }
+    return Outcome(rows, tensors, networks, history)
 
 
 def _regularized(head: str) -> Keys:
@@ -152,9 +160,7 @@ def _loss_rows(
     rows = []
     for method in methods:
         keys, result = method.keys, results[method.name]
-        published = (
-            PAPER_LOSS.get(str(keys["method"]), {}) if keys.get("mode") != "inductive" else {}
-        )
+        published = {} if keys.get("mode") == "inductive" else PAPER_LOSS.get(keys["method"], {})
         for step in sorted({step for step in STEPS if step < config.steps} | {config.steps}):
             row = partial(make_row, NAME, config.seed, **keys, step=step)
             loss = estimate_mean(result["loss_te"][step])
@@ -167,14 +173,13 @@ def _loss_rows(
     return rows
 
 
+@torch.no_grad()
 def _belief_rows(config: Config, task: Task, nc: NeuralComplexity) -> list[Row]:
     """The posterior head's own mean as a predictor: what regularizing with it pulls h towards."""
     losses = []
-    with torch.no_grad():
-        for i in range(0, len(task), CHUNK):
-            part = task[i : i + CHUNK]
-            own = nc.belief(part.X_tr, part.Y_tr, part.X_te).prediction
-            losses.append(nc.loss(own, part.Y_te).mean(dim=1))
+    for part in (task[i : i + CHUNK] for i in range(0, len(task), CHUNK)):
+        own = nc.belief(part.X_tr, part.Y_tr, part.X_te).prediction
+        losses.append(nc.loss(own, part.Y_te).mean(dim=1))
     keys = {"method": "NC", "head": "posterior", "mode": "its beliefs"}
     return [make_row(NAME, config.seed, "test loss", estimate_mean(torch.cat(losses)), **keys)]
 
@@ -195,25 +200,6 @@ def _fit_rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row
 def _ends(head: str) -> dict[str, str]:
     """The methods on whose learners an NC is scored, by kind."""
     return {"unregularized": NONE.name, "regularized": label(_regularized(head))}
-
-
-def _figure_tensors(
-    task: Task, results: dict[str, dict[str, Tensor]], networks: dict[str, NeuralComplexity]
-) -> dict[str, Tensor]:
-    """Everything the figures need, so that they can be drawn again without the run."""
-    tensors: dict[str, Tensor] = {"tasks/Y_te": task.Y_te[:CANDIDATES]}
-    for name, result in results.items():
-        tensors |= {f"{key}/{name}": result[key].mean(dim=1) for key in ("loss_tr", "loss_te")}
-    end = {key: results["none"][f"tasks/{key}"][:CANDIDATES] for key in SETS}
-    tensors |= {f"tasks/{key}": tensor for key, tensor in end.items()}
-    for head, nc in networks.items():
-        for kind, name in _ends(head).items():
-            tensors[f"predicted/{kind}/{head}"] = results[name][f"predicted/{head}"]
-            tensors[f"gap/{kind}/{head}"] = results[name]["gap"]
-        with torch.no_grad():
-            told = nc.predict_points(*(tensor.to(task.Y_te.device) for tensor in end.values()))
-            tensors[f"points/{head}"] = told
-    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
 def tables(rows: list[Row]) -> list[Table]:
@@ -291,7 +277,7 @@ def figures(outcome: Outcome) -> list[Drawing]:
         ),
         Drawing(
             "meta-training",
-            _progress(outcome.history),
+            plot_meta_training(outcome.history, PAPER_R2),
             "What meta-training time buys",
             "1 - R2 on 512 validation learners, by seconds of meta-training; the line is the "
             "paper's final value.",
@@ -303,8 +289,8 @@ def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(6.4, 3.1 * len(HEADS)), layout="constrained")
     axes = canvas.subplots(len(HEADS), 2)
     for i, head in enumerate(HEADS):
-        for j, kind in enumerate(_ends(head)):
-            true, predicted = tensors[f"gap/{kind}/{head}"], tensors[f"predicted/{kind}/{head}"]
+        for j, (kind, name) in enumerate(_ends(head).items()):
+            true, predicted = tensors[f"{name}/gap"], tensors[f"{name}/predicted/{head}"]
             score = scatter_gaps(axes[i, j], true, predicted, COLORS[head])
             axes[i, j].set_title(f"{head} head, {kind}: {score}")
     return canvas
@@ -313,14 +299,14 @@ def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
 def _curves(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(5.2, 3.4), layout="constrained")
     ax = canvas.subplots()
-    ax.plot(tensors["loss_te/none"], color=COLORS["none"], label="none")
-    ax.plot(tensors["loss_tr/none"], color=COLORS["none"], ls="--", lw=1)
+    ax.plot(tensors["none/loss_te"], color=COLORS["none"], label="none")
+    ax.plot(tensors["none/loss_tr"], color=COLORS["none"], ls="--", lw=1)
     for head in reversed(HEADS):
         name, color = label(_regularized(head)), COLORS[head]
-        ax.plot(tensors[f"loss_te/{name}"], color=color, label=f"NC {head}")
-        ax.plot(tensors[f"loss_tr/{name}"], color=color, ls="--", lw=1)
+        ax.plot(tensors[f"{name}/loss_te"], color=color, label=f"NC {head}")
+        ax.plot(tensors[f"{name}/loss_tr"], color=color, ls="--", lw=1)
     # As dots: the posterior head's curve is the same line.
-    ax.plot(tensors["loss_te/oracle"], "o", ms=3.5, color=COLORS["oracle"], label="oracle")
+    ax.plot(tensors["oracle/loss_te"], "o", ms=3.5, color=COLORS["oracle"], label="oracle")
     ax.plot([], color=COLORS["target"], label="test")
     ax.plot([], color=COLORS["target"], ls="--", lw=1, label="train")
     ax.set(xlabel="learner step", ylabel="mean squared error")
@@ -329,14 +315,13 @@ def _curves(tensors: dict[str, Tensor]) -> Canvas:
 
 
 def _tasks(tensors: dict[str, Tensor]) -> Canvas:
-    points = tensors["points/posterior"]
-    order = points.mean(dim=1).argsort()
+    order = tensors["none/predicted/posterior"][:CANDIDATES].argsort()
     picks = order[np.linspace(0, len(order) - 1, TASKS_DRAWN).round().astype(int)]
     canvas = Canvas(figsize=(11, 4.4), layout="constrained")
     axes = canvas.subplots(2, TASKS_DRAWN, sharex=True, height_ratios=(3, 2))
     for (top, bottom), index in zip(axes.T, picks.tolist(), strict=True):
-        task = {name: tensors[f"tasks/{name}"][index] for name in (*SETS, "Y_te")}
-        told = {head: tensors[f"points/{head}"][index] for head in reversed(HEADS)}
+        task = {name: tensors[f"none/{name}"][index] for name in SETS}
+        told = {head: tensors[f"none/points/{head}"][index] for head in reversed(HEADS)}
         plot_targets(top, task)
         true = plot_points(bottom, task, told)
         top.set_title(f"gap {true.mean():.2f}, NC {told['posterior'].mean():.2f}")
@@ -345,18 +330,6 @@ def _tasks(tensors: dict[str, Tensor]) -> Canvas:
     axes[1, 0].set_ylabel("loss - train loss")
     canvas.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower left", ncols=3)
     canvas.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
-    return canvas
-
-
-def _progress(history: dict[str, list[Status]]) -> Canvas:
-    canvas = Canvas(figsize=(5.2, 3.2), layout="constrained")
-    ax = canvas.subplots()
-    for head, moments in history.items():
-        seconds, left = zip(*((m.seconds, 1 - m.r2) for m in moments), strict=True)
-        ax.plot(seconds, left, ".-", color=COLORS[head], label=f"{head} head")
-    ax.axhline(1 - PAPER_R2, color=COLORS["none"], lw=0.8, ls=":", label="paper")
-    ax.set(xlabel="seconds of meta-training", ylabel="1 - R2", yscale="log")
-    ax.legend()
     return canvas
 
 

@@ -1,13 +1,23 @@
 """Parts of figures that several experiments draw."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.meta.scores import r_squared
+from neural_complexity.meta.trainer import Status
 
-__all__ = ["learner_axis", "plot_points", "plot_targets", "scatter_gaps"]
+__all__ = [
+    "learner_axis",
+    "plot_meta_training",
+    "plot_points",
+    "plot_targets",
+    "scatter_gaps",
+]
 
 
 def scatter_gaps(
@@ -66,3 +76,16 @@ def learner_axis(ax: Axes, steps: tuple[int, ...]) -> None:
     ax.set_xscale("log", base=2)
     ax.set_xticks(steps, [str(step) for step in steps])
     ax.set_xlabel("learner step")
+
+
+def plot_meta_training(history: Mapping[str, Sequence[Status]], paper: float) -> Canvas:
+    """Draws 1 - R2 by seconds of meta-training, one line per head, and the paper's final value."""
+    canvas = Canvas(figsize=(5.2, 3.2), layout="constrained")
+    ax = canvas.subplots()
+    for head, scores in history.items():
+        seconds, left = zip(*((s.seconds, 1 - s.r2) for s in scores), strict=True)
+        ax.plot(seconds, left, ".-", color=COLORS[head], label=f"{head} head")
+    ax.axhline(1 - paper, color=COLORS["none"], lw=0.8, ls=":", label="paper")
+    ax.set(xlabel="seconds of meta-training", ylabel="1 - R2", yscale="log")
+    ax.legend()
+    return canvas

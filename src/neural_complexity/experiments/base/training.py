@@ -183,7 +183,7 @@ class Setup:
 
 
 def validation_r2(learners: Trajectory, nc: NeuralComplexity) -> float:
-    """Returns R2 of the gaps predicted of learners that did not diverge; NaN if there are not two."""
+    """Returns R2 of the gaps predicted of learners that did not diverge; NaN of fewer than two."""
     usable = ~learners.diverged
     if usable.sum() < 2:
         return math.nan
