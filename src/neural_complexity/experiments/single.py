@@ -232,8 +232,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     plain = train_splits("plain")
     ncs, history = _train_ncs(data, partial(validate, splits, plain), work, callback)
     regularized = train_splits("with NC", ncs["posterior"])
-    cnn = partial(train_cnn, data, config.cnn_updates, config.cnn_batch, callback)
-    logits = parts.do(CNN.label, lambda: {"test": cnn()})["test"]
+    size = (ncs["posterior"].nc.architecture, config.cnn_updates, config.cnn_batch)
+    logits = parts.do(CNN.label, lambda: {"test": train_cnn(data, *size, callback)})["test"]
     errors = {
         (name, strength): parts.do(
             f"{BASELINES[name].label} {strength:g}, tuning", partial(tune, data, name, strength)

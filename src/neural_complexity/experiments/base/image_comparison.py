@@ -131,19 +131,22 @@ def tune(data: ImageData, name: str, strength: float) -> Results:
 
 
 def train_cnn(
-    data: ImageData, updates: int, batch: int, callback: ProgressCallback | None
+    data: ImageData,
+    architecture: Architecture,
+    updates: int,
+    batch: int,
+    callback: ProgressCallback | None,
 ) -> Tensor:
-    """Trains NC's image encoder as a classifier; returns its logits of the test images, (n, C)."""
+    """Trains an NC's image encoder as a classifier; returns logits of the test images, (n, C)."""
     config, dataset, training = data.config, data.dataset, data.config.posterior
-    classes, Y = dataset.images.classes, dataset.labels.to(config.device)
     with seeded(config.seed, "classifier"):
-        architecture = Architecture(data.shape, classes, **training.architecture("posterior"))
         encoder = make_image_encoder(architecture)
-        model = Classifier(encoder, classes, width=training.width).to(config.device)
+        model = Classifier(encoder, dataset.images.classes, width=training.width)
+    model = model.to(config.device)
     train_classifier(
         model,
         Points(data.train, dataset),
-        Y[data.train],
+        dataset.labels.to(config.device)[data.train],
         Optimization(updates=updates, lr=training.lr, warmup=training.warmup),
         batch=batch,
         seed=config.seed,

@@ -16,7 +16,7 @@ from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.mixup import mixup
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import Categorical, SmoothedCrossEntropy, cross_entropy
+from neural_complexity.losses import SmoothedCrossEntropy, cross_entropy
 from neural_complexity.model.cached import Encoder, cache, embed_store, subsample
 from neural_complexity.model.judgement import judge_minibatches
 from neural_complexity.model.network import NeuralComplexity

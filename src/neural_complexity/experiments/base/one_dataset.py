@@ -182,7 +182,7 @@ class ImageConfig(BaseConfig):
                 f"{self.dataset}"
             )
 
-    def training(self, head: Head) -> SplitTraining:
+    def training(self, head: str) -> SplitTraining:
         """Returns the training of the NC with a head."""
         return self.posterior if head == "posterior" else self.direct
 
