@@ -25,7 +25,7 @@ from neural_complexity.experiments.base.shifted_learners import (
 )
 from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
 from neural_complexity.meta.scores import estimate_mean
-from neural_complexity.model.pretrained_files import find_nc
+from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.reliability.bounds import METHODS, PAC, margin
 from neural_complexity.reliability.calibration import Calibration
@@ -96,7 +96,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     common = (config.seed, config.device, config.unlike)
     domains = (
         SinusoidLearners(*common, config.eval_tasks, networks),
-        DigitLearners(*common, config.digits_tasks, {str(nc.architecture["head"]): nc}, *sizes),
+        DigitLearners(*common, config.digits_tasks, {nc.head.name: nc}, *sizes),
     )
     parts = Parts(work, sum(len(d.kinds) + len(d.networks) for d in domains), callback)
     rows: list[Row] = []

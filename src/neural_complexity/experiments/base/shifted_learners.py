@@ -14,8 +14,8 @@ from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy
-from neural_complexity.model.judgement import measure
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.model.shift_features import measure
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
@@ -23,7 +23,7 @@ from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.gaussian_process import GaussianProcesses
 from neural_complexity.tasks.polynomials import Polynomials
 from neural_complexity.tasks.sinusoids import Sinusoids
-from neural_complexity.tasks.split_tasks import Points, own_digits
+from neural_complexity.tasks.split_tasks import ArrayStore, own_digits
 from neural_complexity.tasks.splits import Splits
 from neural_complexity.tasks.step_functions import StepFunctions
 
@@ -68,7 +68,7 @@ class Domain(ABC):
             generator = stream(self.seed, "evaluation tasks", self.name, kind, first)
             learners = self.learners(kind, min(PART, total - first), generator)
             for head, nc in self.networks.items():
-                for field, tensor in measure(nc, *learners).tensors().items():
+                for field, tensor in measure(nc, [learners]).tensors().items():
                     found.setdefault(f"{head}/{field}", []).append(tensor)
         return {key: torch.cat(parts) for key, parts in found.items()}
 
@@ -135,17 +135,19 @@ class DigitLearners(Domain):
         _, _, X, y = own_digits()
         (nc,) = self.networks.values()
         values = torch.from_numpy(X).to(torch.get_default_dtype()).view(-1, *nc.shape)
-        points = Points(values, torch.from_numpy(y), tuple(range(10)))
+        store = ArrayStore(
+            1 - values if kind == "pixels inverted" else values,
+            torch.from_numpy(y),
+            tuple(range(10)),
+        )
         sizes = {"train": self.M, "test": self.N, "M": self.M, "N": self.N}
-        drawn = Splits(points, torch.arange(len(y)), **sizes).draw(tasks, generator)
-        Y_tr = drawn.Y_tr
-        if kind == "pixels inverted":
-            values = 1 - values
+        task = Splits(store, torch.arange(len(y)), **sizes).sample(tasks, generator).loaded()
+        Y_tr = task.Y_tr
         if kind == "wrong training labels":
             other = torch.randint(1, 10, Y_tr.shape, generator=generator)
             wrong = torch.rand(Y_tr.shape, generator=generator) < WRONG
             Y_tr = torch.where(wrong, (Y_tr + other) % 10, Y_tr)
-        task = Task(values[drawn.X_tr], Y_tr, values[drawn.X_te], drawn.Y_te)
+        task = Task(task.X_tr, Y_tr, task.X_te, task.Y_te)
         steps = self.steps * (LONGER if kind == LONG else 1)
         return self.train(Recipe(make=_network, loss=cross_entropy, steps=steps, lr=0.5), task)
 
