@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from neural_complexity.baselines.optimize import Optimization, optimize
 from neural_complexity.losses import cross_entropy
-from neural_complexity.meta.trainer import Augment
+from neural_complexity.meta.nc_loss import Augment
 from neural_complexity.model.encoders import ImageEncoder, ResidualEncoder
 from neural_complexity.points import Points
 from neural_complexity.progress import ProgressCallback

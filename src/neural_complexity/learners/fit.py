@@ -104,13 +104,12 @@ class Learning:
         visits: Container[int] = (),
     ) -> None:
         """Trains B learners on their B tasks in place; the arguments are those of `fit`."""
-        whole = task if isinstance(task, Task) else None
-        batch = task if whole is None else lambda _: whole
+        batch = _whole(task) if isinstance(task, Task) else task
         parameters = list(h.parameters())
         descent = self.optimizer(parameters, lr=self.lr)
         # Learners without modes train as they are evaluated: one forward pass serves both.
         shared = observe is not None and not h.has_modes
-        joined = whole is None and not h.has_modes
+        joined = not isinstance(task, Task) and not h.has_modes
         for step in range(self.steps):
             now = batch(step)
             if visit is not None and step in visits:
@@ -127,7 +126,7 @@ class Learning:
             # Handed over as they are: `backward` would copy them first, to the parameters' layout.
             gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
             if self.sharpness:
-                gradients = _sharp(h, gradients, self.sharpness, lambda v=value: v(False)[0])
+                gradients = _sharp(h, gradients, self.sharpness, partial(value, False))
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             descent.step()
@@ -197,6 +196,10 @@ def fit(
     )
 
 
+def _whole(task: Task) -> Callable[[int], Task]:
+    return lambda _: task
+
+
 def _mean_loss(loss: PointLoss, h: Learner, task: Task) -> Tensor:
     return loss(h(task.X_tr), task.Y_tr).mean(dim=1)
 
@@ -208,7 +211,10 @@ def _scaled(regularizer: Regularizer | None, factor: float) -> Regularizer | Non
 
 
 def _sharp(
-    h: BatchedLearner, gradients: Gradients, radius: float, value: Callable[[], Tensor]
+    h: BatchedLearner,
+    gradients: Gradients,
+    radius: float,
+    value: Callable[[], tuple[Tensor, Snapshot | None]],
 ) -> Gradients:
     """Returns the gradients a step of length `radius` uphill, for each learner by itself."""
     parameters, buffers = list(h.parameters()), list(h.buffers())
@@ -220,7 +226,7 @@ def _sharp(
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 parameter.add_(gradient * factor.view(-1, *[1] * (gradient.ndim - 1)))
-    gradients = torch.autograd.grad(value().sum(), parameters, allow_unused=True)
+    gradients = torch.autograd.grad(value()[0].sum(), parameters, allow_unused=True)
     with torch.no_grad():
         # Subtracting the moves again would round; and running statistics are those of the learners
         # as they are, not uphill.
