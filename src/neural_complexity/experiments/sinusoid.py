@@ -299,11 +299,10 @@ def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
 def _curves(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(5.2, 3.4), layout="constrained")
     ax = canvas.subplots()
-    ax.plot(tensors["none/loss_te"], color=COLORS["none"], label="none")
-    ax.plot(tensors["none/loss_tr"], color=COLORS["none"], ls="--", lw=1)
-    for head in reversed(HEADS):
-        name, color = label(_regularized(head)), COLORS[head]
-        ax.plot(tensors[f"{name}/loss_te"], color=color, label=f"NC {head}")
+    for head in (None, *reversed(HEADS)):
+        name = "none" if head is None else label(_regularized(head))
+        color, text = COLORS[head or "none"], f"NC {head}" if head else "none"
+        ax.plot(tensors[f"{name}/loss_te"], color=color, label=text)
         ax.plot(tensors[f"{name}/loss_tr"], color=color, ls="--", lw=1)
     # As dots: the posterior head's curve is the same line.
     ax.plot(tensors["oracle/loss_te"], "o", ms=3.5, color=COLORS["oracle"], label="oracle")
@@ -321,9 +320,7 @@ def _tasks(tensors: dict[str, Tensor]) -> Canvas:
     axes = canvas.subplots(2, TASKS_DRAWN, sharex=True, height_ratios=(3, 2))
     for (top, bottom), index in zip(axes.T, picks.tolist(), strict=True):
         task = {name: tensors[f"none/{name}"][index] for name in SETS}
-        told: dict[str, Tensor] = {
-            head: tensors[f"none/points/{head}"][index] for head in reversed(HEADS)
-        }
+        told = {head: tensors[f"none/points/{head}"][index] for head in reversed(HEADS)}
         plot_targets(top, task)
         true = plot_points(bottom, task, told)
         top.set_title(f"gap {true.mean():.2f}, NC {told['posterior'].mean():.2f}")
