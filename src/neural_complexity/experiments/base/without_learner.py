@@ -1,7 +1,5 @@
 """Few-shot classification without a learner: NC's beliefs, and what a user would try instead."""
 
-import time
-
 import torch
 from torch import Tensor
 
@@ -11,8 +9,9 @@ from neural_complexity.baselines.prototypes import (
     train_prototypes,
 )
 from neural_complexity.experiments.base.few_shot_images import FewShotConfig, LabelTraining
-from neural_complexity.experiments.base.held_out_tasks import PART, Judge
+from neural_complexity.experiments.base.held_out_tasks import PART, EmbeddedTasks
 from neural_complexity.losses import zero_one
+from neural_complexity.meta.trainer import MetaTraining
 from neural_complexity.model.encoders import ImageEncoder
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
@@ -26,7 +25,7 @@ SOFT_KMEANS_ROUNDS = 3
 
 @torch.no_grad()
 def without_learner(
-    config: FewShotConfig, judge: Judge, encoder_state: dict[str, Tensor]
+    config: FewShotConfig, judge: EmbeddedTasks, encoder_state: dict[str, Tensor]
 ) -> dict[tuple[str, str], Tensor]:
     """Returns accuracies on the held-out test images, (B,) each.
 
@@ -37,10 +36,10 @@ def without_learner(
         judge: An NC with the posterior head before the held-out tasks.
         encoder_state: From `train_prototypical`.
     """
-    task, ways, place = judge.scene.task, config.ways, judge.nc.head.network.place
+    task, ways, place = judge.tasks.task, config.ways, judge.nc.head.network.place
     found = {
         ("NC posterior, its beliefs", "transductive"): judge.beliefs(),
-        ("NC posterior, its beliefs one image at a time", "inductive"): judge.lonely_beliefs(),
+        ("NC posterior, its beliefs one image at a time", "inductive"): judge.beliefs_one_by_one(),
     }
     spaces = {
         "where NC compares images": (place(judge.E_tr), place(judge.E_te)),
@@ -70,31 +69,19 @@ def train_prototypical(
     callback: ProgressCallback | None = None,
 ) -> dict[str, Tensor]:
     """Returns the state of a prototypical network's encoder, trained on NC's episodes."""
-    start = time.perf_counter()
-
-    def watch(done: int, loss: float) -> None:
-        if callback is not None:
-            seconds = time.perf_counter() - start
-            callback("prototypes", done, training.iterations, seconds, {"loss": loss})
-
     with seeded(config.seed, "prototypes"):
-        encoder = _encoder(family.images.pixels.shape[1:], training.channels)
-    encoder = encoder.to(config.device)
-    encoder.calibrate(family.sample(128, stream(config.seed, "units")).X_tr.to(config.device))
-    network = train_prototypes(
+        encoder = _encoder(family.images.pixels.shape[1:], training.channels).to(config.device)
+    units = family.sample(128, stream(config.seed, "units")).to(config.device)
+    encoder.calibrate(units.loaded().X_tr)
+    train_prototypes(
         encoder,
         family,
+        MetaTraining(**training.learning()),
         seed=config.seed,
-        iterations=training.iterations,
-        updates=training.updates,
-        tasks=training.tasks,
-        batch=training.batch,
-        lr=training.lr,
-        warmup=training.warmup,
         classes=config.ways,
-        watch=watch,
+        callback=callback,
     )
-    return network.encoder.state_dict()
+    return encoder.state_dict()
 
 
 def _encoder(shape: torch.Size, channels: int) -> ImageEncoder:
