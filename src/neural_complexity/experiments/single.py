@@ -16,7 +16,7 @@ from neural_complexity.experiments.base.held_out_splits import (
     fit_table,
     size_table,
     split_rows,
-    validate,
+    train_ncs,
 )
 from neural_complexity.experiments.base.image_comparison import (
     METHODS,
@@ -48,20 +48,14 @@ from neural_complexity.experiments.base.image_trials import Results, chunks, fit
 from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.one_dataset import (
     ImageConfig,
-    ImageData,
     Size,
     SplitTraining,
     load_data,
     split_direct,
     split_posterior,
-    train_on_splits,
 )
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, select, show
-from neural_complexity.experiments.base.training import Head
-from neural_complexity.meta.trainer import Status
-from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.points import Embeddings
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
 
@@ -230,7 +224,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     parts = Parts(work, total + len(METHODS) * len(chunks(config, config.runs)), callback)
     train_splits = partial(_train_splits, parts, splits, config.split_steps)
     plain = train_splits("plain")
-    ncs, history = _train_ncs(data, partial(validate, splits, plain), work, callback)
+    ncs, history = train_ncs(splits, plain, data, work, callback)
     regularized = train_splits("with NC", ncs["posterior"])
     size = (ncs["posterior"].nc.architecture, config.cnn_updates, config.cnn_batch)
     logits = parts.do(CNN.label, lambda: {"test": train_cnn(data, *size, callback)})["test"]
@@ -279,30 +273,6 @@ def _train_splits(
         size: parts.do(f"splits of {size}, {learners}", partial(split.train, steps, nc))
         for size, split in splits.items()
     }
-
-
-def _train_ncs(
-    data: ImageData,
-    score: Callable[[Embeddings | None, NeuralComplexity], float],
-    work: Workspace,
-    callback: ProgressCallback | None,
-) -> tuple[dict[Head, EmbeddedNC], dict[str, list[Status]]]:
-    """Meta-trains an NC with each head; the second may take over the first one's embeddings."""
-    ncs: dict[Head, EmbeddedNC] = {}
-    history: dict[str, list[Status]] = {}
-    for head in HEADS:
-        first = ncs.get("posterior") if data.config.share_images else None
-        embeddings = None if first is None else first.embeddings
-        nc, history[head] = train_on_splits(
-            data,
-            head,
-            partial(score, embeddings),
-            work.sub(head),
-            callback,
-            images_from=None if first is None else first.nc,
-        )
-        ncs[head] = EmbeddedNC.of(nc, data, embeddings=embeddings)
-    return ncs, history
 
 
 def tables(rows: list[Row]) -> list[Table]:

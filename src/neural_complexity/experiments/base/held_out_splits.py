@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import matplotlib as mpl
 import numpy as np
@@ -24,17 +25,21 @@ from neural_complexity.experiments.base.image_trials import (
     run_trial,
 )
 from neural_complexity.experiments.base.networks import HEADS
-from neural_complexity.experiments.base.one_dataset import ImageData
+from neural_complexity.experiments.base.one_dataset import ImageData, collections
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.table_views import select
-from neural_complexity.experiments.base.training import Head
+from neural_complexity.experiments.base.training import Head, Setup, train_network
 from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.scores import estimate, estimate_mean, mean_absolute_error, r_squared
+from neural_complexity.meta.trainer import Status
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
+from neural_complexity.tasks.augment import moved
+from neural_complexity.workspace import Workspace
 
 __all__ = [
     "BY_SIZE",
@@ -44,10 +49,11 @@ __all__ = [
     "fit_table",
     "size_table",
     "split_rows",
-    "validate",
+    "train_ncs",
 ]
 
 SNAPSHOTS = 5
+UNITS = 2048  # images that NC takes its units from
 BY_SIZE = ("gap", "predicted gap", "MAE within a size")
 
 
@@ -102,19 +108,56 @@ def draw_split(data: ImageData, size: int) -> HeldOutSplit:
     return HeldOutSplit(data, size, *tasks)
 
 
-def validate(
+def train_ncs(
+    splits: Mapping[int, HeldOutSplit],
+    plain: Mapping[int, Results],
+    data: ImageData,
+    work: Workspace,
+    callback: ProgressCallback | None,
+) -> tuple[dict[Head, EmbeddedNC], dict[str, list[Status]]]:
+    """Meta-trains an NC with each head, scored on the plain learners of held-out splits.
+
+    The second one may take over the first one's image encoder.
+    """
+    config = data.config
+    ncs: dict[Head, EmbeddedNC] = {}
+    history: dict[str, list[Status]] = {}
+    for head in HEADS:
+        first, training = (
+            ncs.get("posterior") if config.share_images else None,
+            config.training(head),
+        )
+        embeddings = None if first is None else first.embeddings
+        moves = training.shift or training.flip
+        with collections(config, head, work) as queue:
+            setup = Setup(
+                family=data.splits(head),
+                recipe=data.recipe(),
+                seed=config.seed,
+                device=config.device,
+                images_from=None if first is None else first.nc,
+                embeddings=embeddings,
+                augment=partial(moved, pixels=training.shift, flip=training.flip)
+                if moves
+                else None,
+                units=max(1, UNITS // training.M),
+                collections=queue,
+            )
+            score = partial(_validate, splits, plain, embeddings)
+            nc, history[head] = train_network(training, head, setup, work, callback, validate=score)
+        ncs[head] = EmbeddedNC.of(nc, data, embeddings=embeddings)
+    return ncs, history
+
+
+def _validate(
     splits: Mapping[int, HeldOutSplit],
     plain: Mapping[int, Results],
     embeddings: Embeddings | None,
     nc: NeuralComplexity,
 ) -> float:
-    """Returns R2 of NC's predicted gaps at the endpoints of plain learners, by size of splits.
-
-    Embeddings are those of an image encoder that is not trained.
-    """
+    """Returns R2 of NC's predicted gaps at the endpoints of plain learners."""
     tasks = [split.evaluation for split in splits.values()]
-    data = next(iter(splits.values())).data
-    own = EmbeddedNC.of(nc, data, tasks=tasks, embeddings=embeddings)
+    own = EmbeddedNC.of(nc, splits[min(splits)].data, tasks=tasks, embeddings=embeddings)
     ends = {size: {name: t[-1:] for name, t in result.items()} for size, result in plain.items()}
     predicted = [splits[size].gaps(own, end)[0] for size, end in ends.items()]
     true = [end["gap"][0] for end in ends.values()]

@@ -1,7 +1,7 @@
 """Experiments on one image dataset: its parts, its learners, and the training of NC on it."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -20,15 +20,10 @@ from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.collect import SplitCollector
 from neural_complexity.meta.executor import Collection, CollectionQueue, Job, process_pool
-from neural_complexity.meta.nc_loss import TrainingInputs
-from neural_complexity.meta.trainer import MetaLearner, Status, meta_train
-from neural_complexity.model.cached import embed_store
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed
-from neural_complexity.progress import ProgressCallback
-from neural_complexity.seeding import seeded, stream
+from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.augment import moved
 from neural_complexity.tasks.image_datasets import DATASETS, load
 from neural_complexity.tasks.images import SingleDataset
 from neural_complexity.tasks.splits import Splits
@@ -40,14 +35,13 @@ __all__ = [
     "ImageData",
     "Size",
     "SplitTraining",
+    "collections",
     "load_data",
     "split_direct",
     "split_posterior",
-    "train_on_splits",
 ]
 
 STORED = ".safetensors"
-UNITS = 2048  # images that NC takes its units from
 Size = Annotated[int, AtLeast(1)]
 Count = Annotated[int, AtLeast(0)]
 
@@ -85,12 +79,12 @@ class SplitTraining(LabelTraining):
     """How many collections the learners are ahead of NC."""
 
     def architecture(self, head: Head) -> dict[str, Any]:
-        """Returns NC's arguments for a head."""
-        own = {name: getattr(self, name) for name in ("image_layers", "image_encoder")}
+        """Returns the fields of NC's `Architecture` for a head."""
+        own = {"image_layers": self.image_layers, "image_encoder": self.image_encoder}
         return {**super().architecture(head), **own}
 
     def learning(self) -> dict[str, Any]:
-        """Returns the meta-learner's arguments."""
+        """Returns the fields of `MetaTraining`."""
         return {**super().learning(), "lag": self.lag}
 
 
@@ -306,47 +300,10 @@ def _collect(config: ImageConfig, head: Head, nc: NeuralComplexity, job: Job) ->
     return _make_collector(config, head)(nc, job)
 
 
-def train_on_splits(
-    data: ImageData,
-    head: Head,
-    validate: Callable[[NeuralComplexity], float],
-    work: Workspace,
-    callback: ProgressCallback | None = None,
-    *,
-    images_from: NeuralComplexity | None = None,
-) -> tuple[NeuralComplexity, list[Status]]:
-    """Meta-trains an NC on splits, in processes beside those that run the learners.
-
-    Args:
-        data: The dataset.
-        head: Which head.
-        validate: Scores NC on held-out learners.
-        work: Where unfinished work is kept.
-        callback: Called after each iteration.
-        images_from: A trained NC whose image encoder is taken over; none if `None`.
-    """
-    config, training, splits = data.config, data.config.training(head), data.splits(head)
-    example = splits.sample(max(1, UNITS // training.M), stream(config.seed, "units"))
-    with seeded(config.seed, "weights", head):
-        nc = NeuralComplexity.for_tasks(example, **training.architecture(head)).to(config.device)
-    inputs = TrainingInputs(partial(moved, pixels=training.shift, flip=training.flip))
-    if images_from is not None:
-        nc.take_image_encoder(images_from)
-        everything = torch.arange(len(data.dataset.labels), device=config.device)
-        inputs = TrainingInputs(embeddings=embed_store(nc, data.dataset, everything))
-    elif not (training.shift or training.flip):
-        inputs = TrainingInputs()
-    with ExitStack() as stack:
-        pool = stack.enter_context(process_pool(config.workers)) if config.workers else None
-        collect = partial(_collect, config, head)
-        queue = CollectionQueue(collect, pool, folder=work.path("collections"))
-        learner = MetaLearner(
-            nc,
-            splits,
-            seed=config.seed,
-            collections=stack.enter_context(queue),
-            workspace=work,
-            inputs=inputs,
-            **training.learning(),
-        )
-        return nc, meta_train(learner, validate, stage=head, callback=callback)
+@contextmanager
+def collections(config: ImageConfig, head: Head, work: Workspace) -> Iterator[CollectionQueue]:
+    """Yields the queue of snapshots for an NC, made by other processes if there are workers."""
+    pool = process_pool(config.workers) if config.workers else nullcontext()
+    collect, folder = partial(_collect, config, head), work.path(f"collections for {head}")
+    with pool as executor, CollectionQueue(collect, executor, folder=folder) as queue:
+        yield queue
