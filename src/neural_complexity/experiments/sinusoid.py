@@ -217,10 +217,10 @@ def _losses(rows: list[Row]) -> Table:
         share = find(rows, "share of oracle", **keys, step=steps[-1])
         digits = 2 if belief is None else 4
         lines.append((label(keys), *(show(row, digits) for row in found), show(share, digits=4)))
-    for keys in (NONE.keys, _regularized("direct")):
-        found = [find(losses, "test loss", **keys, step=step) for step in steps]
+    for paper in (NONE.keys, _regularized("direct")):
+        found = [find(losses, "test loss", **paper, step=step) for step in steps]
         published = ["" if r is None or r.paper is None else f"{r.paper:.2f}" for r in found]
-        lines.append((f"the paper's {keys['method']}", *published, ""))
+        lines.append((f"the paper's {paper['method']}", *published, ""))
     diverged = sum(row.value for row in select(rows, "diverged tasks"))
     return Table(
         f"Test loss after learner steps, {losses[0].n:,} held-out tasks",
@@ -321,7 +321,9 @@ def _tasks(tensors: dict[str, Tensor]) -> Canvas:
     axes = canvas.subplots(2, TASKS_DRAWN, sharex=True, height_ratios=(3, 2))
     for (top, bottom), index in zip(axes.T, picks.tolist(), strict=True):
         task = {name: tensors[f"none/{name}"][index] for name in SETS}
-        told = {head: tensors[f"none/points/{head}"][index] for head in reversed(HEADS)}
+        told: dict[str, Tensor] = {
+            head: tensors[f"none/points/{head}"][index] for head in reversed(HEADS)
+        }
         plot_targets(top, task)
         true = plot_points(bottom, task, told)
         top.set_title(f"gap {true.mean():.2f}, NC {told['posterior'].mean():.2f}")
