@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -18,6 +19,9 @@ from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.sinusoids import Sinusoids
+
+if TYPE_CHECKING:
+    from smoke_runs import FinishedRun, SmokeRuns
 
 # Timings are noisy here; a slow example is no failure.
 settings.register_profile("laws", deadline=None, max_examples=25, derandomize=True)
@@ -111,3 +115,17 @@ def holds_for_seeds(check: Callable[[int], bool]) -> None:
     seeds = int(os.environ.get("SEEDS", "1"))
     failed = [seed for seed in range(seeds) if not check(seed)]
     assert len(failed) <= seeds // 20, f"failed for seeds {failed} of {seeds}"
+
+
+@pytest.fixture(scope="session")
+def smoke_runs(tmp_path_factory: pytest.TempPathFactory, glyph_folder: str) -> "SmokeRuns":
+    """Runs an experiment by name at preset smoke, once for all who ask."""
+    from smoke_runs import SmokeRuns, shared_folder  # tests of lower layers need no experiments
+
+    return SmokeRuns(shared_folder(tmp_path_factory), glyph_folder)
+
+
+@pytest.fixture(scope="session")
+def single_run(smoke_runs: "SmokeRuns") -> "FinishedRun":
+    """Returns the run of `single`, whose NCs other experiments use."""
+    return smoke_runs("single")
