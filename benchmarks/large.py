@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch.optim import SGD
 
-from neural_complexity.experiments.base.machine import hold_memory
+from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.one_dataset import (
     SplitTraining,
     large_direct,

@@ -1,9 +1,7 @@
 """Every test runs in double precision, in a random state of its own."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +9,6 @@ from hypothesis import settings
 from torch import nn
 
 from glyphs import thumbnails, write_zip
-from neural_complexity.experiments import single
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.run_folder import RunFolder
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
@@ -22,6 +17,7 @@ from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.sinusoids import Sinusoids
+from smoke_runs import FinishedRun, SmokeRuns, shared_folder
 
 # Timings are noisy here; a slow example is no failure.
 settings.register_profile("laws", deadline=None, max_examples=25, derandomize=True)
@@ -107,26 +103,13 @@ def glyph_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run of an experiment and the folder that it left."""
-
-    folder: Path
-    outcome: Outcome
+@pytest.fixture(scope="session")
+def smoke_runs(tmp_path_factory: pytest.TempPathFactory, glyph_folder: str) -> SmokeRuns:
+    """Runs an experiment by name at preset smoke, once for all who ask."""
+    return SmokeRuns(shared_folder(tmp_path_factory), glyph_folder)
 
 
 @pytest.fixture(scope="session")
-def single_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """Runs `single` at preset smoke once, in one go and as users do, for all who ask its NCs."""
-    folder = RunFolder(tmp_path_factory.mktemp("single") / "run")
-    before, threads = torch.get_default_dtype(), torch.get_num_threads()
-    torch.set_default_dtype(torch.float32)
-    torch.set_num_threads(1)  # as many as a worker has
-    try:
-        folder.start(single.NAME, single.smoke())
-        outcome = single.run(single.smoke())
-        folder.finish(outcome)
-    finally:
-        torch.set_default_dtype(before)
-        torch.set_num_threads(threads)
-    return FinishedRun(folder.path, outcome)
+def single_run(smoke_runs: SmokeRuns) -> FinishedRun:
+    """Returns the run of `single`, whose NCs other experiments use."""
+    return smoke_runs("single")

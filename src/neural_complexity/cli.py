@@ -6,7 +6,6 @@ import io
 import re
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,16 @@ import tyro
 from rich.console import Console
 
 from neural_complexity.assessment.from_files import LAYOUT, assess_files
-from neural_complexity.assessment.page import render
-from neural_complexity.assessment.tables import to_markdown, to_rich
-from neural_complexity.experiments.base.machine import hold_memory
+from neural_complexity.assessment.tables import to_rich
+from neural_complexity.experiments.base.experiment import (
+    Experiment,
+    experiment_names,
+    load_experiment,
+)
+from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.run_folder import RunFolder, config_from_dict
+from neural_complexity.experiments.base.run_report import compare_runs, write_report
 from neural_complexity.files import write_json, write_text
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.pretrained_files import find_nc
@@ -27,26 +31,7 @@ from neural_complexity.reliability.bounds import METHODS
 
 __all__ = ["main"]
 
-# Each has a module of this name in `experiments` and in `report`, imported when it is asked for.
-EXPERIMENTS = (
-    "sinusoid",
-    "regularizers",
-    "ood",
-    "simple",
-    "maml",
-    "curves",
-    "search",
-    "harm",
-    "omniglot",
-    "ablation",
-    "surfaces",
-    "single",
-    "dataset_size",
-    "single_curves",
-    "capacity",
-    "bounds",
-    "own",
-)
+EXPERIMENTS = tuple(experiment_names())
 DEFAULT_PRESET = "cpu"
 
 
@@ -76,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif len(options.folders) == 1:
             _report(RunFolder(options.folders[0]))
         else:
-            _compare([RunFolder(folder) for folder in options.folders])
+            table = compare_runs([RunFolder(folder) for folder in options.folders])
+            _console().print(to_rich(table))
     except KeyboardInterrupt:
         print("stopped; go on with --resume and the folder of the run", file=sys.stderr)
         return 130
@@ -172,15 +158,10 @@ def _assess(options: argparse.Namespace) -> None:
         write_json(out, assessment.to_dict())
 
 
-def _experiment(name: str) -> Any:
-    return import_module(f"neural_complexity.experiments.{name}")
-
-
 def _list() -> None:
     for name in EXPERIMENTS:
-        module = _experiment(name)
-        summary = (module.__doc__ or "").splitlines()[0]
-        print(f"{name:14} {summary}  presets: {', '.join(module.PRESETS)}")
+        experiment = load_experiment(name)
+        print(f"{name:14} {experiment.summary}  presets: {', '.join(experiment.presets)}")
     print("\nNCs that ship with the package, for NeuralComplexity.pretrained(NAME):")
     for name, judges in NeuralComplexity.pretrained_names().items():
         print(f"{name:15} {judges}")
@@ -190,36 +171,37 @@ def _run(options: argparse.Namespace, rest: list[str]) -> None:
     if options.help and options.name is None:
         options.parser.print_help()
         return
-    if options.name not in EXPERIMENTS:
-        given = options.name or "nothing"
-        raise ValueError(f"NAME must be one of {', '.join(EXPERIMENTS)}, got {given}")
-    module = _experiment(options.name)
+    experiment = load_experiment(options.name or "nothing")
     if options.resume is not None:
         if rest or options.preset or options.out:
             raise ValueError("--resume keeps the config of its run, got further options")
         folder = RunFolder(options.resume)
-        config = _resumed_config(folder, options.name, module)
+        config = _resumed_config(folder, options.name, experiment)
     else:
         preset = options.preset or DEFAULT_PRESET
-        if preset not in module.PRESETS:
-            raise ValueError(f"--preset must be one of {', '.join(module.PRESETS)}, got {preset}")
+        if preset not in experiment.presets:
+            raise ValueError(
+                f"--preset must be one of {', '.join(experiment.presets)}, got {preset}"
+            )
         if options.help:
             options.parser.print_help()
             print(f"\nfields of the config, with the values of preset {preset}:\n")
-        config = _parse_fields(module, options, rest, preset)
+        config = _parse_fields(experiment, options, rest, preset)
         folder = RunFolder(options.out or Path(f"runs/{options.name}-{preset}-{config.seed}"))
         folder.start(options.name, config)
-    _work(folder, module, config)
+    _work(folder, experiment, config)
 
 
-def _parse_fields(module: Any, options: argparse.Namespace, rest: list[str], preset: str) -> Any:
+def _parse_fields(
+    experiment: Experiment, options: argparse.Namespace, rest: list[str], preset: str
+) -> Any:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(
-                module.Config,
+                experiment.config,
                 args=[*rest, "--help"] if options.help else rest,
-                default=module.PRESETS[preset](),
+                default=experiment.presets[preset](),
                 prog=f"neural-complexity run {options.name}",
                 config=(tyro.conf.FlagConversionOff,),
             )
@@ -232,21 +214,20 @@ def _parse_fields(module: Any, options: argparse.Namespace, rest: list[str], pre
         raise ValueError(" ".join(sentence.split())) from None
 
 
-def _resumed_config(folder: RunFolder, name: str, module: Any) -> Any:
+def _resumed_config(folder: RunFolder, name: str, experiment: Experiment) -> Any:
     started = folder.read_config()
     if started["experiment"] != name:
         raise ValueError(f"--resume must be a run of {name}, got one of {started['experiment']}")
     if started["commit"] != commit():
         print(f"note: started at {started['commit']}, goes on at {commit()}", file=sys.stderr)
-    return config_from_dict(module.Config, started["config"])
+    return config_from_dict(experiment.config, started["config"])
 
 
-def _work(folder: RunFolder, module: Any, config: Any) -> None:
+def _work(folder: RunFolder, experiment: Experiment, config: Any) -> None:
     if not folder.finished:
         hold_memory()
         with ProgressDisplay(Console(stderr=True), folder.tensorboard) as display:
-            outcome = module.run(config, folder=folder.work, tell=display)
-        folder.finish(outcome)
+            folder.perform(experiment, config, display)
     _report(folder)
 
 
@@ -255,42 +236,9 @@ def _console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=140)
 
 
-def _reporter(folder: RunFolder) -> Any:
-    name = folder.read_config()["experiment"]
-    if name not in EXPERIMENTS:
-        raise ValueError(f"{folder.path} must be a run of {', '.join(EXPERIMENTS)}, got {name}")
-    return import_module(f"neural_complexity.experiments.reports.{name}")
-
-
-def _compare(folders: list[RunFolder]) -> None:
-    """Puts several runs of one experiment into one table."""
-    reports = [_reporter(folder) for folder in folders]
-    joint = getattr(reports[0], "joint", None)
-    if joint is None or any(report is not reports[0] for report in reports):
-        names = ", ".join(folder.read_config()["experiment"] for folder in folders)
-        raise ValueError(f"several runs must be of single, got runs of {names}")
-    table = joint([folder.results()[0].rows for folder in folders])
-    _console().print(to_rich(table))
-
-
 def _report(folder: RunFolder) -> None:
     console = _console()
-    started = folder.read_config()
-    report = _reporter(folder)
-    outcome, machine = folder.results()
-    tables = report.tables(outcome.rows)
-    figures = report.figures(outcome, folder.figures)
-    training = {name: round(moments[-1].seconds, 1) for name, moments in outcome.history.items()}
-    details = {
-        "commit": outcome.rows[0].commit,
-        "seed": outcome.rows[0].seed,
-        "seconds of meta-training": training,
-        **outcome.facts,
-        "machine": machine,
-        "config": started["config"],
-    }
-    write_text(folder.report, render(report.TITLE, report.LEAD, tables, figures, details))
-    write_text(folder.path / "tables.md", "\n".join(to_markdown(table) for table in tables))
+    tables, training = write_report(folder)
     for table in tables:
         console.print(to_rich(table))
     if training:

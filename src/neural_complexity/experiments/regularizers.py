@@ -3,17 +3,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import Annotated
 
 import torch
+from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
+from neural_complexity.assessment.drawing import COLORS
+from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.metareg import train_metareg
 from neural_complexity.experiments.base.comparison import (
     FEW,
+    NONE,
     Method,
     dropout,
+    evaluation_tasks,
     everywhere,
+    label,
     losses_at,
     nc_method,
     norm,
@@ -22,25 +28,27 @@ from neural_complexity.experiments.base.comparison import (
     train_with,
     variational_dropout,
 )
-from neural_complexity.experiments.base.configs import AsksNetworks, check_least
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import how_made, load_networks
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.pieces import Pieces
-from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.evaluate import Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.norms import weighted_l1_penalty
-from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.workspace import Workspace
 
-__all__ = ["NAME", "PRESETS", "STEPS", "Config", "cpu", "paper", "run", "smoke"]
+__all__ = ["EXPERIMENT"]
 
 NAME = "regularizers"
 STEPS = (1, 2, 4, 8, 16)
+LAST = f"{STEPS[-1]} steps"
+METHOD = ("method", "head", "weight", "points")  # keys that name a method
 WEIGHTS = (0.5, 1.0, 2.0, 4.0)  # of NC
 NORM_WEIGHTS = {
     "L1": (10.0, 1.0, 0.1, 0.01),
@@ -85,106 +93,73 @@ PAPER: dict[str, tuple[float | None, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AsksNetworks):
+class Config(NetworksConfig):
     """The table of regularizers; the defaults are the paper's where it says."""
 
-    metareg_iterations: int = 2000
+    metareg_iterations: Annotated[int, AtLeast(1)] = 2000
     """Updates of MetaReg's weights."""
-    metareg_tasks: int = 256
+    metareg_tasks: Annotated[int, AtLeast(1)] = 256
     """Tasks per update of MetaReg."""
-    metareg_lr: float = 0.01
+    metareg_lr: Annotated[float, POSITIVE] = 0.01
     """The learning rate of MetaReg's weights."""
-    held_out_points: int = 3
-    """Early stopping: how many of the ten training points tell when to stop."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, 1, "metareg_iterations", "metareg_tasks")
-        if not self.metareg_lr > 0:
-            raise ValueError(f"metareg_lr must be positive, got {self.metareg_lr}")
-        most = Sinusoids().train_points - 1
-        if not 1 <= self.held_out_points <= most:
-            raise ValueError(
-                f"held_out_points must be from 1 to {most}, got {self.held_out_points}"
-            )
+    held_out_points: Annotated[int, Between(1, Sinusoids().train_points - 1)] = 3
+    """Early stopping: how many of the ten training points decide when to stop."""
 
 
-def paper() -> Config:
-    """As long as one likes to wait."""
-    return Config(metareg_iterations=20_000)
+PRESETS: dict[str, Callable[[], Config]] = {
+    "smoke": lambda: Config(eval_tasks=128, metareg_iterations=3, metareg_tasks=16),
+    "cpu": lambda: Config(metareg_iterations=600),
+    "paper": lambda: Config(metareg_iterations=20_000),  # as long as one likes to wait
+}
 
 
-def cpu() -> Config:
-    """Minutes on two cores."""
-    return Config(metareg_iterations=600)
-
-
-def smoke() -> Config:
-    """Seconds; what CI runs."""
-    return Config(eval_tasks=128, metareg_iterations=3, metareg_tasks=16)
-
-
-PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
-
-
-def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
-    """Trains the same learners on the same held-out tasks under every regularizer.
-
-    Args:
-        config: The settings.
-        folder: Where finished parts are kept, so that the same call goes on after an interruption.
-        tell: Told about the progress.
-    """
+def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
+    """Trains the same learners on the same held-out tasks under every regularizer."""
     recipe = sinusoid_recipe(steps=max(STEPS))
     networks = load_networks(config.networks, config.device)
-    family = Sinusoids()
-    task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    task = task.to(config.device)
-    metareg = _metareg(config, family, recipe, folder, tell)
-    methods = [*_methods(recipe, task, networks), metareg]
-    pieces = Pieces(len(methods) + 1, config, folder, tell)
-    results: dict[str, dict[str, Tensor]] = {}
-    for method in methods:
+    task = evaluation_tasks(config)
+    methods = [*_methods(recipe, task, networks), _metareg(config, recipe, work, callback)]
+    parts = Parts(work, len(methods) + 1, callback)
 
-        def work(method: Method = method) -> dict[str, Tensor]:
-            return losses_at(train_with(method, recipe, task, seed=config.seed), STEPS)
+    def train(method: Method) -> dict[str, Tensor]:
+        return losses_at(train_with(method, recipe, task, seed=config.seed), STEPS)
 
-        results[method.name] = pieces.do(method.name, work)
-    stopped = f"early stopping ({config.held_out_points} points)"
-    results[stopped] = pieces.do(stopped, lambda: _stop_early(config, recipe, task))
-    return Outcome(_rows(config, results), {}, facts=how_made(networks, pieces))
+    results = [(m.keys, parts.do(m.name, partial(train, m))) for m in methods]
+    stopped: Keys = {"method": "early stopping", "points": config.held_out_points}
+    results.append((stopped, parts.do(label(stopped), lambda: _stop_early(config, recipe, task))))
+    return Outcome(_rows(config, results), facts=how_made(networks, parts))
 
 
 def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) -> list[Method]:
     norms = [norm(name, w) for name, weights in NORM_WEIGHTS.items() for w in weights]
     noises = [*(dropout(p) for p in DROPOUT), variational_dropout()]
     ncs = [
-        nc_method(f"NC {head} ({weight:g})", nc, task, weight=weight)
+        nc_method({"method": "NC", "head": head, "weight": weight}, nc, task, weight=weight)
         for head, nc in networks.items()
         for weight in WEIGHTS
     ]
-    return [Method("none"), oracle(recipe, task), *norms, *noises, *ncs]
+    return [NONE, oracle(recipe, task), *norms, *noises, *ncs]
 
 
 def _metareg(
-    config: Config, family: Sinusoids, recipe: Recipe, folder: Path | None, tell: Tell | None
+    config: Config, recipe: Recipe, work: Workspace, callback: ProgressCallback | None
 ) -> Method:
     def watch(done: int, seconds: float, loss: float) -> None:
-        if tell is not None:
-            tell("MetaReg", done, config.metareg_iterations, seconds, {"test loss": loss})
+        if callback is not None:
+            callback("MetaReg", done, config.metareg_iterations, seconds, {"test loss": loss})
 
     weights = train_metareg(
-        family,
+        Sinusoids(),
         recipe,
         seed=config.seed,
         iterations=config.metareg_iterations,
         tasks=config.metareg_tasks,
         lr=config.metareg_lr,
         device=config.device,
-        folder=folder,
+        folder=work.folder,
         watch=watch,
     )
-    return Method("MetaReg", everywhere(weighted_l1_penalty(weights)))
+    return Method({"method": "MetaReg"}, everywhere(weighted_l1_penalty(weights)))
 
 
 def _stop_early(config: Config, recipe: Recipe, task: Task) -> dict[str, Tensor]:
@@ -195,34 +170,144 @@ def _stop_early(config: Config, recipe: Recipe, task: Task) -> dict[str, Tensor]
     )
     tested = Task(task.X_tr[:, :rest], task.Y_tr[:, :rest], task.X_te, task.Y_te)
     # The same learners twice: training does not depend on what is only looked at.
-    judge, test = (
-        train_with(Method("none"), recipe, t, seed=config.seed) for t in (judged, tested)
-    )
+    judge, test = (train_with(NONE, recipe, t, seed=config.seed) for t in (judged, tested))
     fit = judge.loss_te.nan_to_num(nan=torch.inf)  # what is not a number is not the best
     best = torch.stack([fit[: step + 1].argmin(dim=0) for step in range(recipe.steps + 1)])
     loss_tr, loss_te = (curve.gather(0, best) for curve in (test.loss_tr, test.loss_te))
     return losses_at(Trajectory(loss_tr, loss_te, test.end, test.gap), STEPS)
 
 
-def _rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row]:
+def _rows(config: Config, results: list[tuple[Keys, dict[str, Tensor]]]) -> list[Row]:
     """Test loss after each number of steps, the share of the oracle, and who diverged."""
-    row = partial(score_row, NAME, config.seed)
     rows = []
-    none, best = results["none"], results["oracle"]
-    for name, result in results.items():
+    none, best = results[0][1], results[1][1]
+    for keys, result in results:
         for i, step in enumerate(STEPS):
-            setting, diverged = f"{step} steps", result["diverged"][i]
-            rows.append(row(name, setting, "diverged tasks", count(diverged)))
+            row = partial(make_row, NAME, config.seed, **keys, step=step)
+            diverged = result["diverged"][i]
+            rows.append(row("diverged tasks", count(diverged)))
             if diverged.sum() > FEW * diverged.numel():
                 continue
             kept = ~diverged
-            paper = PAPER[name][i] if name in PAPER else None
-            loss = estimate_mean(result["loss_te"][i][kept])
-            rows.append(row(name, setting, "test loss", loss, paper))
-            rows.append(row(name, setting, "train loss", estimate_mean(result["loss_tr"][i][kept])))
-            if name not in ("none", "oracle"):
+            paper = PAPER[label(keys)][i] if label(keys) in PAPER else None
+            rows.append(row("test loss", estimate_mean(result["loss_te"][i][kept]), paper))
+            rows.append(row("train loss", estimate_mean(result["loss_tr"][i][kept])))
+            if keys["method"] not in ("none", "oracle"):
                 three = (none, result, best)
                 common = ~torch.stack([r["diverged"][i] for r in three]).any(dim=0)
                 share = estimate(share_of_oracle, *(r["loss_te"][i][common] for r in three))
-                rows.append(row(name, setting, "share of oracle", share))
+                rows.append(row("share of oracle", share))
     return rows
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns the paper's table, ours beside it."""
+    lines = []
+    for keys in distinct(rows, *METHOD):
+        cells = [_beside(select(rows, **keys, step=step)) for step in STEPS]
+        share = find(rows, "share of oracle", **keys, step=STEPS[-1])
+        lines.append((label(keys), *cells, show(share, 4)))
+    tasks = max(row.n for row in rows)
+    return [
+        Table(
+            f"Test loss after learner steps, {tasks:,} held-out tasks (in brackets: the paper)",
+            ("regularizer", *(f"{step} steps" for step in STEPS), "share of oracle"),
+            tuple(lines),
+            f"Value ± 95 % interval over tasks. Share of oracle at {LAST}. Behind †: so many "
+            "learners diverged, with losses ten times above where they began, or not finite; where "
+            "these are more than 1 %, a method gets no mean, and elsewhere they are left out of "
+            "it. In brackets behind the name: the weight, or the probability to drop a unit.",
+        )
+    ]
+
+
+def _beside(rows: list[Row]) -> str:
+    row, diverged = find(rows, "test loss"), find(rows, "diverged tasks")
+    lost = f"†{diverged.value:,.0f}" if diverged and diverged.value else ""
+    if row is None:
+        return lost
+    published = f" ({row.paper:.2f})" if row.paper is not None else ""
+    return show(row) + published + (f" {lost}" if lost else "")
+
+
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws the table."""
+    return [
+        Drawing(
+            "ranking",
+            _ranking(outcome.rows),
+            f"Test loss after {LAST}",
+            "Ours with 95 % interval over tasks (dots) and the paper's (circles). Methods "
+            "whose learners diverge are not shown.",
+        ),
+        Drawing(
+            "curves",
+            _curves(outcome.rows),
+            "Test loss while learning",
+            "Of each kind of regularizer the strength that is best after the last step, on "
+            "these same tasks; NC with weight 1.",
+        ),
+    ]
+
+
+def _color(keys: Keys) -> str:
+    return COLORS.get(str(keys.get("head", keys["method"])), COLORS["none"])
+
+
+def _ranking(rows: list[Row]) -> Canvas:
+    last = sorted(select(rows, "test loss", step=STEPS[-1]), key=lambda row: -row.value)
+    canvas = Canvas(figsize=(6.4, 0.19 * len(last) + 0.8), layout="constrained")
+    ax = canvas.subplots()
+    for y, row in enumerate(last):
+        ax.errorbar(row.value, y, xerr=row.ci95, color=_color(row.keys), marker="o", ms=4, lw=1)
+        if row.paper is not None:
+            ax.plot(row.paper, y, "o", ms=5, mfc="none", color=COLORS["target"])
+        if row.keys["method"] == "none":
+            ax.axvline(row.value, color=COLORS["none"], lw=0.8, ls=":")
+    ax.set_yticks(range(len(last)), [label(row.keys) for row in last], fontsize=7)
+    ax.set_ylim(-0.7, len(last) - 0.3)
+    ax.set(xlabel=f"test loss after {LAST}")
+    return canvas
+
+
+def _curves(rows: list[Row]) -> Canvas:
+    canvas = Canvas(figsize=(6.0, 3.6), layout="constrained")
+    ax = canvas.subplots()
+    last = sorted(select(rows, "test loss", step=STEPS[-1]), key=lambda row: row.value)
+    ncs = [row for row in last if row.keys["method"] == "NC" and row.keys["weight"] == 1]
+    marks = iter("sDv^<>pPX*hd")
+    drawn = set()
+    for row in [*ncs, *last]:  # the best of its kind comes first
+        kind = (row.keys["method"], row.keys.get("head"))
+        if kind in drawn:
+            continue
+        drawn.add(kind)
+        keys = {name: row.keys.get(name) for name in METHOD}
+        mark = "o" if kind[0] in ("NC", "oracle", "none") else next(marks)
+        look = {"marker": mark, "color": _color(row.keys), "label": label(row.keys)}
+        ax.plot(*series(rows, "test loss", "step", **keys), ms=3.5, lw=1.2, **look)
+    published = [v or torch.nan for v in PAPER["NC direct (1)"]]
+    ax.plot(STEPS, published, "--", color=COLORS["target"], lw=0.8, label="the paper's NC")
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(STEPS, [str(step) for step in STEPS])
+    ax.set(xlabel="learner step", ylabel="test loss")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return canvas
+
+
+EXPERIMENT = Experiment(
+    name=NAME,
+    title="NC against other regularizers",
+    lead=(
+        "The same learners, with the same initial weights, on the same held-out sinusoid tasks "
+        "under every regularizer of the paper's table, and some of ours: the oracle (the true "
+        "gap), early stopping (some of the ten training points decide when to stop), variational "
+        "dropout, and NC with other weights, all transductive. Dropout is off when a learner is "
+        "evaluated."
+    ),
+    config=Config,
+    presets=PRESETS,
+    run=run,
+    tables=tables,
+    figures=figures,
+)

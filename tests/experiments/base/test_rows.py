@@ -8,13 +8,19 @@ import pytest
 
 import neural_complexity
 from neural_complexity.experiments.base import rows as module
-from neural_complexity.experiments.base.rows import Row, commit, read_rows, write_rows
+from neural_complexity.experiments.base.rows import (
+    Row,
+    commit,
+    make_row,
+    read_rows,
+    write_rows,
+)
+from neural_complexity.meta.scores import Estimate
 
 ROW = Row(
     experiment="sinusoid",
-    method="none",
-    setting="1 steps",
     metric="test loss",
+    keys={"method": "none", "step": 1, "share": 0.5, "shared": True},
     value=4.1,
     ci95=0.1,
     n=10,
@@ -31,9 +37,8 @@ def test_rows_survive_the_file(tmp_path: Path) -> None:
     fields = set(json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0]))
     assert fields == {
         "experiment",
-        "method",
-        "setting",
         "metric",
+        "keys",
         "value",
         "ci95",
         "n",
@@ -41,6 +46,12 @@ def test_rows_survive_the_file(tmp_path: Path) -> None:
         "seed",
         "commit",
     }
+
+
+def test_a_row_has_the_keys_that_there_are() -> None:
+    row = make_row("e", 3, "R2", Estimate(0.5, None, 8), 0.9, method="NC", head=None)
+    assert (row.keys, row.value, row.n, row.paper, row.seed) == ({"method": "NC"}, 0.5, 8, 0.9, 3)
+    assert row.commit == commit()
 
 
 def test_numbers_that_are_not_finite_are_not_reported(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """The same learners on the same tasks under one method after another."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from neural_complexity.experiments.base.config import BaseConfig
+from neural_complexity.experiments.base.rows import Keys
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
@@ -16,21 +18,28 @@ from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.regularizers.noise import VariationalDropout, variational_penalty
 from neural_complexity.regularizers.norms import norm_penalty
 from neural_complexity.regularizers.oracle import oracle_penalty
+from neural_complexity.seeding import stream
 from neural_complexity.task import Task
+from neural_complexity.tasks.sinusoids import Sinusoids
 
 __all__ = [
     "FEW",
+    "NONE",
     "Method",
     "Penalty",
     "dropout",
+    "evaluation_tasks",
     "everywhere",
     "kept_tasks",
+    "label",
     "losses_at",
     "nc_method",
+    "nc_methods",
     "norm",
     "oracle",
     "sinusoid_recipe",
     "train_with",
+    "unlabelled_inputs",
     "variational_dropout",
 ]
 
@@ -38,6 +47,7 @@ Penalty = Callable[[slice], Regularizer]  # of some of the tasks
 # A mean without the learners that diverged says little when they are many, and is too low: it is
 # the hard tasks that are missing. With a larger share of them a method gets no mean.
 FEW = 0.01
+LABEL = {"head": " {}", "weight": " ({:g})", "points": " ({} points)", "mode": ", {}"}
 DIVERGED = 10.0  # a learner whose losses end this many times above where they began
 
 
@@ -45,35 +55,57 @@ DIVERGED = 10.0  # a learner whose losses end this many times above where they b
 class Method:
     """A way to regularize: what is added to the loss, and to the network."""
 
-    name: str
+    keys: Keys  # of its rows: method, and head, weight, mode where they apply
     penalty: Penalty | None = None
     noise: Callable[[int], nn.Module] | None = None  # a layer from its width
 
+    def __post_init__(self) -> None:  # TRANSITION
+        if isinstance(self.keys, str):
+            object.__setattr__(self, "keys", {"method": self.keys})
+
+    @property
+    def name(self) -> str:
+        """How people call it."""
+        return label(self.keys)
+
+
+def label(keys: Keys) -> str:
+    """Returns how people call what rows with these keys are about.
+
+    Example:
+        >>> label({"method": "NC", "head": "direct", "weight": 2.0, "mode": "inductive"})
+        'NC direct (2), inductive'
+    """
+    said = (form.format(keys[name]) for name, form in LABEL.items() if name in keys)
+    return f"{keys['method']}{''.join(said)}"
+
+
+NONE = Method({"method": "none"})
+
 
 def everywhere(regularizer: Regularizer) -> Penalty:
-    """Makes the penalty that is the same for all tasks."""
+    """Returns the penalty that is the same for all tasks."""
     return lambda _: regularizer
 
 
 def norm(name: str, weight: float) -> Method:
-    """Makes the method that penalizes a norm of the parameters."""
-    return Method(f"{name} ({weight:g})", everywhere(norm_penalty(name, weight)))
+    """Returns the method that penalizes a norm of the parameters."""
+    return Method({"method": name, "weight": weight}, everywhere(norm_penalty(name, weight)))
 
 
 def dropout(p: float) -> Method:
-    """Makes the method that drops units with probability p."""
-    return Method(f"dropout ({p:g})", noise=lambda _: nn.Dropout(p))
+    """Returns the method that drops units with probability p, its weight."""
+    return Method({"method": "dropout", "weight": p}, noise=lambda _: nn.Dropout(p))
 
 
 def variational_dropout() -> Method:
-    """Makes the method that learns how much noise each unit bears."""
-    return Method(
-        "variational dropout", everywhere(variational_penalty()), noise=VariationalDropout
-    )
+    """Returns the method that learns how much noise each unit bears."""
+    penalty = everywhere(variational_penalty())
+    return Method({"method": "variational dropout"}, penalty, VariationalDropout)
 
 
 def nc_method(
-    name: str,
+    keys: Keys,
     nc: NeuralComplexity,
     task: Task,
     *,
@@ -82,7 +114,7 @@ def nc_method(
     floor: float | None = None,
     safeguard: bool = False,
 ) -> Method:
-    """Makes the method that adds the gap predicted by NC, as in the paper without a safeguard."""
+    """Returns the method that adds the gap predicted by NC, as in the paper without a safeguard."""
 
     def penalty(rows: slice) -> Regularizer:
         X = None if X_unlabelled is None else X_unlabelled[rows]
@@ -90,12 +122,35 @@ def nc_method(
             nc, task[rows], weight=weight, floor=floor, safeguard=safeguard, X_unlabelled=X
         )
 
-    return Method(name, penalty)
+    return Method(keys, penalty)
+
+
+def nc_methods(
+    networks: Mapping[str, NeuralComplexity], task: Task, X_unlabelled: Tensor
+) -> list[Method]:
+    """Returns the methods of NCs by head, on the test inputs themselves and on other ones."""
+    return [
+        nc_method({"method": "NC", "head": head, "mode": mode}, nc, task, X_unlabelled=X)
+        for head, nc in networks.items()
+        for mode, X in (("transductive", None), ("inductive", X_unlabelled))
+    ]
 
 
 def oracle(recipe: Recipe, task: Task) -> Method:
-    """Makes the method that adds the true gap."""
-    return Method("oracle", lambda rows: oracle_penalty(recipe.loss, task.Y_te[rows]))
+    """Returns the method that adds the true gap."""
+    return Method({"method": "oracle"}, lambda rows: oracle_penalty(recipe.loss, task.Y_te[rows]))
+
+
+def evaluation_tasks(config: BaseConfig) -> Task:
+    """Returns the held-out sinusoids of an experiment."""
+    generator = stream(config.seed, "evaluation tasks")
+    return Sinusoids().sample(config.eval_tasks, generator).to(config.device)
+
+
+def unlabelled_inputs(config: BaseConfig) -> Tensor:
+    """Returns other inputs for the same tasks, (B, N, 1)."""
+    generator = stream(config.seed, "unlabelled inputs")
+    return Sinusoids().sample(config.eval_tasks, generator).X_te.to(config.device)
 
 
 def sinusoid_recipe(
@@ -106,7 +161,7 @@ def sinusoid_recipe(
     steps: int = 16,
     lr: float = 0.01,
 ) -> Recipe:
-    """Makes the learners of the sinusoid experiments; the defaults are the paper's."""
+    """Returns the learners of the sinusoid experiments; the defaults are the paper's."""
     make = partial(mlp, 1, [width] * layers, 1, activation=activation)
     return Recipe(make=make, steps=steps, lr=lr)
 
@@ -121,7 +176,7 @@ def train_with(method: Method, recipe: Recipe, task: Task, *, seed: int) -> Traj
 
 
 def losses_at(trajectory: Trajectory, steps: Sequence[int]) -> dict[str, Tensor]:
-    """Gives the losses after some steps, and who had diverged then, (steps, B) each."""
+    """Returns the losses after some steps, and who had diverged then, (steps, B) each."""
     rows = list(steps)
     loss_tr, loss_te = trajectory.loss_tr[rows], trajectory.loss_te[rows]
     limit = DIVERGED * (trajectory.loss_tr[0] + trajectory.loss_te[0])
@@ -130,7 +185,7 @@ def losses_at(trajectory: Trajectory, steps: Sequence[int]) -> dict[str, Tensor]
 
 
 def kept_tasks(results: Sequence[dict[str, Tensor]]) -> Tensor:
-    """Tells on which tasks no method's learner had diverged at the end, (B,).
+    """Returns on which tasks no method's learner had diverged at the end, (B,).
 
     One learner that diverges under one method would hide what all others did: its task is left out
     of all methods, and counted.

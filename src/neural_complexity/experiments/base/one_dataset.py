@@ -12,7 +12,7 @@ from torch.optim import SGD
 
 from neural_complexity.experiments.base.configs import Basics, check_least
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
-from neural_complexity.experiments.base.machine import hold_memory
+from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.training import Head, train_nc
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.learners.recipe import Recipe

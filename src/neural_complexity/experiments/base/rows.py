@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -11,23 +12,58 @@ import neural_complexity
 from neural_complexity.files import write_text
 from neural_complexity.meta.scores import Estimate
 
-__all__ = ["Row", "commit", "read_rows", "score_row", "write_rows"]
+__all__ = ["Key", "Keys", "Row", "commit", "make_row", "read_rows", "score_row", "write_rows"]
+
+Key = str | int | float | bool
+Keys = Mapping[str, Key]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One number, how sure it is, where it comes from, and what the paper has in its place."""
+    """One number, what it is about, how sure it is, and what the paper has in its place."""
 
     experiment: str
-    method: str
-    setting: str
     metric: str
+    keys: dict[str, Key]  # method, head, step, ...: typed columns of the table of all rows
     value: float
     ci95: float | None  # half-width over tasks
     n: int  # tasks
     paper: float | None
     seed: int
     commit: str
+
+    # TRANSITION: until every experiment has keys of its own.
+    @property
+    def method(self) -> str:
+        """TRANSITION."""
+        return str(self.keys["method"])
+
+    @property
+    def setting(self) -> str:
+        """TRANSITION."""
+        return str(self.keys["setting"])
+
+
+def make_row(
+    experiment: str,
+    seed: int,
+    metric: str,
+    score: Estimate,
+    paper: float | None = None,
+    **keys: Key | None,
+) -> Row:
+    """Returns the row of a score, with the commit that runs; keys that are `None` are left out."""
+    return Row(
+        experiment=experiment,
+        metric=metric,
+        keys={name: key for name, key in keys.items() if key is not None},
+        value=score.value,
+        ci95=score.ci95,
+        n=score.n,
+        paper=paper,
+        seed=seed,
+        commit=commit(),
+    )
 
 
 def score_row(
@@ -39,19 +75,8 @@ def score_row(
     score: Estimate,
     paper: float | None = None,
 ) -> Row:
-    """Makes the row of a score, with the commit that runs."""
-    return Row(
-        experiment=experiment,
-        method=method,
-        setting=setting,
-        metric=metric,
-        value=score.value,
-        ci95=score.ci95,
-        n=score.n,
-        paper=paper,
-        seed=seed,
-        commit=commit(),
-    )
+    """TRANSITION: `make_row` replaces it."""
+    return make_row(experiment, seed, metric, score, paper, method=method, setting=setting)
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
@@ -60,7 +85,7 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Reads rows.
+    """Returns the rows of a file.
 
     Raises:
         ValueError: If the file is missing or a line is not a row.
@@ -74,6 +99,8 @@ def read_rows(path: Path) -> list[Row]:
             content = json.loads(line)
         except json.JSONDecodeError:
             content = None
+        if isinstance(content, dict) and {"method", "setting"} <= set(content):  # TRANSITION
+            content["keys"] = {name: content.pop(name) for name in ("method", "setting")}
         if not isinstance(content, dict) or set(content) != names:
             raise ValueError(
                 f"{path} must hold one row per line, got something else in line {number}"
@@ -86,7 +113,7 @@ def read_rows(path: Path) -> list[Row]:
 
 @cache
 def commit() -> str:
-    """Names the code that runs: the commit of a checkout, marked if changed, or the release."""
+    """Returns the name of the code that runs: a commit, marked if changed, or the release."""
     package = Path(neural_complexity.__file__).parent
     try:
         _git(package, "ls-files", "--error-unmatch", "__init__.py")  # not somebody else's checkout

@@ -1,42 +1,22 @@
 """The folder that a run leaves."""
 
-import dataclasses
+import platform
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_origin, get_type_hints
+from typing import Any
 
-from neural_complexity.experiments.base.machine import machine
-from neural_complexity.experiments.base.outcome import Outcome
+import torch
+
+from neural_complexity.experiments.base.config import config_from_dict
+from neural_complexity.experiments.base.experiment import Experiment, Outcome
 from neural_complexity.experiments.base.rows import commit, read_rows, write_rows
 from neural_complexity.files import read_json, read_tensors, write_json, write_tensors
 from neural_complexity.meta.training_loop import Moment
+from neural_complexity.progress import ProgressCallback
+from neural_complexity.workspace import Workspace, fingerprint
 
 __all__ = ["RunFolder", "config_from_dict"]
-
-C = TypeVar("C")
-
-
-def config_from_dict(kind: type[C], values: dict[str, Any]) -> C:
-    """Builds a config from what `dataclasses.asdict` made of one.
-
-    Raises:
-        ValueError: If a field is unknown or missing.
-    """
-    hints = get_type_hints(kind)
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    if set(values) != names:
-        odd = ", ".join(sorted(set(values) ^ names))
-        raise ValueError(
-            f"a config must have the fields of {kind.__qualname__}, got other ones ({odd})"
-        )
-    return kind(**{name: _field_from_json(hints[name], value) for name, value in values.items()})
-
-
-def _field_from_json(hint: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return config_from_dict(cast("type[Any]", hint), value)
-    return tuple(value) if get_origin(hint) is tuple else value  # JSON has lists only
 
 
 class RunFolder:
@@ -73,13 +53,13 @@ class RunFolder:
             raise
 
     def _is_empty(self) -> bool:
-        """Tells whether there is nothing here but, perhaps, what a start that was killed left."""
+        """Returns whether nothing is here but, perhaps, what a start that was killed left."""
         return self.path.is_dir() and all(
             path.name.startswith(".config.json.") for path in self.path.iterdir()
         )
 
     def read_config(self) -> dict[str, Any]:
-        """Gives experiment, commit and config as the run was started.
+        """Returns experiment, commit and config as the run was started.
 
         Raises:
             ValueError: If the folder holds no run.
@@ -96,6 +76,15 @@ class RunFolder:
         """Whether the run's results are all there."""
         return (self.path / "rows.jsonl").is_file()
 
+    def perform(
+        self, experiment: Experiment, config: Any, callback: ProgressCallback | None = None
+    ) -> Outcome:
+        """Runs an experiment, from where an earlier session stopped, and writes the results."""
+        work = Workspace(self.work, fingerprint(config))
+        outcome = experiment.run(config, work, callback)
+        self.finish(outcome)
+        return outcome
+
     def finish(self, outcome: Outcome) -> None:
         """Writes the results; the rows come last and mark the run as finished."""
         config = self.read_config()
@@ -107,13 +96,13 @@ class RunFolder:
             nc.save(self.path / f"nc-{name}.safetensors")
         write_tensors(self.path / "figures.safetensors", outcome.tensors, {})
         moments = {n: [moment.to_json() for moment in m] for n, m in outcome.history.items()}
-        content = {"machine": machine(), "facts": outcome.facts, "history": moments}
+        content = {"machine": _machine(), "facts": outcome.facts, "history": moments}
         write_json(self.path / "run.json", content)
         write_rows(self.path / "rows.jsonl", rows)
         shutil.rmtree(self.work, ignore_errors=True)
 
     def results(self) -> tuple[Outcome, dict[str, Any]]:
-        """Gives what the run left, but for its networks, and the description of the machine.
+        """Returns what the run left, without its networks, and the description of the machine.
 
         Raises:
             ValueError: If the run is not finished.
@@ -128,3 +117,13 @@ class RunFolder:
             raise ValueError(
                 f"{self.path} must hold a whole run, got a damaged one ({error})"
             ) from None
+
+
+def _machine() -> dict[str, str | int]:
+    """Describes the machine without naming it."""
+    return {
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }

@@ -1,27 +1,12 @@
-"""The machine that a run is made on."""
+"""Settings of this process's memory."""
 
 import ctypes
-import platform
 import sys
-from functools import cache
 
-import torch
-
-__all__ = ["hold_memory", "machine"]
+__all__ = ["hold_memory"]
 
 # The numbers of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-
-
-@cache
-def machine() -> dict[str, str | int]:
-    """Describes the machine without naming it."""
-    return {
-        "processor": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-    }
 
 
 def hold_memory() -> bool:

@@ -1,11 +1,7 @@
 import platform
 import sys
 
-from neural_complexity.experiments.base.machine import hold_memory, machine
-
-
-def test_the_machine_is_described_but_not_named() -> None:
-    assert set(machine()) == {"processor", "threads", "torch", "python"}
+from neural_complexity.experiments.base.memory import hold_memory
 
 
 def test_memory_can_be_held_where_the_c_library_knows_how() -> None:

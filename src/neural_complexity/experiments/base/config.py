@@ -1,0 +1,124 @@
+"""Settings of experiments: frozen dataclasses whose annotations say which values are possible."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import torch
+
+__all__ = [
+    "DEVICE",
+    "POSITIVE",
+    "AtLeast",
+    "BaseConfig",
+    "Between",
+    "Bound",
+    "Checked",
+    "NetworksConfig",
+    "config_from_dict",
+]
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a field's value, or each item of a tuple, must be; stands in `Annotated[int, Bound]`."""
+
+    words: str  # behind "must be"
+    accepts: Callable[[Any], bool]
+
+
+def AtLeast(least: float) -> Bound:  # noqa: N802 (reads like a type, in annotations)
+    """Returns the bound of values from `least` on."""
+    return Bound(f"at least {least}", lambda value: value >= least)
+
+
+def Between(least: float, most: float, *, open_end: bool = False) -> Bound:  # noqa: N802
+    """Returns the bound of values from `least` to `most`, or to below it."""
+    if open_end:
+        return Bound(f"from {least} to below {most}", lambda value: least <= value < most)
+    return Bound(f"from {least} to {most}", lambda value: least <= value <= most)
+
+
+def _works(device: str) -> bool:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        return False
+    return True
+
+
+POSITIVE = Bound("positive", lambda value: value > 0 and math.isfinite(value))
+DEVICE = Bound("one that works here", _works)
+
+
+@cache
+def _bounds(kind: type) -> dict[str, list[Bound]]:
+    found: dict[str, list[Bound]] = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        annotated = get_origin(hint) is Annotated
+        bare, *marks = get_args(hint) if annotated else (hint,)
+        found[name] = [mark for mark in marks if isinstance(mark, Bound)]
+        if get_origin(bare) is Literal:
+            choices = get_args(bare)
+            found[name].append(Bound(" or ".join(map(str, choices)), choices.__contains__))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """Settings that check themselves: raises `ValueError` where a field breaks its bounds."""
+
+    def __post_init__(self) -> None:
+        for name, bounds in _bounds(type(self)).items():
+            value = getattr(self, name)
+            items = value if isinstance(value, tuple) else (value,)
+            for bound in bounds:
+                if not all(map(bound.accepts, items)):
+                    raise ValueError(f"{name} must be {bound.words}, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseConfig(Checked):
+    """An experiment on held-out tasks."""
+
+    seed: int = 0
+    """The one seed of everything."""
+    device: Annotated[str, DEVICE] = "cpu"
+    """Where to compute: cpu, cuda, ..."""
+    eval_tasks: Annotated[int, AtLeast(2)] = 8192
+    """Held-out tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworksConfig(BaseConfig):
+    """An experiment with NCs trained on sinusoids."""
+
+    networks: str = ""
+    """The folder of a finished run of `sinusoid`, for its NCs; the shipped ones if empty."""
+
+
+def config_from_dict(kind: type[C], values: dict[str, Any]) -> C:
+    """Returns the config that `dataclasses.asdict` and JSON made `values` of.
+
+    Raises:
+        ValueError: If a field is unknown or missing.
+    """
+    hints = get_type_hints(kind)
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if set(values) != names:
+        odd = ", ".join(sorted(set(values) ^ names))
+        raise ValueError(
+            f"a config must have the fields of {kind.__qualname__}, got other ones ({odd})"
+        )
+    return kind(**{name: _from_json(hints[name], value) for name, value in values.items()})
+
+
+def _from_json(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return config_from_dict(cast("type[Any]", hint), value)
+    return tuple(value) if get_origin(hint) is tuple else value  # JSON has lists only

@@ -1,0 +1,160 @@
+"""What an experiment is, what a run of one leaves, and how all experiments are found."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Protocol
+
+import matplotlib as mpl
+from matplotlib.figure import Figure as Canvas
+from torch import Tensor
+
+from neural_complexity import experiments
+from neural_complexity.assessment.drawing import STYLE, save
+from neural_complexity.assessment.page import Figure
+from neural_complexity.assessment.tables import Table
+from neural_complexity.experiments.base.rows import Row
+from neural_complexity.meta.training_loop import Moment
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.progress import ProgressCallback
+from neural_complexity.workspace import Workspace
+
+__all__ = ["Drawing", "Experiment", "Outcome", "Parts", "experiment_names", "load_experiment"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves: rows for tables, tensors for figures, networks, and the way there."""
+
+    rows: list[Row]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    networks: dict[str, NeuralComplexity] = field(default_factory=dict)
+    history: dict[str, list[Moment]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # what else a reader should know, as JSON
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that is not on disk yet."""
+
+    name: str  # of its file
+    canvas: Canvas
+    title: str
+    caption: str
+
+
+class Run(Protocol):
+    """Runs an experiment."""
+
+    def __call__(
+        self, config: Any, work: Workspace, callback: ProgressCallback | None = None
+    ) -> Outcome:
+        """Returns the outcome; the same call with the same workspace goes on after a kill."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A table or figure of results: settings, the run, and what is shown of it."""
+
+    name: str
+    title: str
+    lead: str  # the paragraph under the title
+    config: type[Any]
+    presets: Mapping[str, Callable[[], Any]]
+    run: Run
+    tables: Callable[[list[Row]], list[Table]]
+    figures: Callable[[Outcome], list[Drawing]]
+    joint: Callable[[list[list[Row]]], Table] | None = None  # several runs in one table
+
+    @property
+    def summary(self) -> str:
+        """The first line of the module that defines it."""
+        return (sys.modules[self.config.__module__].__doc__ or "").splitlines()[0]
+
+    def draw(self, outcome: Outcome, folder: Path) -> list[Figure]:
+        """Writes all figures to a folder and returns them."""
+        with mpl.rc_context(STYLE):
+            return [
+                Figure(save(drawing.canvas, folder, drawing.name), drawing.title, drawing.caption)
+                for drawing in self.figures(outcome)
+            ]
+
+
+class Parts:
+    """The parts of a run: done once, kept in its workspace, reported to the callback.
+
+    Args:
+        work: The run's workspace.
+        total: How many parts there will be.
+        callback: Called after each part.
+    """
+
+    def __init__(self, work: Workspace, total: int, callback: ProgressCallback | None) -> None:
+        self.work, self.total, self.callback = work, total, callback
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The time that each part took, over all sessions."""
+        return self.work.seconds
+
+    def do(self, name: str, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Returns the tensors of a part; works only if an earlier session did not.
+
+        Args:
+            name: No two parts may share one.
+            work: A pure function of the config. The mean of the last row of its tensor `loss_te`
+                is shown, if it has one.
+        """
+        tensors = self.work.do(name, work)
+        if self.callback is not None:
+            metrics = {name: tensors["loss_te"][-1].mean().item()} if "loss_te" in tensors else {}
+            done = len(self.seconds)
+            self.callback("evaluation", done, self.total, sum(self.seconds.values()), metrics)
+        return tensors
+
+
+def experiment_names() -> list[str]:
+    """Returns the names of all experiments: every module of this package is one."""
+    return [module.name for module in iter_modules(experiments.__path__) if not module.ispkg]
+
+
+def load_experiment(name: str) -> Experiment:
+    """Returns an experiment by name.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if name not in experiment_names():
+        raise ValueError(f"NAME must be one of {', '.join(experiment_names())}, got {name}")
+    module = import_module(f"{experiments.__name__}.{name}")
+    experiment = getattr(module, "EXPERIMENT", None) or _adapt(module)  # TRANSITION
+    assert isinstance(experiment, Experiment)
+    return experiment
+
+
+class _OldExperiment(Experiment):  # TRANSITION
+    def draw(self, outcome: Outcome, folder: Path) -> list[Figure]:
+        return self.figures(outcome, folder)  # type: ignore
+
+
+def _adapt(module: Any) -> Experiment:  # TRANSITION
+    report = import_module(f"{experiments.__name__}.reports.{module.NAME}_report")
+
+    def run(config: Any, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
+        return module.run(config, folder=work.folder, tell=callback)  # type: ignore[no-any-return]
+
+    return _OldExperiment(
+        name=module.NAME,
+        title=report.TITLE,
+        lead=report.LEAD,
+        config=module.Config,
+        presets=module.PRESETS,
+        run=run,
+        tables=report.tables,
+        figures=report.figures,
+        joint=getattr(report, "joint", None),
+    )
