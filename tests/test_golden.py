@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import FinishedRun
 from golden import behaviour
-from golden.behaviour import ASKING_SINGLE, EXPERIMENTS, FOLDER
+from golden.behaviour import EXPERIMENTS, FOLDER
 from neural_complexity.tasks.few_shot import FewShot
+from smoke_runs import SmokeRuns
 
-SMOKE = FOLDER / "smoke.json"
-# Rows whose value moved by more than a hundredth of what is allowed here when the same run was
-# made with the arithmetic of another processor are allowed a hundred times that move; those that
-# moved by more than this depend on the processor, and are only counted.
+# How much a row moved when the same run was made with the arithmetic of another processor stands
+# beside it, and ten times that is allowed. Seven rows of 3,403 that moved by more than this (losses
+# of learners about to diverge, differences of almost equal numbers) are left out.
 CHAOTIC = 1e-2
 
 
@@ -73,19 +72,9 @@ def test_a_resumed_run_leaves_what_it_did(tmp_path: Path) -> None:
     assert_same(found, golden("training")["resumed"], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_smoke_rows_are_what_they_were(
-    name: str, single_run: FinishedRun, glyph_folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.set_default_dtype(torch.float32)
-    monkeypatch.setenv("NEURAL_COMPLEXITY_DATA", glyph_folder)
-    if name == "single":
-        outcome = single_run.outcome
-    else:
-        changes = {"networks": str(single_run.folder)} if name in ASKING_SINGLE else {}
-        outcome = behaviour.run(name, behaviour.smoke_config(name, **changes))
-    assert_smoke_rows(name, outcome.rows)
+def test_smoke_rows_are_what_they_were(name: str, smoke_runs: SmokeRuns) -> None:
+    assert_smoke_rows(name, smoke_runs(name).outcome.rows)
 
 
 def assert_smoke_rows(name: str, rows: list[Any]) -> None:
@@ -109,7 +98,7 @@ def assert_smoke_rows(name: str, rows: list[Any]) -> None:
         if moved > CHAOTIC:
             continue
         assert row[3] == n, at
-        rtol = max(1e-4, 100 * moved)
+        rtol = max(1e-4, 10 * moved)
         assert row[1] == pytest.approx(value, rel=rtol, abs=1e-6), at
         assert (row[2] is None) == (ci95 is None), at
         if ci95 is not None:

@@ -27,7 +27,6 @@ EXPERIMENTS = [
     *("ablation", "surfaces", "single", "dataset_size", "single_curves", "capacity", "bounds"),
     "own",
 ]
-ASKING_SINGLE = ("dataset_size", "single_curves", "capacity")  # which need its NCs
 
 
 # Where things are
