@@ -29,7 +29,7 @@ class Unlucky:
     """Dies the first time it is asked for some of the collections; fails at others."""
 
     marks: Path  # a file per death
-    dies_writing: tuple[int, ...] = ()  # in the middle
+    dies: tuple[int, ...] = ()
     always_dies: tuple[int, ...] = ()
     fails: tuple[int, ...] = ()
     hangs: tuple[int, ...] = ()
@@ -37,8 +37,8 @@ class Unlucky:
     def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
         with (self.marks / f"asked-{job.index}").open("a") as file:
             file.write(f"{job.version} {torch.get_num_threads()} {os.getpid()}\n")
-        if job.index in self.dies_writing and first(self.marks / f"died-{job.index}"):
-            os.fsync = _die  # called when the content is in a file that has no name yet
+        if job.index in self.dies and first(self.marks / f"died-{job.index}"):
+            os.kill(os.getpid(), signal.SIGKILL)
         if job.index in self.always_dies:
             os._exit(7)
         if job.index in self.fails:
@@ -48,19 +48,8 @@ class Unlucky:
         return plain()(nc, job)
 
 
-def _die(fd: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def first(mark: Path) -> bool:
-    """Tells whether this is the first time that anyone asks, in any process."""
+    """Returns whether this is the first time that anyone asks, in any process."""
     is_first = not mark.exists()
     mark.touch()
     return is_first
-
-
-def moody(marks: Path, **options: tuple[int, ...]) -> Unlucky:
-    """Cannot make its collector at once."""
-    if first(marks / "moody"):
-        raise ValueError("there are no images here")
-    return Unlucky(marks, **options)

@@ -1,13 +1,18 @@
-"""Losses per point, and their expectation and variance under a belief about the target."""
+"""Losses per point, beliefs about targets, and the expected loss under a belief.
 
+A loss knows its own kind of target (real numbers or labels), the belief that goes with it and what
+NC needs to handle both. A new loss is a class in this file and an entry in `LOSSES`.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy as torch_cross_entropy
-from torch.nn.functional import log_softmax, one_hot, softmax
+from torch.nn.functional import huber_loss, log_softmax, one_hot, softmax, softplus
 
 __all__ = [
     "LOSSES",
@@ -15,44 +20,71 @@ __all__ = [
     "Categorical",
     "CrossEntropy",
     "Gaussian",
+    "LabelLoss",
     "Loss",
     "PointLoss",
+    "RealLoss",
     "SmoothedCrossEntropy",
     "SquaredError",
     "ZeroOne",
     "cross_entropy",
-    "join",
     "squared_error",
     "zero_one",
 ]
 
+PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; one value per point
+
 
 @dataclass(frozen=True)
-class Gaussian:
-    """A belief about real targets: an independent normal distribution per point and output."""
+class Belief(ABC):
+    """A distribution of the target at each test point; its fields are tensors (B, N, C)."""
+
+    @property
+    @abstractmethod
+    def prediction(self) -> Tensor:
+        """What to predict, (B, N, C), if the belief is all there is."""
+
+    @abstractmethod
+    def supervise(self, Y: Tensor) -> Tensor:
+        """Computes the loss, a scalar, by which the belief learns from targets."""
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Returns the belief with every field changed, to choose or reorder points."""
+        return type(self)(*(change(getattr(self, field.name)) for field in fields(self)))
+
+    @classmethod
+    def join(cls, beliefs: Sequence[Self]) -> Self:
+        """Concatenates beliefs of this kind about points of the same tasks."""
+        names = [field.name for field in fields(beliefs[0])]
+        return type(beliefs[0])(*(torch.cat([getattr(b, n) for b in beliefs], 1) for n in names))
+
+
+@dataclass(frozen=True)
+class Gaussian(Belief):
+    """An independent normal distribution per point and output."""
 
     mean: Tensor  # (B, N, C)
     variance: Tensor  # (B, N, C)
 
     @property
     def prediction(self) -> Tensor:
-        """What to predict, (B, N, C), if the belief is all there is."""
+        """The mean."""
         return self.mean
 
-    def apply(self, change: Callable[[Tensor], Tensor]) -> "Gaussian":
-        """Chooses or moves points: changes mean and variance alike."""
-        return Gaussian(change(self.mean), change(self.variance))
+    def supervise(self, Y: Tensor) -> Tensor:
+        """Computes the Huber loss of the mean."""
+        return huber_loss(self.mean, Y)
 
 
 @dataclass(frozen=True)
-class Categorical:
-    """A belief about labels: a probability for each class, given as unnormalised logarithms."""
+class Categorical(Belief):
+    """A probability for each class, given as unnormalised logarithms."""
 
     logits: Tensor  # (B, N, C)
 
     @property
     def prediction(self) -> Tensor:
-        """What to predict, (B, N, C), if the belief is all there is."""
+        """The logits."""
         return self.logits
 
     @property
@@ -60,63 +92,143 @@ class Categorical:
         """The probability of each class, (B, N, C)."""
         return softmax(self.logits, dim=-1)
 
-    def apply(self, change: Callable[[Tensor], Tensor]) -> "Categorical":
-        """Chooses or moves points: changes the logits."""
-        return Categorical(change(self.logits))
+    def supervise(self, Y: Tensor) -> Tensor:
+        """Computes the negative log-likelihood of labels."""
+        return cross_entropy(self.logits, Y).mean()
 
 
-Belief = Gaussian | Categorical
-
-
-def join(beliefs: Sequence[Belief]) -> Belief:
-    """Puts beliefs of one kind about the points of the same tasks one after another."""
-    if isinstance(beliefs[0], Categorical):
-        return Categorical(torch.cat([b.logits for b in beliefs if isinstance(b, Categorical)], 1))
-    whole = [b for b in beliefs if isinstance(b, Gaussian)]
-    return Gaussian(
-        torch.cat([b.mean for b in whole], dim=1), torch.cat([b.variance for b in whole], dim=1)
-    )
-
-
-PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; one value per point
-
-
-class Loss(Protocol):
+class Loss(ABC):
     """L(h, z) for every point, and what it is on average when the target is only believed."""
 
-    name: str
+    name: ClassVar[str]
+    labels: ClassVar[bool]  # whether targets are labels, (B, N), instead of numbers, (B, N, C)
+    seen: ClassVar[int]  # numbers per output that `features` returns
+    answers: ClassVar[int]  # numbers per output that `belief` takes
 
+    @abstractmethod
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
-        """Computes the loss of predictions H, (B, N, C), for targets Y, as (B, N)."""
-        ...
+        """Computes the loss of predictions H, (B, N, C), for targets Y, as (B, N).
 
+        Raises:
+            ValueError: If the shapes do not fit.
+        """
+
+    @abstractmethod
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
         """Computes the expected loss of predictions H, (B, N, C), under a belief, as (B, N)."""
-        ...
 
+    @abstractmethod
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
         """Computes the variance of that loss under the belief, as (B, N)."""
-        ...
+
+    @abstractmethod
+    def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Belief:
+        """Returns the belief that a network's answers, (B, N, answers * C), stand for.
+
+        Args:
+            answers: In standardized units.
+            mean: The mean of the targets, (C,).
+            scale: Their scale, (C,).
+        """
+
+    @abstractmethod
+    def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+        """Returns targets as numbers, (B, M, C); labels become ones and zeros."""
+
+    @abstractmethod
+    def features(self, H: Tensor) -> Tensor:
+        """Returns what a network sees of predictions (B, N, C), (B, N, C, seen)."""
+
+    @abstractmethod
+    def constant(self, share: Tensor, smoothing: float) -> Tensor:
+        """Returns the prediction that mean encoded targets, (..., C), amount to."""
+
+    @abstractmethod
+    def positive(self, answer: Tensor) -> Tensor:
+        """Maps a network's answer to a loss, which is never negative."""
+
+    @abstractmethod
+    def unit(self, scale: Tensor) -> Tensor:
+        """Returns the size of a loss, a scalar, for targets of a scale (C,)."""
 
 
-class SquaredError:
+class RealLoss(Loss):
+    """A loss of real targets, (B, N, C), believed to be Gaussian."""
+
+    labels = False
+    seen, answers = 1, 2
+
+    def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Gaussian:
+        """Returns a Gaussian in the targets' own units."""
+        center, spread = answers.chunk(2, dim=-1)  # (B, N, C)
+        # Start certain rather than vague: a large variance hides the error of the mean.
+        variance = softplus(spread - 3.0)
+        return Gaussian(center * scale + mean, variance * scale.square())
+
+    def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:  # noqa: ARG002
+        """Returns the targets as they are."""
+        return Y
+
+    def features(self, H: Tensor) -> Tensor:
+        """Returns the predictions as they are."""
+        return H.unsqueeze(-1)
+
+    def constant(self, share: Tensor, smoothing: float) -> Tensor:  # noqa: ARG002
+        """Returns the mean."""
+        return share
+
+    def positive(self, answer: Tensor) -> Tensor:
+        """Returns the softplus."""
+        return softplus(answer)
+
+    def unit(self, scale: Tensor) -> Tensor:
+        """Returns the mean variance of the targets."""
+        return scale.square().mean()
+
+
+class LabelLoss(Loss):
+    """A loss of logits, (B, N, C), for labels 0 ... C - 1, int64 (B, N)."""
+
+    labels = True
+    seen, answers = 2, 1
+
+    def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Categorical:  # noqa: ARG002
+        """Returns class probabilities."""
+        return Categorical(answers)
+
+    def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+        """Returns ones and zeros, (B, M, classes)."""
+        # Not `one_hot`: a graph of it would be for one number of classes.
+        return (Y.unsqueeze(-1) == torch.arange(classes, device=Y.device)).to(dtype)
+
+    def features(self, H: Tensor) -> Tensor:
+        """Returns probabilities, which tell likely classes apart, and logs, for the others."""
+        surprise = -log_softmax(H, dim=-1)
+        return torch.stack([(-surprise).exp(), surprise.log1p()], dim=-1)
+
+    def constant(self, share: Tensor, smoothing: float) -> Tensor:
+        """Returns logits; a class that does not occur keeps a probability."""
+        return (share + smoothing).log()
+
+    def positive(self, answer: Tensor) -> Tensor:
+        """Returns the squareplus, whose gradient does not vanish near zero as softplus's does.
+
+        Most labels are right and cost next to nothing: a head with a softplus would stop learning.
+        """
+        return 0.5 * (answer + (answer.square() + 4).sqrt())
+
+    def unit(self, scale: Tensor) -> Tensor:
+        """Returns 1."""
+        return scale.new_ones(())
+
+
+class SquaredError(RealLoss):
     """The squared error, averaged over outputs."""
 
     name = "squared_error"
 
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
-        """Computes (h - y)^2 per point.
-
-        Args:
-            H: Predictions, (B, N, C).
-            Y: Targets, (B, N, C).
-
-        Returns:
-            One value per point, (B, N).
-
-        Raises:
-            ValueError: If the shapes differ.
-        """
+        """Computes (h - y)^2 per point, (B, N)."""
         if H.shape != Y.shape:
             raise ValueError(
                 f"predictions must have the shape of the targets, got {tuple(H.shape)} against "
@@ -125,84 +237,20 @@ class SquaredError:
         return (H - Y).square().mean(dim=-1)
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes E (h - y)^2 = (h - mean)^2 + variance per point.
-
-        Args:
-            H: Predictions, (B, N, C).
-            belief: The distribution of y.
-
-        Returns:
-            One value per point, (B, N).
-        """
+        """Computes E (h - y)^2 = (h - mean)^2 + variance per point."""
         assert isinstance(belief, Gaussian), "a squared error needs a belief about real targets"
         return ((H - belief.mean).square() + belief.variance).mean(dim=-1)
 
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes Var (h - y)^2 = 4 variance (h - mean)^2 + 2 variance^2 per point.
-
-        Args:
-            H: Predictions, (B, N, C).
-            belief: The distribution of y, whose outputs are independent.
-
-        Returns:
-            One value per point, (B, N).
-        """
+        """Computes Var (h - y)^2 = 4 variance (h - mean)^2 + 2 variance^2 per point."""
         assert isinstance(belief, Gaussian), "a squared error needs a belief about real targets"
         v = belief.variance
         each = 4 * v * (H - belief.mean).square() + 2 * v.square()  # (B, N, C)
         return each.mean(dim=-1) / H.shape[-1]
 
 
-class CrossEntropy:
-    """The cross-entropy of logits and labels."""
-
-    name = "cross_entropy"
-
-    def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
-        """Computes -log p_h(y) per point.
-
-        Args:
-            H: Logits, (B, N, C).
-            Y: Labels, whole numbers from 0 to C - 1, (B, N).
-
-        Returns:
-            One value per point, (B, N).
-
-        Raises:
-            ValueError: If the shapes do not fit.
-        """
-        _check_labels(H, Y)
-        return torch_cross_entropy(H.movedim(-1, 1), Y, reduction="none")
-
-    def expected(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes E -log p_h(y) = -sum_c p(c) log p_h(c) per point.
-
-        Args:
-            H: Logits, (B, N, C).
-            belief: The distribution of y, over as many classes.
-
-        Returns:
-            One value per point, (B, N).
-        """
-        return -(_probabilities(H, belief) * log_softmax(H, dim=-1)).sum(dim=-1)
-
-    def variance(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes Var -log p_h(y) = sum_c p(c) (log p_h(c) - E log p_h(y))^2 per point.
-
-        Args:
-            H: Logits, (B, N, C).
-            belief: The distribution of y, over as many classes.
-
-        Returns:
-            One value per point, (B, N).
-        """
-        losses = -log_softmax(H, dim=-1)  # (B, N, C)
-        error = losses - self.expected(H, belief).unsqueeze(-1)
-        return (_probabilities(H, belief) * error.square()).sum(dim=-1)
-
-
 @dataclass(frozen=True)
-class SmoothedCrossEntropy:
+class SmoothedCrossEntropy(LabelLoss):
     """The cross-entropy of logits and labels that are mixed with the uniform distribution.
 
     Args:
@@ -217,89 +265,52 @@ class SmoothedCrossEntropy:
             raise ValueError(f"smoothing must be from 0 to 1, got {self.smoothing}")
 
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
-        """Computes -(1 - smoothing) log p_h(y) - smoothing mean_c log p_h(c) per point.
-
-        Args:
-            H: Logits, (B, N, C).
-            Y: Labels, whole numbers from 0 to C - 1, (B, N).
-
-        Returns:
-            One value per point, (B, N).
-
-        Raises:
-            ValueError: If the shapes do not fit.
-        """
+        """Computes -(1 - smoothing) log p_h(y) - smoothing mean_c log p_h(c) per point, (B, N)."""
         _check_labels(H, Y)
         return torch_cross_entropy(
             H.movedim(-1, 1), Y, reduction="none", label_smoothing=self.smoothing
         )
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes the same with log p_h(y) in expectation, per point.
-
-        Args:
-            H: Logits, (B, N, C).
-            belief: The distribution of y, over as many classes.
-
-        Returns:
-            One value per point, (B, N).
-        """
-        probabilities = _probabilities(H, belief)
-        smoothed = torch.lerp(
-            probabilities,
-            torch.full_like(probabilities, 1 / H.shape[-1]),
-            self.smoothing,
-        )  # (B, N, C)
-        return -(smoothed * log_softmax(H, dim=-1)).sum(dim=-1)
+        """Computes -sum_c p(c) log p_h(c) per point, p mixed with the uniform distribution."""
+        p = _probabilities(H, belief)
+        if self.smoothing:
+            p = torch.lerp(p, torch.full_like(p, 1 / H.shape[-1]), self.smoothing)
+        return -(p * log_softmax(H, dim=-1)).sum(dim=-1)
 
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes (1 - smoothing)^2 Var -log p_h(y) per point: the rest does not depend on y.
-
-        Args:
-            H: Logits, (B, N, C).
-            belief: The distribution of y, over as many classes.
-
-        Returns:
-            One value per point, (B, N).
-        """
-        return (1 - self.smoothing) ** 2 * cross_entropy.variance(H, belief)
+        """Computes (1 - smoothing)^2 Var -log p_h(y) per point: the rest does not depend on y."""
+        p, losses = _probabilities(H, belief), -log_softmax(H, dim=-1)  # (B, N, C)
+        error = losses - (p * losses).sum(dim=-1, keepdim=True)
+        return (1 - self.smoothing) ** 2 * (p * error.square()).sum(dim=-1)
 
 
-class ZeroOne:
+class CrossEntropy(SmoothedCrossEntropy):
+    """The cross-entropy -log p_h(y) of logits and labels."""
+
+    name = "cross_entropy"
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+
+
+class ZeroOne(LabelLoss):
     """The share of wrong labels; one minus it is the accuracy. Has no gradient to train by."""
 
     name = "zero_one"
 
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
-        """Tells per point whether the class of the largest logit is wrong.
-
-        Args:
-            H: Logits, (B, N, C).
-            Y: Labels, (B, N).
-
-        Returns:
-            1 where it is wrong, else 0, (B, N).
-        """
+        """Returns 1 where the class of the largest logit is wrong, else 0, (B, N)."""
         _check_labels(H, Y)
         return (H.argmax(dim=-1) != Y).to(H.dtype)
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes the probability that the class of the largest logit is wrong, (B, N).
-
-        Args:
-            H: Logits, (B, N, C).
-            belief: The distribution of y, over as many classes.
-        """
+        """Computes the probability that the class of the largest logit is wrong, (B, N)."""
         chosen = one_hot(H.argmax(dim=-1), H.shape[-1]).to(H.dtype)  # (B, N, C)
         return 1 - (chosen * _probabilities(H, belief)).sum(dim=-1)
 
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes the variance of being wrong, p (1 - p), (B, N).
-
-        Args:
-            H: Logits, (B, N, C).
-            belief: The distribution of y, over as many classes.
-        """
+        """Computes p (1 - p), p the probability of being wrong, (B, N)."""
         wrong = self.expected(H, belief)
         return wrong * (1 - wrong)
 
@@ -332,5 +343,5 @@ def _probabilities(H: Tensor, belief: Belief) -> Tensor:
 
 squared_error, cross_entropy, zero_one = SquaredError(), CrossEntropy(), ZeroOne()
 
-# What learners can be trained by, by name.
+# What NC can be made for, by name.
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (squared_error, cross_entropy)}

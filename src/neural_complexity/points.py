@@ -59,14 +59,15 @@ class Points:
         """Looks the inputs up, (B, n, D)."""
         return self.store(self.indices)
 
-    def map(self, embed: Callable[[Tensor], Tensor]) -> "Points":
+    def map(self, embed: Callable[[Tensor], Tensor], *, part: int | None = PART) -> "Points":
         """Returns the same points in another space; each distinct input is embedded once.
 
         Args:
             embed: Maps inputs (P, D) to embeddings (P, features).
+            part: How many inputs are embedded at a time; all at once if `None`.
         """
         distinct = self.indices.unique()
-        parts = [embed(self.store(part)) for part in distinct.split(PART)]
+        parts = [embed(self.store(some)) for some in distinct.split(part or len(distinct))]
         return Points(self.indices, Embeddings(distinct, torch.cat(parts)))
 
 
@@ -115,7 +116,7 @@ def values(X: Tensor) -> Tensor:
 
 
 def raw(X: Tensor) -> Tensor:
-    """Returns what identifies inputs in a memory bank: indices, (B, n), or the values themselves."""
+    """Returns what a memory bank keeps of inputs: indices, (B, n), or the values themselves."""
     return X.indices if isinstance(X, Points) else X
 
 
@@ -129,7 +130,9 @@ def join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     return restore(torch.cat([raw(part) for part in parts], dim=dim), parts[0])
 
 
-def map_inputs(embed: Callable[[Tensor], Tensor], *sets: Tensor) -> list[Tensor]:
+def map_inputs(
+    embed: Callable[[Tensor], Tensor], *sets: Tensor, part: int | None = PART
+) -> list[Tensor]:
     """Embeds sets of inputs, (B, n, D) each, as (B, n, features).
 
     Points of one store are embedded together, each distinct input once.
@@ -137,9 +140,10 @@ def map_inputs(embed: Callable[[Tensor], Tensor], *sets: Tensor) -> list[Tensor]
     Args:
         embed: Maps inputs (..., D) to embeddings (..., features).
         sets: Values, or points of one store.
+        part: As in `Points.map`.
     """
     both = join(sets, dim=1) if isinstance(sets[0], Points) else None
     if not isinstance(both, Points):
         return [embed(X) for X in sets]
     sizes = [X.shape[1] for X in sets]
-    return list(both.map(embed).values().split(sizes, dim=1))
+    return list(both.map(embed, part=part).values().split(sizes, dim=1))

@@ -1,12 +1,13 @@
 """What NC may see of a learner, and the generalization gap it should predict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from neural_complexity.losses import PointLoss
+from neural_complexity.points import join
 from neural_complexity.task import Task, check_sets
 
 __all__ = ["Snapshot", "gap", "point_gaps", "take_snapshot"]
@@ -32,12 +33,33 @@ class Snapshot:
         return Snapshot(*(tensor[rows] for tensor in self.tensors()))
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Gives the five tensors in the order of `NeuralComplexity.predict`."""
+        """Returns the five tensors in the order of `NeuralComplexity.predict`."""
         return self.X_tr, self.Y_tr, self.H_tr, self.X_te, self.H_te
 
     def named(self) -> dict[str, Tensor]:
-        """Gives the five tensors by name."""
+        """Returns the five tensors by name."""
         return dict(zip(("X_tr", "Y_tr", "H_tr", "X_te", "H_te"), self.tensors(), strict=True))
+
+    def part(self, train: Tensor, test: Tensor) -> "Snapshot":
+        """Returns the learners on some training and some test points, given by position."""
+        return Snapshot(
+            self.X_tr[:, train],
+            self.Y_tr[:, train],
+            self.H_tr[:, train],
+            self.X_te[:, test],
+            self.H_te[:, test],
+        )
+
+    def finite(self) -> Tensor:
+        """Returns which learners' predictions are all finite, (B,)."""
+        fine = [H.isfinite().flatten(1).all(dim=1) for H in (self.H_tr, self.H_te)]
+        return fine[0] & fine[1]
+
+    @staticmethod
+    def join(snapshots: Sequence["Snapshot"]) -> "Snapshot":
+        """Concatenates learners on sets of the same sizes."""
+        columns = zip(*(snapshot.tensors() for snapshot in snapshots), strict=True)
+        return Snapshot(*map(join, columns))
 
     def to(self, device: torch.device | str) -> "Snapshot":
         """Moves the tensors to a device."""
@@ -62,7 +84,7 @@ def take_snapshot(h: Callable[[Tensor], Tensor], task: Task, *, joined: bool = F
     """
     if joined:
         M, N = task.X_tr.shape[1], task.X_te.shape[1]
-        H_tr, H_te = h(torch.cat([task.X_tr, task.X_te], dim=1)).split([M, N], dim=1)
+        H_tr, H_te = h(join([task.X_tr, task.X_te], dim=1)).split([M, N], dim=1)
     else:
         H_tr, H_te = h(task.X_tr), h(task.X_te)
     return Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)

@@ -1,15 +1,14 @@
 """Learning tasks, B at a time, and what a family of tasks can do."""
 
-import hashlib
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from neural_complexity.points import raw, values
 
-__all__ = ["IndexedFamily", "Task", "TaskFamily", "check_sets", "digest"]
+__all__ = ["Task", "TaskFamily", "check_sets"]
 
 
 def check_sets(**tensors: Tensor) -> None:
@@ -85,14 +84,6 @@ class Task:
         )
 
 
-def digest(*tensors: Tensor) -> str:
-    """Gives a short text that other contents do not have."""
-    whole = hashlib.sha256()
-    for tensor in tensors:
-        whole.update(tensor.cpu().contiguous().numpy().data)
-    return whole.hexdigest()[:12]
-
-
 class TaskFamily(Protocol):
     """A distribution of tasks, T ~ tau."""
 
@@ -103,22 +94,4 @@ class TaskFamily(Protocol):
             batch: The number of tasks, B.
             generator: The only source of randomness; tasks are made on its device.
         """
-        ...
-
-
-@runtime_checkable
-class IndexedFamily(TaskFamily, Protocol):
-    """A family whose inputs stand in one store, so that a number says which one is meant."""
-
-    @property
-    def inputs(self) -> int:
-        """How many inputs the store holds; their numbers start at 0."""
-        ...
-
-    def draw(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws tasks as `sample` does, with numbers, (B, M) and (B, N), in the place of inputs."""
-        ...
-
-    def look_up(self, numbers: Tensor) -> Tensor:
-        """Gives the inputs of numbers (B, M), as (B, M, ...), on the numbers' device."""
         ...

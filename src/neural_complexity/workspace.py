@@ -142,7 +142,7 @@ def _describe(thing: Any, above: tuple[int, ...]) -> Any:
     kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
     if isinstance(thing, Tensor | np.ndarray | np.generic):
         array = thing.detach().cpu().numpy() if isinstance(thing, Tensor) else np.asarray(thing)
-        return [str(thing.dtype), list(array.shape), _hash(np.ascontiguousarray(array).tobytes())]
+        return [str(thing.dtype), list(array.shape), _hash(np.ascontiguousarray(array).data)]
     if isinstance(thing, bytes):
         return [kind, _hash(thing)]
     if isinstance(thing, NAMED):

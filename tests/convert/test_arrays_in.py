@@ -171,10 +171,10 @@ def test_data_frames_are_read_and_their_text_is_told_by_column() -> None:
     with pytest.raises(TypeError, match="column city of X_tr must hold numbers, got text: 'Oslo'"):
         inputs("X_tr", frame)
     frame["city"] = pandas.Series([1, None], dtype="Int64")
-    with pytest.raises(ValueError, match="column city of X_tr must have no missing values"):
+    with pytest.raises(ValueError, match="X_tr must be finite, got NaN or infinity at 1 of 2"):
         inputs("X_tr", frame)
     frame["city"] = pandas.to_datetime(["2020-01-01", "2021-01-01"])
-    with pytest.raises(TypeError, match="column city of X_tr must hold numbers, got Timestamp"):
+    with pytest.raises(TypeError, match="column city of X_tr must hold numbers, got datetime64"):
         inputs("X_tr", frame)
     frame["city"] = [None, 1.0]  # NaN to pandas
     with pytest.raises(ValueError, match="X_tr must be finite"):
@@ -189,7 +189,7 @@ def test_data_frames_are_read_and_their_text_is_told_by_column() -> None:
 def test_sparse_matrices_are_told_what_to_do() -> None:
     from scipy import sparse
 
-    with pytest.raises(TypeError, match="X_tr must be dense, got csr_array: give its toarray"):
+    with pytest.raises(TypeError, match="got csr_array: Sparse data was passed.*toarray"):
         inputs("X_tr", sparse.csr_array(np.eye(3)))
 
 

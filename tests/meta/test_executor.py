@@ -4,6 +4,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from pickle import PicklingError
@@ -15,13 +17,15 @@ from torch import Tensor
 import unlucky
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.collect import TaskCollector
-from neural_complexity.meta.executor import Collection, Engine, Here, Job, Processes
+from neural_complexity.meta.executor import Collection, CollectionQueue, Job, process_pool
 from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.meta.training_loop import Resume, meta_train
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.few_shot import FewShot
-from unlucky import TASKS, Unlucky, family, moody, plain, recipe
+from unlucky import TASKS, Unlucky, family, plain, recipe
 
 ROWS = TASKS * (recipe.steps + 1)
 ITERATIONS = 6
@@ -42,7 +46,7 @@ def make_nc() -> NeuralComplexity:
 
 
 def learner(
-    engine: Engine | None, lag: int = 0, recipe: Recipe | None = None, **options: object
+    engine: CollectionQueue | None, lag: int = 0, recipe: Recipe | None = None, **options: object
 ) -> MetaLearner:
     settings = {
         "seed": 0,
@@ -98,7 +102,9 @@ def lives(pid: int) -> bool:
 
 
 def test_without_lag_an_engine_changes_nothing() -> None:
-    assert_same(train(learner(None, recipe=recipe, tasks=TASKS)), train(learner(Here(plain()))))
+    assert_same(
+        train(learner(None, recipe=recipe, tasks=TASKS)), train(learner(CollectionQueue(plain())))
+    )
 
 
 def test_on_images_without_lag_an_engine_changes_nothing(
@@ -117,7 +123,7 @@ def test_on_images_without_lag_an_engine_changes_nothing(
             few_shot,
             None if asynchronous else image_recipe,
             tasks=0 if asynchronous else 4,
-            engine=Here(collector) if asynchronous else None,
+            engine=CollectionQueue(collector) if asynchronous else None,
             seed=0,
             iterations=3,
             updates=2,
@@ -130,12 +136,12 @@ def test_on_images_without_lag_an_engine_changes_nothing(
 
 
 class Diary:
-    """Does as `Here` does, and writes down the jobs and the weights they come with."""
+    """Collects in this process, and writes down the jobs and the weights they come with."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
         self.weights: dict[int, Tensor] = {}
-        self.engine = Here(self.collect)
+        self.engine = CollectionQueue(self.collect)
 
     def collect(self, nc: NeuralComplexity, job: Job) -> Collection:
         self.jobs.append(job)
@@ -162,7 +168,9 @@ def test_a_collection_is_made_with_the_nc_of_lag_iterations_before(lag: int) -> 
 
 
 def session(
-    engine: Engine, folder: Path | None = None, between: Callable[[int], None] = lambda _: None
+    engine: CollectionQueue,
+    folder: Path | None = None,
+    between: Callable[[int], None] = lambda _: None,
 ) -> Trained:
     """Trains with a lag of two and a checkpoint every three iterations."""
     found = []
@@ -191,90 +199,145 @@ def interrupt(after: int, iteration: int) -> None:
 def test_resumed_equals_uninterrupted(tmp_path: Path, stops: list[int]) -> None:
     for stop in stops:
         with pytest.raises(KeyboardInterrupt):
-            session(Here(plain()), tmp_path, partial(interrupt, stop))
-    assert_same(session(Here(plain())), session(Here(plain()), tmp_path))
+            session(CollectionQueue(plain()), tmp_path, partial(interrupt, stop))
+    assert_same(session(CollectionQueue(plain())), session(CollectionQueue(plain()), tmp_path))
 
 
 def test_neither_processes_nor_their_deaths_nor_an_interruption_change_anything(
     tmp_path: Path,
 ) -> None:
-    run, folder = tmp_path / "run", tmp_path / "engine"
-    expected = session(Here(plain()))
-    assert differ(expected, train(learner(Here(plain()), 1)))  # so there is something to change
-    make = partial(Unlucky, tmp_path, dies_writing=(1,))
-    (folder / "engine-killed").mkdir(parents=True)  # of an earlier process
-    with Processes(make, folder=folder) as engine, pytest.raises(KeyboardInterrupt):
-        session(engine, run, partial(interrupt, 4))
+    run, folder = tmp_path / "run", tmp_path / "queues"
+    expected = session(CollectionQueue(plain()))
+    assert differ(expected, train(learner(CollectionQueue(plain()), 1)))  # something can change
+    unlucky = Unlucky(tmp_path, dies=(1,))
+    (folder / "queue-killed").mkdir(parents=True)  # of an earlier process
+    with (
+        process_pool() as pool,
+        CollectionQueue(unlucky, pool, folder=folder) as queue,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        session(queue, run, partial(interrupt, 4))
     assert not list(folder.iterdir())
 
-    with Processes(make, workers=2, folder=folder) as engine:
-        first = engine.pids
+    def kill(iteration: int) -> None:
+        if iteration == 4:
+            os.kill(alive(tmp_path)[0], signal.SIGKILL)  # whatever it does
 
-        def kill(iteration: int) -> None:
-            if iteration == 4:
-                os.kill(first[0], signal.SIGKILL)  # whatever it does
-            assert not [p for p in engine.folder.glob(".*") if "000000001" in p.name]
+    with process_pool(2) as pool, CollectionQueue(unlucky, pool, folder=folder) as queue:
+        assert_same(expected, session(queue, run, kill))
+        assert queue.folder is not None
+        assert not list(queue.folder.glob("version-*"))  # all forgotten
+    assert not list(folder.iterdir())
+    assert len((tmp_path / "asked-1").read_text().splitlines()) == 2
+    assert {threads for _, threads, _ in jobs_done(tmp_path)} == {"1"}
+    assert not alive(tmp_path)
 
-        assert_same(expected, session(engine, run, kill))
-        assert not list(engine.folder.glob("collection-*"))  # all taken and forgotten
-        assert not list(engine.folder.glob("version-*"))
-        # Replaced, though there is nothing left to do; a killed process takes a while to go.
-        wait_for(lambda: first[0] not in engine.pids and len(engine.pids) == 2)
-        second = engine.pids
 
-    assert len({*first, *second}) == 3
-    asked = {i: (tmp_path / f"asked-{i}").read_text().splitlines() for i in range(ITERATIONS)}
-    lines = [line.split() for index in asked for line in asked[index]]
-    assert len(asked[1]) == 2
-    assert {threads for _, threads, _ in lines} == {"1"}
-    assert not [pid for pid in {*first, *second, *(int(pid) for *_, pid in lines)} if lives(pid)]
+def jobs_done(marks: Path) -> list[list[str]]:
+    """Returns version, threads and process of each job that an unlucky collector was given."""
+    files = sorted(marks.glob("asked-*"))
+    return [line.split() for path in files for line in path.read_text().splitlines()]
+
+
+def alive(marks: Path) -> list[int]:
+    """Returns the processes that an unlucky collector ran in and that live."""
+    return [pid for pid in {int(pid) for *_, pid in jobs_done(marks)} if lives(pid)]
+
+
+def assert_equal(one: Collection, other: Collection) -> None:
+    assert all(map(torch.equal, one[0].tensors(), other[0].tensors()))
+    assert torch.equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("make", [lambda: None, lambda: ThreadPoolExecutor(1), process_pool])
+def test_every_executor_returns_what_the_collector_does(
+    make: Callable[[], Executor | None], tmp_path: Path
+) -> None:
+    nc, jobs = make_nc(), [Job(0, 0, 0.0), Job(1, 0, 0.5), Job(2, 1, 0.5)]
+    pool = make()
+    with pool or nullcontext(), CollectionQueue(plain(), pool, folder=tmp_path) as queue:
+        queue.publish(0, nc)
+        with torch.no_grad():
+            next(nc.parameters()).zero_()
+        queue.publish(1, nc)
+        for job in jobs:
+            queue.submit(job)
+        made = [queue.take(job.index) for job in reversed(jobs)][::-1]
+        assert_equal(queue.take(0), made[0])
+        queue.forget(index=2, version=1)
+        with pytest.raises(ValueError, match="job 1 must be submitted before it is taken"):
+            queue.take(1)
+        with pytest.raises(ValueError, match="version 0 must be published before job 3 is"):
+            queue.submit(Job(3, 0, 0.0))
+        assert_equal(queue.take(2), made[2])
+    for job, version, collection in zip(jobs, (make_nc(), make_nc(), nc), made, strict=True):
+        assert_equal(collection, plain()(version, job))
+    assert not list(tmp_path.iterdir())
+
+
+def test_inputs_by_index_come_back_as_indices() -> None:
+    store = torch.arange(6.0).unsqueeze(-1)
+
+    def collect(nc: NeuralComplexity, job: Job) -> Collection:
+        X = indexed(torch.tensor([[1, 2]]), store.__getitem__)
+        zeros = torch.zeros(1, 2, 1)
+        return Snapshot(X, zeros, zeros, X, zeros), zeros
+
+    with CollectionQueue(collect) as queue:
+        queue.publish(0, make_nc())
+        queue.submit(Job(0, 0, 0.0))
+        snapshot, _ = queue.take(0)
+    assert torch.equal(snapshot.X_tr, torch.tensor([[1, 2]]))
 
 
 def test_what_goes_wrong_in_a_worker_is_said_where_it_is_taken(tmp_path: Path) -> None:
     nc = make_nc()
-    make = partial(moody, tmp_path, always_dies=(2,), fails=(1,), hangs=(4,))
-    with Processes(make) as engine:
-        with pytest.raises(ValueError, match="version 0 must be published before job 2 is"):
-            engine.submit(Job(2, 0, 0.0))
-        engine.publish(0, nc)
-        for index in range(5):
-            engine.submit(Job(index, 0, 0.5))
-        with pytest.raises(RuntimeError, match="^collection 0 failed: ValueError: there are no im"):
-            engine.take(0)
+    collector = Unlucky(tmp_path, always_dies=(1,), fails=(0,), hangs=(3,))
+    with process_pool() as pool, CollectionQueue(collector, pool, retries=1) as queue:
+        queue.publish(0, nc)
+        for index in range(4):
+            queue.submit(Job(index, 0, 0.5))
         with pytest.raises(RuntimeError) as failed:
-            engine.take(1)
-        assert str(failed.value) == "collection 1 failed: ValueError: I cannot"
-        assert "in __call__" in "".join(failed.value.__notes__)  # where it happened
-        said = "3 workers in turn died of it, the last one with exit code 7"
-        with pytest.raises(RuntimeError, match=f"^collection 2 failed: {said}"):
-            engine.take(2)
-        snapshot, Y_te = engine.take(3)  # the rest is untouched
-        expected, same = plain()(nc, Job(3, 0, 0.5))
-        assert all(map(torch.equal, snapshot.tensors(), expected.tensors()))
-        assert torch.equal(Y_te, same)
-        with pytest.raises(ValueError, match="job 9 must be submitted before it is taken"):
-            engine.take(9)
-        wait_for((tmp_path / "asked-4").exists)
-        (pid,) = engine.pids
-    assert not lives(pid)  # also in the middle of a job
-    assert not engine.folder.exists()
-    with pytest.raises(RuntimeError, match="got none, because the engine was closed"):
-        engine.take(4)
+            queue.take(0)
+        assert str(failed.value) == "collection 0 failed: ValueError: I cannot"
+        assert "in __call__" in str(failed.value.__cause__.__cause__)  # type: ignore[union-attr]
+        with pytest.raises(RuntimeError, match="^collection 1 failed: 2 workers in turn died of"):
+            queue.take(1)
+        assert_equal(queue.take(2), plain()(nc, Job(2, 0, 0.5)))  # the rest is untouched
+        wait_for((tmp_path / "asked-3").exists)
+        wait_for(lambda: (tmp_path / "asked-3").read_text().endswith("\n"))
+    assert not alive(tmp_path)  # also in the middle of a job
+    assert queue.folder is not None
+    assert not queue.folder.exists()
+    with pytest.raises(ValueError, match="job 3 must be submitted before it is taken"):
+        queue.take(3)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(print)
+
+
+def test_jobs_lost_with_a_worker_are_begun_again_before_they_are_taken(tmp_path: Path) -> None:
+    with process_pool() as pool:
+        queue = CollectionQueue(Unlucky(tmp_path, dies=(0,)), pool)
+        queue.publish(0, make_nc())
+        for index in range(3):
+            queue.submit(Job(index, 0, 0.5))
+        queue.take(0)
+        wait_for((tmp_path / "asked-2").exists)
+        queue.close()
 
 
 ORPHAN = """
-import time
-from functools import partial
+import sys, time
 from pathlib import Path
-import sys
 from unlucky import Unlucky, family
-from neural_complexity.meta.executor import Job, Processes
+from neural_complexity.meta.executor import CollectionQueue, Job, process_pool
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 if __name__ == "__main__":
-    engine = Processes(partial(Unlucky, Path(sys.argv[1]), hangs=(0,)), folder=Path(sys.argv[1]))
-    engine.publish(0, NeuralComplexity.for_tasks(family.sample(8, stream(0, "units")), width=8))
-    engine.submit(Job(0, 0, 0.0))
+    folder = Path(sys.argv[1])
+    queue = CollectionQueue(Unlucky(folder, hangs=(0,)), process_pool(), folder=folder)
+    queue.publish(0, NeuralComplexity.for_tasks(family.sample(8, stream(0, "units")), width=8))
+    queue.submit(Job(0, 0, 0.0))
     time.sleep(60)
 """
 
@@ -288,41 +351,40 @@ def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
     try:
         wait_for((tmp_path / "asked-0").exists)
         wait_for(lambda: (tmp_path / "asked-0").read_text().endswith("\n"))
-        worker = int((tmp_path / "asked-0").read_text().split()[2])
-        assert lives(worker)
+        assert alive(tmp_path)
     finally:
         parent.kill()
         parent.wait()
-    wait_for(lambda: not lives(worker))
+    wait_for(lambda: not alive(tmp_path))
 
 
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        Processes(plain, workers=0)
+        process_pool(0)
     with pytest.raises(ValueError, match="threads must be at least 1, got -1"):
-        Processes(plain, threads=-1)
-    with pytest.raises((AttributeError, PicklingError), match="pickle"):
-        Processes(lambda: None)  # type: ignore[arg-type,return-value]
+        process_pool(threads=-1)
+    with pytest.raises(ValueError, match="retries must not be negative, got -1"):
+        CollectionQueue(plain(), retries=-1)
+    with process_pool() as pool, pytest.raises((AttributeError, PicklingError), match="pickle"):
+        CollectionQueue(lambda *_: None, pool, folder=tmp_path)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="lag must not be negative, got -1"):
-        learner(Here(plain()), -1)
+        learner(CollectionQueue(plain()), -1)
     with pytest.raises(ValueError, match="lag must be 0 without an engine, got 1"):
         learner(None, 1, recipe=recipe, tasks=TASKS)
     with pytest.raises(ValueError, match="without an engine there must be a recipe and at least"):
         learner(None)
-    here = Here(plain())
-    with pytest.raises(ValueError, match="version 3 must be published before job 0 is submitted"):
-        here.submit(Job(0, 3, 0.0))
-    with pytest.raises(ValueError, match="job 0 must be submitted before it is taken"):
-        here.take(0)
-    meta = learner(Here(plain()), 1, bank_folder=tmp_path, keep=1)
+    meta = learner(CollectionQueue(plain()), 1, bank_folder=tmp_path, keep=1)
     meta.iterate()
     meta.bank.flush()
     with pytest.raises(ValueError, match="lag must be 1 as it was so far, got 2"):
-        learner(Here(plain()), 2, bank_folder=tmp_path, keep=1, resume=meta.state())
+        learner(CollectionQueue(plain()), 2, bank_folder=tmp_path, keep=1, resume=meta.state())
     tensors, counters = meta.state()
     del counters["lag"]  # as releases before engines wrote it
     with pytest.raises(ValueError, match="must be of this release, got an earlier one"):
-        learner(Here(plain()), 1, bank_folder=tmp_path, keep=1, resume=(tensors, counters))
+        learner(
+            CollectionQueue(plain()), 1, bank_folder=tmp_path, keep=1, resume=(tensors, counters)
+        )
 
 
 def test_a_collection_of_another_size_is_refused() -> None:
@@ -330,7 +392,7 @@ def test_a_collection_of_another_size_is_refused() -> None:
         snapshot, Y_te = plain()(nc, job)
         return snapshot[job.index :], Y_te[job.index :]
 
-    meta = learner(Here(shrinking))
+    meta = learner(CollectionQueue(shrinking))
     meta.iterate()
     with pytest.raises(ValueError, match="collection 1 must have 32 rows like the first, got 31"):
         meta.iterate()

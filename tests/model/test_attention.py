@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from neural_complexity.model.attention import SelfAttention, attend, gather
+from neural_complexity.model.attention import SelfAttention, attend, soft_k_means
 
 
 @pytest.mark.parametrize("scale_by_width", [False, True])
@@ -46,9 +46,9 @@ def test_attention_by_distance_has_the_right_gradient() -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
-def test_gathering_is_soft_k_means(rounds: int) -> None:
+def test_soft_k_meansing_is_soft_k_means(rounds: int) -> None:
     Q, K = torch.randn(2, 6, 8), torch.randn(2, 3, 8)
-    found = gather(Q, K, heads=2, rounds=rounds)
+    found = soft_k_means(Q, K, heads=2, rounds=rounds)
     for b in range(2):
         keys = K[b].clone()
         for _ in range(rounds):
@@ -61,11 +61,13 @@ def test_gathering_is_soft_k_means(rounds: int) -> None:
         torch.testing.assert_close(found[b], keys)
 
 
-def test_gathering_moves_keys_into_their_own_clusters() -> None:
+def test_soft_k_meansing_moves_keys_into_their_own_clusters() -> None:
     centres = torch.tensor([[10.0, 0.0], [-10.0, 0.0], [0.0, 10.0]])
     Q = centres.repeat(200, 1)[None] + 0.3 * torch.randn(1, 600, 2)
     K = centres[None] + 2 * torch.randn(1, 3, 2)
-    before, after = ((keys - centres).norm(dim=-1) for keys in (K, gather(Q, K, heads=1, rounds=3)))
+    before, after = (
+        (keys - centres).norm(dim=-1) for keys in (K, soft_k_means(Q, K, heads=1, rounds=3))
+    )
     assert (after < 0.1).all()
     assert (before > after).all()
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from neural_complexity.meta.evaluate import follow
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from conftest import labelled_snapshot, random_snapshot
 from neural_complexity.experiments.base.comparison import sinusoid_recipe
 from neural_complexity.losses import cross_entropy, squared_error
-from neural_complexity.meta.evaluate import follow
 from neural_complexity.model import judgement as judging
 from neural_complexity.model.judgement import FEATURES, FEATURES_OF_LABELS, features, judge
 from neural_complexity.model.network import FOR_LABELS, NeuralComplexity

@@ -84,7 +84,7 @@ def test_small_sets_are_predicted_at_once(kind: str, B: int, M: int, N: int, see
     assert not found.points.requires_grad
     assert (found.spread > 0).all()
     assert found.spread.isfinite().all()
-    if nc.labels and nc.architecture["head"] == "posterior":
+    if nc.labels and nc.architecture.head == "posterior":
         assert_same(found.accuracy, nc.predict_accuracy(*snapshot.tensors()).detach())
     else:
         assert found.accuracy.isnan().all()

@@ -1,6 +1,7 @@
 import json
 import re
 from copy import deepcopy
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch.nn.functional import softplus
 
 from conftest import labelled_snapshot, random_snapshot
 from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import (
     Categorical,
     Gaussian,
@@ -21,14 +23,17 @@ from neural_complexity.losses import (
     squared_error,
     zero_one,
 )
-from neural_complexity.meta.evaluate import follow, predict_gaps
 from neural_complexity.meta.scores import r_squared
-from neural_complexity.model.network import FOR_LABELS, NeuralComplexity, _squareplus
+from neural_complexity.model import heads as heads_package
+from neural_complexity.model.judgement import judge
+from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoids import Sinusoids
 
+FOR_LABELS = {name: dict(head.for_labels) for name, head in heads_package.HEADS.items()}
+_squareplus = cross_entropy.positive
 HEADS: dict[str, dict[str, Any]] = {
     "posterior": {"head": "posterior"},
     "direct": {"head": "direct"},
@@ -195,7 +200,7 @@ def test_saving_and_loading_changes_nothing(head: str, tmp_path: Path) -> None:
     nc.save(tmp_path / "nc.safetensors")
     again = NeuralComplexity.load(tmp_path / "nc.safetensors")
     assert torch.equal(again.predict(*s.tensors()), nc.predict(*s.tensors()))
-    assert (again.provenance, again.architecture) == ({"seed": 3}, nc.architecture)
+    assert (again.card, again.architecture) == (nc.card, nc.architecture)
 
 
 def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
@@ -216,7 +221,11 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     save_file({"a": torch.ones(1)}, path, header)
     with pytest.raises(ValueError, match="must have format version 1 or 2, got 3"):
         NeuralComplexity.load(path)
-    header |= {"version": "1", "architecture": json.dumps(nc.architecture), "provenance": "{}"}
+    header |= {
+        "version": "1",
+        "architecture": json.dumps(nc.architecture.to_json()),
+        "provenance": "{}",
+    }
     save_file({"a": torch.ones(1)}, path, header)
     with pytest.raises(ValueError, match="must hold a complete NC, got a damaged one"):
         NeuralComplexity.load(path)
@@ -226,7 +235,7 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         ({"width": 30}, "width must be a multiple of heads, got width=30, heads=4"),
-        ({"head": "tail"}, "head must be posterior or direct, got tail"),
+        ({"head": "tail"}, "head must be one of direct, posterior, got tail"),
         ({"encoder_layers": 0}, "encoder_layers must be at least 1, got 0"),
         ({"decoder_layers": 0}, "decoder_layers must be at least 1, got 0"),
         ({"loss": "hinge"}, "loss must be one of squared_error, cross_entropy, got hinge"),
@@ -318,7 +327,7 @@ def test_targets_of_training_points_are_told_apart(head: str, shape: tuple[int, 
     other = (s.Y_tr + 1) % 3
     changed = nc.predict_points(s.X_tr, other, s.H_tr, s.X_te, s.H_te)
     offset = cross_entropy(s.H_tr, s.Y_tr).mean(dim=1) - cross_entropy(s.H_tr, other).mean(dim=1)
-    expected_if_blind = points + (offset.unsqueeze(1) if nc.observed_loss else 0)
+    expected_if_blind = points + (offset.unsqueeze(1) if nc.architecture.observed_loss else 0)
     assert not torch.allclose(changed, expected_if_blind, rtol=1e-4)
     moved = nc.predict_points(s.X_tr.flip(1), s.Y_tr, s.H_tr, s.X_te, s.H_te)
     assert not torch.allclose(moved, points, rtol=1e-6)
@@ -445,7 +454,7 @@ def test_the_predicted_loss_is_the_gap_plus_the_training_loss(head: str) -> None
     loss_tr = cross_entropy(s.H_tr, s.Y_tr).mean(dim=1)
     found = nc.predict_loss(*s.tensors())
     torch.testing.assert_close(found, nc.predict(*s.tensors()) + loss_tr)
-    if nc.observed_loss:
+    if nc.architecture.observed_loss:
         assert (found >= 0).all()
 
 
@@ -494,8 +503,7 @@ def test_with_labels_saving_and_loading_changes_nothing(
     nc.save(tmp_path / "nc.safetensors")
     again = NeuralComplexity.load(tmp_path / "nc.safetensors")
     assert torch.equal(again.predict(*s.tensors()), nc.predict(*s.tensors()))
-    assert (again.provenance, again.architecture) == ({"seed": 3}, nc.architecture)
-    assert json.loads(json.dumps(nc.architecture)) == nc.architecture
+    assert (again.card, again.architecture) == (nc.card, nc.architecture)
 
 
 @pytest.mark.parametrize("head", FOR_LABELS)
@@ -509,8 +517,8 @@ def test_for_tasks_finds_classes_units_and_statistics(head: str) -> None:
         task = Task(X_tr, s.Y_tr, X_te, Y_te)
         torch.manual_seed(1)
         nc = NeuralComplexity.for_tasks(task, loss="cross_entropy", **options)
-        assert nc.architecture["outputs"] == 4
-        assert nc.architecture.items() >= {**options, **FOR_LABELS[head]}.items()
+        assert nc.architecture.outputs == 4
+        assert asdict(nc.architecture).items() >= {**options, **FOR_LABELS[head]}.items()
         E = nc.embed(task.X_tr)
         assert nc.image_encoder is not None
         again = deepcopy(nc.image_encoder)
@@ -522,7 +530,7 @@ def test_for_tasks_finds_classes_units_and_statistics(head: str) -> None:
     # What is asked for counts more than what works best.
     plain = {"vote": False, "rounds": 0} if head == "posterior" else {"self_layers": 0}
     nc = NeuralComplexity.for_tasks(task, loss="cross_entropy", **options, **plain)
-    assert nc.architecture.items() >= plain.items()
+    assert asdict(nc.architecture).items() >= plain.items()
 
 
 def test_an_image_encoder_that_is_taken_over_gives_the_same_embeddings_and_stays() -> None:
@@ -628,7 +636,7 @@ def test_the_direct_heads_loss_of_labels_is_squareplus_of_its_answer() -> None:
     nc, s = make_labelled("direct"), labelled_snapshot()
     context = nc.encode(s.X_tr, s.Y_tr, s.X_te)
     points = nc.points(context, s.H_tr, s.H_te)
-    nc.observed_loss = False
+    nc.head.observed_loss = False  # type: ignore[assignment]
     answer = nc.points(context, s.H_tr, s.H_te)
     losses = cross_entropy(s.H_tr, s.Y_tr).mean(dim=1, keepdim=True)
     torch.testing.assert_close(points + losses, _squareplus(answer))
@@ -637,7 +645,7 @@ def test_the_direct_heads_loss_of_labels_is_squareplus_of_its_answer() -> None:
 def test_for_tasks_refuses_an_unknown_head_for_labels_too() -> None:
     s = labelled_snapshot()
     task = Task(s.X_tr, s.Y_tr, s.X_te, s.H_te.argmax(dim=-1))
-    with pytest.raises(ValueError, match="head must be posterior or direct, got tail"):
+    with pytest.raises(ValueError, match="head must be one of direct, posterior, got tail"):
         NeuralComplexity.for_tasks(task, loss="cross_entropy", head="tail")
 
 
@@ -649,7 +657,7 @@ def test_for_tasks_refuses_an_unknown_head_for_labels_too() -> None:
         ({"rounds": -1, "metric": True}, "rounds must be at least 0, got -1"),
         ({"self_layers": -1}, "self_layers must be at least 0, got -1"),
         ({"channels": 0}, "channels must be at least 1, got 0"),
-        ({"image_layers": 0}, "with at least one image layer, got (1, 8, 8) with 0"),
+        ({"image_layers": 0}, "image_layers must be at least 1, got 0"),
         (
             {"head": "direct", "metric": True, "vote": True},
             "vote must be off but for the posterior",
@@ -768,9 +776,21 @@ def test_the_pretrained_sinusoid_nc_predicts_the_gap_of_learners_it_has_not_seen
 ) -> None:
     nc = NeuralComplexity.pretrained("sinusoid")
     task = Sinusoids().sample(512, stream(7, "tasks never used in training"))
-    end = follow(recipe, task, seed=7)
-    assert r_squared(predict_gaps(nc, end.end), end.gap) > 0.98
+    end = train_learners(recipe, task, seed=7)
+    assert r_squared(judge(nc, end.end).gap, end.gap) > 0.98
     with pytest.raises(
         ValueError, match="name must be one of digits, omniglot, omniglot-direct, sinusoid"
     ):
         NeuralComplexity.pretrained("cosine")
+
+
+def test_an_nc_is_found_by_its_name_or_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "nc"
+    NeuralComplexity(2, 3, width=8, heads=2).save(path)
+    assert find_nc("sinusoid").outputs == 1
+    assert find_nc(str(path)).outputs == find_nc(path).outputs == 3
+    with pytest.raises(ValueError, match="nc must be a safetensors file or one of digits, .*cosin"):
+        find_nc("cosine")
+    for gone in (Path("sinusoid"), "gone.safetensors"):
+        with pytest.raises(FileNotFoundError):
+            find_nc(gone)

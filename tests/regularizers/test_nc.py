@@ -8,9 +8,9 @@ from conftest import convolutional, flat
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import Categorical, cross_entropy
-from neural_complexity.model.indexed import Known, believe, by_embeddings, embed
+from neural_complexity.model.cached import Encoder, cache, embed_store
 from neural_complexity.model.network import Context, NeuralComplexity
-from neural_complexity.regularizers.nc import nc_penalty, nc_penalty_by_number
+from neural_complexity.regularizers.nc import minibatch_penalty, nc_penalty
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
@@ -88,7 +88,7 @@ def test_weight_zero_learns_what_no_regularizer_learns(
 @pytest.fixture(params=["posterior", "direct"])
 def image_nc(request: pytest.FixtureRequest, few_shot: FewShot) -> NeuralComplexity:
     return NeuralComplexity.for_tasks(
-        few_shot.sample(16, stream(0, "units")),
+        few_shot.sample(16, stream(0, "units")).loaded(),
         head=request.param,
         loss="cross_entropy",
         symmetric=True,
@@ -102,7 +102,7 @@ def image_nc(request: pytest.FixtureRequest, few_shot: FewShot) -> NeuralComplex
 def test_on_images_the_penalty_is_the_weighted_prediction_and_reaches_every_learner(
     image_nc: NeuralComplexity, few_shot: FewShot, make: Callable[[], nn.Module]
 ) -> None:
-    task = few_shot.sample(4, stream(1, "x"))
+    task = few_shot.sample(4, stream(1, "x")).loaded()
     h = stack(make, 4, stream(0, "h"))
     snapshot = take_snapshot(h, task)
     penalty = nc_penalty(image_nc, task, weight=2.0, safeguard=False)(h, snapshot)
@@ -124,7 +124,7 @@ def test_on_images_the_penalty_is_the_weighted_prediction_and_reaches_every_lear
 def test_on_images_regularizing_changes_learners_and_leaves_nc_untouched(
     image_nc: NeuralComplexity, few_shot: FewShot, image_recipe: Recipe
 ) -> None:
-    task = few_shot.sample(4, stream(1, "x"))
+    task = few_shot.sample(4, stream(1, "x")).loaded()
     before = {name: value.clone() for name, value in image_nc.state_dict().items()}
     plain = image_recipe.train(task, stream(0, "h"))
     penalties = {
@@ -144,7 +144,7 @@ def test_on_images_regularizing_changes_learners_and_leaves_nc_untouched(
 def test_on_images_inductive_penalties_judge_h_on_the_given_inputs_alone(
     image_nc: NeuralComplexity, few_shot: FewShot
 ) -> None:
-    task, other = (few_shot.sample(4, stream(k, "x")) for k in (1, 2))
+    task, other = (few_shot.sample(4, stream(k, "x")).loaded() for k in (1, 2))
     h = stack(flat, 4, stream(0, "h"))
     X = other.X_te[:, :4]
     mixed = Task(task.X_tr, task.Y_tr, X, other.Y_te[:, :4])
@@ -160,13 +160,13 @@ def test_a_step_against_the_posterior_penalty_alone_moves_logits_to_the_belief(
 ) -> None:
     """What NC is for: at weight 1 the penalty takes training loss out and test loss in."""
     nc = NeuralComplexity.for_tasks(
-        few_shot.sample(16, stream(0, "units")),
+        few_shot.sample(16, stream(0, "units")).loaded(),
         loss="cross_entropy",
         width=8,
         channels=4,
         image_layers=2,
     )
-    task = few_shot.sample(4, stream(1, "x"))
+    task = few_shot.sample(4, stream(1, "x")).loaded()
     belief = nc.belief(task.X_tr, task.Y_tr, task.X_te)
     assert isinstance(belief, Categorical)
     H_te = torch.randn(4, 6, 3, requires_grad=True)
@@ -186,7 +186,7 @@ def test_a_step_against_the_posterior_penalty_alone_moves_logits_to_the_belief(
 def test_a_symmetric_nc_regularizes_learners_of_other_numbers_of_classes(
     image_nc: NeuralComplexity, few_shot: FewShot
 ) -> None:
-    task = FewShot(few_shot.images, ways=5, shots=1, queries=1).sample(2, stream(0, "x"))
+    task = FewShot(few_shot.images, ways=5, shots=1, queries=1).sample(2, stream(0, "x")).loaded()
     H_tr, H_te = torch.randn(2, 5, 5), torch.randn(2, 5, 5)
     snapshot = Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
     penalty = nc_penalty(image_nc, task, classes=5, safeguard=False)
@@ -206,14 +206,14 @@ def test_one_shot_tasks_cannot_be_safeguarded(
 ) -> None:
     once = FewShot(few_shot.images, ways=few_shot.ways, shots=1, queries=2)
     with pytest.raises(ValueError, match="safeguard must have two training points of some class"):
-        nc_penalty(image_nc, once.sample(2, stream(0, "x")))
+        nc_penalty(image_nc, once.sample(2, stream(0, "x")).loaded())
 
 
 def test_labels_are_safeguarded_where_a_class_has_two_points(
     image_nc: NeuralComplexity, few_shot: FewShot
 ) -> None:
     twice = FewShot(few_shot.images, ways=few_shot.ways, shots=2, queries=2)
-    task = twice.sample(3, stream(0, "x"))
+    task = twice.sample(3, stream(0, "x")).loaded()
     snapshot = take_snapshot(lambda X: torch.randn(*X.shape[:2], few_shot.ways), task)
     ways = few_shot.ways
     full = nc_penalty(image_nc, task, safeguard=False, classes=ways)(nn.Identity(), snapshot)
@@ -224,10 +224,10 @@ def test_labels_are_safeguarded_where_a_class_has_two_points(
 
 
 def test_a_context_at_hand_is_used(image_nc: NeuralComplexity, few_shot: FewShot) -> None:
-    task = few_shot.sample(4, stream(1, "x"))
+    task = few_shot.sample(4, stream(1, "x")).loaded()
     h = stack(flat, 4, stream(0, "h"))
     context = image_nc.encode(task.X_tr, (task.Y_tr + 1) % 3, task.X_te)  # another one
-    context = Context(task.Y_tr, context.known)
+    context = Context(task.Y_tr, context.state)
     snapshot = take_snapshot(h, task)
     given = nc_penalty(image_nc, task, safeguard=False, context=context)(h, snapshot)
     expected = image_nc.points(context, snapshot.H_tr, snapshot.H_te).mean(dim=1)
@@ -237,7 +237,7 @@ def test_a_context_at_hand_is_used(image_nc: NeuralComplexity, few_shot: FewShot
 def test_images_that_nc_cannot_judge_are_refused_at_once(
     image_nc: NeuralComplexity, few_shot: FewShot
 ) -> None:
-    task = few_shot.sample(2, stream(0, "x"))
+    task = few_shot.sample(2, stream(0, "x")).loaded()
     with pytest.raises(ValueError, match=r"X_te must be \(tasks, points, 1, 7, 7\), got shape"):
         nc_penalty(image_nc, task, X_unlabelled=task.X_te.flatten(2))
     with pytest.raises(TypeError, match="X_te must be torch.float64 like NC, got torch.float32"):
@@ -245,28 +245,27 @@ def test_images_that_nc_cannot_judge_are_refused_at_once(
 
 
 @pytest.fixture(params=["posterior", "direct"])
-def by_number(
+def by_index(
     request: pytest.FixtureRequest, few_shot: FewShot
-) -> tuple[NeuralComplexity, Task, Task, Known]:
-    """An NC, tasks as images and as numbers, and what it makes of the numbers."""
-    images, numbers = (make(4, stream(0, "by number")) for make in (few_shot.sample, few_shot.draw))
+) -> tuple[NeuralComplexity, Task, Task, Encoder]:
+    """An NC, tasks as images and as points, and what it knows of the points."""
+    points = few_shot.sample(4, stream(0, "by number"))
+    images = points.loaded()
     nc = NeuralComplexity.for_tasks(images, loss="cross_entropy", head=request.param, width=16)
-    embeddings = embed(nc, few_shot.look_up, torch.arange(few_shot.inputs))
-    posterior = request.param == "posterior"
-    known = believe(nc, embeddings, numbers) if posterior else by_embeddings(nc, embeddings)
-    return nc, images, numbers, known
+    embeddings = embed_store(nc, few_shot.images, torch.arange(len(few_shot.images)))
+    return nc, images, points, cache(nc, points, embeddings)
 
 
-def test_by_number_the_penalty_is_the_same(
-    by_number: tuple[NeuralComplexity, Task, Task, Known], image_recipe: Recipe
+def test_by_index_the_penalty_is_the_same(
+    by_index: tuple[NeuralComplexity, Task, Task, Encoder], image_recipe: Recipe
 ) -> None:
-    nc, images, numbers, known = by_number
+    nc, images, points, encode = by_index
     h = stack(image_recipe.make, len(images), stream(0, "h"))
     snapshot = take_snapshot(h, images)
-    named = Snapshot(numbers.X_tr, numbers.Y_tr, snapshot.H_tr, numbers.X_te, snapshot.H_te)
+    named = Snapshot(points.X_tr, points.Y_tr, snapshot.H_tr, points.X_te, snapshot.H_te)
     weights = torch.linspace(0, 2, len(images))
     for floor in (None, -0.1, 0.2):
-        own = nc_penalty_by_number(nc, known, weight=weights, floor=floor)(h, named)
+        own = minibatch_penalty(nc, encode, weight=weights, floor=floor)(h, named)
         usual = nc_penalty(nc, images, weight=weights, floor=floor, safeguard=False)(h, snapshot)
         torch.testing.assert_close(own, usual)
         parameters = list(h.parameters())
@@ -278,16 +277,16 @@ def test_by_number_the_penalty_is_the_same(
             torch.testing.assert_close(a, b)
 
 
-def test_by_number_there_is_no_gradient_below_the_floor(
-    by_number: tuple[NeuralComplexity, Task, Task, Known], image_recipe: Recipe
+def test_by_index_there_is_no_gradient_below_the_floor(
+    by_index: tuple[NeuralComplexity, Task, Task, Encoder], image_recipe: Recipe
 ) -> None:
-    nc, images, numbers, known = by_number
+    nc, images, points, encode = by_index
     h = stack(image_recipe.make, len(images), stream(0, "h"))
     snapshot = take_snapshot(h, images)
-    named = Snapshot(numbers.X_tr, numbers.Y_tr, snapshot.H_tr, numbers.X_te, snapshot.H_te)
-    free = nc_penalty_by_number(nc, known, floor=None)(h, named)
+    named = Snapshot(points.X_tr, points.Y_tr, snapshot.H_tr, points.X_te, snapshot.H_te)
+    free = minibatch_penalty(nc, encode, floor=None)(h, named)
     floor = free.median().item()
-    penalty = nc_penalty_by_number(nc, known, floor=floor)(h, named)
+    penalty = minibatch_penalty(nc, encode, floor=floor)(h, named)
     torch.testing.assert_close(penalty, free.clamp(min=floor))
     parameters = list(h.parameters())
     gradients = torch.autograd.grad(penalty.sum(), parameters)
@@ -300,10 +299,10 @@ def test_by_number_there_is_no_gradient_below_the_floor(
 
 
 def test_the_papers_floor_is_the_default(
-    by_number: tuple[NeuralComplexity, Task, Task, Known],
+    by_index: tuple[NeuralComplexity, Task, Task, Encoder],
 ) -> None:
-    nc, _, numbers, known = by_number
-    sharp = 30 * torch.nn.functional.one_hot(numbers.Y_te, 3).to(torch.get_default_dtype())
-    flat_logits = torch.zeros(*numbers.Y_tr.shape, 3)
-    named = Snapshot(numbers.X_tr, numbers.Y_tr, flat_logits, numbers.X_te, sharp)
-    assert nc_penalty_by_number(nc, known)(torch.nn.Identity(), named).min() >= -0.1
+    nc, _, points, encode = by_index
+    sharp = 30 * torch.nn.functional.one_hot(points.Y_te, 3).to(torch.get_default_dtype())
+    flat_logits = torch.zeros(*points.Y_tr.shape, 3)
+    named = Snapshot(points.X_tr, points.Y_tr, flat_logits, points.X_te, sharp)
+    assert minibatch_penalty(nc, encode)(torch.nn.Identity(), named).min() >= -0.1

@@ -3,15 +3,22 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
+import torch
 
 from neural_complexity.tasks import datasets
-from neural_complexity.tasks.datasets import cache_folder, data_folder, find_file
+from neural_complexity.tasks.datasets import (
+    DataFile,
+    cache_folder,
+    cached,
+    data_folder,
+    find_file,
+)
 
 CONTENT = b"a dataset" * 10_000
 MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
@@ -57,7 +64,12 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def find(tmp_path: Path) -> Find:
-    return partial(find_file, tmp_path, "data.zip", dataset="letters", checksum=MD5)
+    def look(urls: list[str], download: bool = True, **more: Any) -> Path:
+        settings: dict[str, Any] = {"checksums": (MD5,), **more}
+        file = DataFile("letters", "data.zip", urls=tuple(urls), **settings)
+        return find_file(file, tmp_path, download)
+
+    return look
 
 
 def left(folder: Path) -> list[Path]:
@@ -69,7 +81,7 @@ def test_a_missing_file_is_downloaded_once(
     find: Find, server: str, tmp_path: Path, checksum: str
 ) -> None:
     for _ in range(2):
-        path = find(checksum=checksum, urls=[f"{server}/file"])
+        path = find(checksums=(checksum,), urls=[f"{server}/file"])
         assert path == tmp_path / "letters" / "data.zip"
         assert path.read_bytes() == CONTENT
     assert Handler.asked == ["/file"]
@@ -83,12 +95,26 @@ def test_a_file_that_is_there_is_taken_as_it_is(find: Find, tmp_path: Path, plac
     assert find(urls=["http://127.0.0.1:1/file"]) == tmp_path / place
 
 
+def test_a_file_that_is_there_must_have_a_checksum_if_its_reader_trusts_it(
+    find: Find, tmp_path: Path
+) -> None:
+    path = tmp_path / "data.zip"
+    path.write_bytes(CONTENT)
+    for checksums in ((MD5,), (SHA256,), ("md5:0123", SHA256), (MD5, "md5:0123")):
+        assert find([], checksums=checksums, verify=True) == path
+    path.write_bytes(b"packed anew")
+    with pytest.raises(ValueError, match=rf"^{path} must have the md5 checksum {MD5[4:]}, got"):
+        find([], verify=True)
+    (tmp_path / "data.bin").touch()  # its own reader decides
+    assert find([], verify=True, unpacked=("data.bin",)) == tmp_path / "data.bin"
+
+
 def test_another_checksum_is_refused_and_nothing_is_left(
     find: Find, server: str, tmp_path: Path
 ) -> None:
     sentence = rf"{server}/file must have the md5 checksum 0123, got {MD5[4:]}"
     with pytest.raises(ValueError, match=sentence):
-        find(checksum="md5:0123", urls=[f"{server}/file"])
+        find(checksums=("md5:0123",), urls=[f"{server}/file"])
     assert left(tmp_path) == []
 
 
@@ -138,7 +164,7 @@ def test_downloads_can_be_off(find: Find, server: str) -> None:
 def test_a_folder_that_cannot_be_made_is_said(server: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(FileNotFoundError, match="downloading it failed"):
-        find_file(tmp_path / "file", "data.zip", dataset="x", checksum=MD5, urls=[f"{server}/file"])
+        find_file(DataFile("x", "data.zip", (MD5,), (f"{server}/file",)), tmp_path / "file")
 
 
 def test_the_folder_is_the_argument_else_the_variable_else_the_cache(
@@ -153,3 +179,44 @@ def test_the_folder_is_the_argument_else_the_variable_else_the_cache(
     monkeypatch.delenv("NEURAL_COMPLEXITY_DATA")
     assert data_folder() == cache_folder()
     assert cache_folder().name == "neural-complexity"
+
+
+# What is kept of files
+
+
+@pytest.fixture
+def users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(datasets, "cache_folder", lambda: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def test_what_was_read_is_not_read_again(tmp_path: Path, users_cache: Path) -> None:
+    readings = []
+
+    def read() -> dict[str, torch.Tensor]:
+        readings.append(1)
+        return {"a": torch.arange(3)}
+
+    for folder, fingerprint, times in (("x", "1", 1), ("x", "1", 1), ("x", "2", 2), ("y", "2", 3)):
+        kept = cached("name", fingerprint, tmp_path / folder, read)
+        assert torch.equal(kept["a"], torch.arange(3))
+        assert len(readings) == times
+    assert not users_cache.exists()
+    (file,) = (tmp_path / "y").iterdir()
+    for content in (b"", b"hello", file.read_bytes()[:-3]):  # made again
+        file.write_bytes(content)
+        assert torch.equal(cached("name", "2", tmp_path / "y", read)["a"], torch.arange(3))
+        times += 1
+        assert len(readings) == times
+
+
+def test_a_folder_that_cannot_be_written_to_leaves_the_users_cache(
+    tmp_path: Path, users_cache: Path
+) -> None:
+    (tmp_path / "file").touch()  # no folder at all
+    for _ in range(2):
+        assert cached("name", "1", tmp_path / "file" / "x", lambda: {"a": torch.ones(1)})
+    assert len(list(users_cache.iterdir())) == 1
+    users_cache.rename(tmp_path / "other")
+    users_cache.touch()
+    assert cached("name", "1", tmp_path / "file" / "x", lambda: {"a": torch.ones(1)})

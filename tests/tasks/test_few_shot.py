@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glyphs import glyphs
+from neural_complexity.points import raw
 from neural_complexity.seeding import stream
-from neural_complexity.task import IndexedFamily
 from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.images import Images
-from neural_complexity.tasks.sampling import choose
 
 
 def store(counts: list[int]) -> Images:
@@ -38,26 +37,29 @@ def test_laws_of_a_task(
     ways = min(ways, len(counts))
     images = store(counts)
     family = FewShot(images, ways=ways, shots=shots, queries=queries)
-    task = family.draw(batch, stream(seed, "x"))
+    task = family.sample(batch, stream(seed, "x"))
     assert task.X_tr.shape == task.Y_tr.shape == (batch, ways * shots)
     assert task.X_te.shape == task.Y_te.shape == (batch, ways * queries)
-    numbers = torch.cat([task.X_tr, task.X_te], dim=1)
+<<<<<<< HEAD
+    numbers = torch.cat([raw(task.X_tr), raw(task.X_te)], dim=1)
+=======
+    indices = torch.cat([raw(task.X_tr), raw(task.X_te)], dim=1)
+>>>>>>> tasks
     labels = torch.cat([task.Y_tr, task.Y_te], dim=1)
-    assert (numbers.sort(dim=1).values.diff(dim=1) > 0).all()  # no image twice
+    assert (indices.sort(dim=1).values.diff(dim=1) > 0).all()  # no image twice
     for Y, each in ((task.Y_tr, shots), (task.Y_te, queries)):
         assert (torch.nn.functional.one_hot(Y, ways).sum(dim=1) == each).all()
     # A label is one class, and two labels are two.
-    classes = images.labels[numbers]
+    classes = images.labels[indices]
     same_label = labels[:, :, None] == labels[:, None, :]
     assert torch.equal(same_label, classes[:, :, None] == classes[:, None, :])
-    # The seed decides alone, and `sample` is `draw` with the images looked up.
+    # The seed decides alone.
     torch.rand(3)
-    again = family.sample(batch, stream(seed, "x"))
+    again = family.sample(batch, stream(seed, "x")).loaded()
     assert torch.equal(again.Y_tr, task.Y_tr)
     assert torch.equal(again.Y_te, task.Y_te)
-    assert torch.equal(again.X_tr, family.look_up(task.X_tr))
-    assert torch.equal(again.X_te, family.look_up(task.X_te))
-    assert torch.equal(again.X_te, images.pixels[task.X_te] / 255)
+<<<<<<< HEAD
+    assert torch.equal(again.X_te, images.pixels[raw(task.X_te)] / 255)
 
 
 @given(st.lists(st.integers(3, 2000), min_size=1, max_size=20), st.integers(0, 3))
@@ -81,23 +83,30 @@ def test_every_ordered_choice_is_as_likely_as_every_other(size: int, count: int)
     chi_squared = ((frequency - expected).square() / expected).sum()
     freedom = choices - 1
     assert chi_squared < freedom + 4 * (2 * freedom) ** 0.5
+=======
+    assert torch.equal(raw(again.X_tr), raw(task.X_tr))
+    assert torch.equal(raw(again.X_te), raw(task.X_te))
+    assert torch.equal(again.loaded().X_te, images.pixels[raw(task.X_te)] / 255)
+>>>>>>> tasks
 
 
 def test_every_class_and_every_image_get_every_role() -> None:
     images = store([6, 9, 12, 7])
-    task = FewShot(images, ways=3, shots=1, queries=2).draw(20_000, stream(0, "x"))
-    first = images.labels[task.X_tr[:, 0]].bincount() / 20_000  # which class has label 0
+    task = FewShot(images, ways=3, shots=1, queries=2).sample(20_000, stream(0, "x"))
+    first = images.labels[raw(task.X_tr)[:, 0]].bincount() / 20_000  # which class has label 0
     torch.testing.assert_close(first, torch.full((4,), 0.25), atol=0.015, rtol=0.0)
-    for X, share in ((task.X_tr, 3 / 4), (task.X_te, 6 / 4)):
+    for X, share in ((raw(task.X_tr), 3 / 4), (raw(task.X_te), 6 / 4)):
         expected = 20_000 * share / images.counts[images.labels]  # times an image is drawn
-        assert ((X.flatten().bincount() / expected - 1).abs() < 0.1).all()
+        assert ((raw(X).flatten().bincount() / expected - 1).abs() < 0.1).all()
 
 
 def test_labels_do_not_tell_the_class() -> None:
     images = store([8] * 5)
-    task = FewShot(images, ways=5, queries=1).draw(20_000, stream(0, "x"))
+    task = FewShot(images, ways=5, queries=1).sample(20_000, stream(0, "x"))
     pairs = torch.zeros(5, 5).index_put_(
-        (task.Y_tr.flatten(), images.labels[task.X_tr.flatten()]), torch.ones(()), accumulate=True
+        (task.Y_tr.flatten(), images.labels[raw(task.X_tr).flatten()]),
+        torch.ones(()),
+        accumulate=True,
     )
     torch.testing.assert_close(pairs / 20_000, torch.full((5, 5), 0.2), atol=0.015, rtol=0.0)
 
@@ -107,17 +116,9 @@ def test_the_precision_changes_no_task() -> None:
     for dtype in (torch.float32, torch.float64):
         torch.set_default_dtype(dtype)
         family = FewShot(glyphs(5, 4), ways=5, queries=3)
-        drawn.append(family.draw(8, stream(0, "x")))
-        assert family.sample(2, stream(0, "x")).X_tr.dtype == dtype
-    assert torch.equal(drawn[0].X_te, drawn[1].X_te)
-
-
-def test_it_is_a_family_of_numbers_with_a_short_name() -> None:
-    family = FewShot(glyphs(5, 4), ways=5, queries=3)
-    assert isinstance(family, IndexedFamily)
-    assert family.sample(2, stream(0, "x")).X_te.shape == (2, 15, 1, 28, 28)
-    assert repr(family) == f"FewShot(images={family.images!r}, ways=5, shots=1, queries=3)"
-    assert len(repr(family)) < 120
+        drawn.append(family.sample(8, stream(0, "x")))
+        assert drawn[-1].loaded().X_tr.dtype == dtype
+    assert torch.equal(raw(drawn[0].X_te), raw(drawn[1].X_te))
 
 
 @pytest.mark.parametrize(

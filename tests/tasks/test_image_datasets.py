@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,14 +12,12 @@ from threading import Thread
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from labelled import cifar10_files, cifar10_tar, draw, expected, idx, svhn, write_idx
-from neural_complexity.tasks import image_datasets as single
-from neural_complexity.tasks.datasets import VARIABLE
-from neural_complexity.tasks.image_datasets import DATASETS, SingleDataset, load
-from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.datasets import VARIABLE, DataFile
+from neural_complexity.tasks.image_datasets import DATASETS, load
+from neural_complexity.tasks.images import SingleDataset
+from neural_complexity.workspace import fingerprint
 
 IDX_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "kmnist": "KMNIST"}
 SMALL = expected(draw(20, 6, 5, seed=0), draw(10, 6, 5, seed=1))
@@ -40,6 +39,20 @@ def write_svhn(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return expected(*sets)
 
 
+def publish(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path, *urls: str) -> None:
+    """Gives a dataset the checksums of files in a folder, and other addresses."""
+
+    def own(file: DataFile) -> DataFile:
+        content = (folder / file.name).read_bytes()
+        kind = "gzip+sha256" if file.name.endswith("ubyte.gz") else "md5"
+        digest = hashlib.md5(content) if kind == "md5" else hashlib.sha256(gzip.decompress(content))
+        addresses = tuple(f"{url}/{file.name}" for url in urls) or file.urls
+        return replace(file, checksums=(f"{kind}:{digest.hexdigest()}",), urls=addresses)
+
+    source = DATASETS[name]
+    monkeypatch.setitem(DATASETS, name, replace(source, files=tuple(map(own, source.files))))
+
+
 # Places
 
 
@@ -53,8 +66,8 @@ def test_idx_files_are_found_packed_or_not(
     dataset = load(name, tmp_path, download=False)
     assert dataset.name == name
     assert holds(dataset, SMALL, 20)
-    assert torch.equal(dataset.train_numbers, torch.arange(20))
-    assert torch.equal(dataset.test_numbers, torch.arange(20, 30))
+    assert torch.equal(dataset.train_indices, torch.arange(20))
+    assert torch.equal(dataset.test_indices, torch.arange(20, 30))
 
 
 def test_files_of_another_dataset_are_not_taken(tmp_path: Path) -> None:
@@ -75,7 +88,9 @@ def test_kmnist_10k_is_four_fifths_and_one_fifth_of_the_test_images(tmp_path: Pa
 
 
 @pytest.mark.parametrize("place", ["files", "archive", "own/archive"])
-def test_cifar10_is_found_as_files_or_as_their_archive(tmp_path: Path, place: str) -> None:
+def test_cifar10_is_found_as_files_or_as_their_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     files = cifar10_files()
     if place == "files":
         (tmp_path / "cifar-10-batches-bin").mkdir()
@@ -85,26 +100,34 @@ def test_cifar10_is_found_as_files_or_as_their_archive(tmp_path: Path, place: st
         folder = tmp_path / "cifar-10" if "own" in place else tmp_path
         folder.mkdir(exist_ok=True)
         (folder / "cifar-10-binary.tar.gz").write_bytes(cifar10_tar(files))
+        with pytest.raises(ValueError, match="binary.tar.gz must have the md5 checksum c32a1d"):
+            load("cifar-10", tmp_path, download=False)
+        publish(monkeypatch, "cifar-10", folder)
     wanted = expected(*(draw(10, 3, 32, 32, seed=i) for i in range(6)))
     assert holds(load("cifar-10", tmp_path, download=False), wanted, 50)
 
 
 @pytest.mark.parametrize("place", ["svhn", "."])
-def test_svhn_is_as_large_as_its_files(tmp_path: Path, place: str) -> None:
+def test_svhn_is_read_where_its_checksums_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     wanted = write_svhn(tmp_path / place)
+    with pytest.raises(ValueError, match="train_32x32.mat must have the md5 checksum e26ded"):
+        load("svhn", tmp_path, download=False)
+    publish(monkeypatch, "svhn", tmp_path / place)
     assert holds(load("svhn", tmp_path, download=False), wanted, 20)
 
 
 def test_digits_need_no_file(tmp_path: Path) -> None:
     one, two = load("digits", tmp_path, download=False), load("digits")
-    assert repr(one) == repr(two)
+    assert fingerprint(one) == fingerprint(two)
     assert repr(one).startswith("SingleDataset(name='digits', images=Images(1797 of 10 classes")
     assert one.images.pixels.shape == (1797, 1, 8, 8)
-    assert (one.train, len(one.test_numbers)) == (1437, 360)
+    assert (one.train, len(one.test_indices)) == (1437, 360)
     assert one.images.pixels.max() == 255
     # The test images are like the training images: the file's order is not.
     rates = [
-        one.images.labels[n].bincount() / len(n) for n in (one.train_numbers, one.test_numbers)
+        one.images.labels[n].bincount() / len(n) for n in (one.train_indices, one.test_indices)
     ]
     assert (rates[0] - rates[1]).abs().max() < 0.05
     assert os.listdir(tmp_path) == []
@@ -170,22 +193,13 @@ def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def content_checksums(folder: Path) -> tuple[str, ...]:
-    return tuple(
-        "gzip+sha256:"
-        + hashlib.sha256(gzip.decompress((folder / f"{stem}-ubyte.gz").read_bytes())).hexdigest()
-        for stem in single.IDX_FILES
-    )
-
-
 @pytest.mark.parametrize("level", [1, 9])
 def test_idx_downloads_are_checked_by_their_content(
     server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
     address, folder = server
     write_idx(folder)
-    monkeypatch.setitem(single.IDX_CHECKSUMS, "MNIST", content_checksums(folder))
-    monkeypatch.setitem(single.IDX_ADDRESSES, "MNIST", (f"{address}/nowhere", address))
+    publish(monkeypatch, "mnist", folder, f"{address}/nowhere", address)
     for path in folder.iterdir():  # packed anew
         path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), level, mtime=level))
     for download in (True, False):
@@ -200,8 +214,7 @@ def test_downloads_of_another_content_are_refused_and_leave_nothing(
 ) -> None:
     address, folder = server
     write_idx(folder)
-    monkeypatch.setitem(single.IDX_CHECKSUMS, "MNIST", content_checksums(folder))
-    monkeypatch.setitem(single.IDX_ADDRESSES, "MNIST", (address,))
+    publish(monkeypatch, "mnist", folder, address)
     path = folder / "train-images-idx3-ubyte.gz"
     whole = path.read_bytes()
     contents = {
@@ -221,102 +234,18 @@ def test_archives_and_mat_files_are_downloaded_with_checksums(
     address, folder = server
     wanted = write_svhn(folder)
     (folder / "cifar-10-binary.tar.gz").write_bytes(cifar10_tar(cifar10_files()))
-    monkeypatch.setattr(single, "SVHN_ADDRESS", address)
-    monkeypatch.setattr(single, "CIFAR10_ADDRESS", address)
     for name in ("svhn", "cifar-10"):
-        with pytest.raises(ValueError, match="must have the md5 checksum"):
-            load(name, tmp_path / "data")
+        with monkeypatch.context() as other:
+            publish(other, name, folder, address)
+            for path in folder.iterdir():
+                path.write_bytes(path.read_bytes() + b"more")
+            with pytest.raises(ValueError, match=f"^{address}/.* must have the md5 checksum"):
+                load(name, tmp_path / "data")
+            for path in folder.iterdir():
+                path.write_bytes(path.read_bytes()[:-4])
     assert left(tmp_path / "data") == []
-
-    def md5(name: str) -> str:
-        return "md5:" + hashlib.md5((folder / name).read_bytes()).hexdigest()
-
-    monkeypatch.setattr(single, "SVHN_CHECKSUMS", {n: md5(n) for n in single.SVHN_CHECKSUMS})
-    monkeypatch.setattr(single, "CIFAR10_CHECKSUM", md5("cifar-10-binary.tar.gz"))
+    for name in ("svhn", "cifar-10"):
+        publish(monkeypatch, name, folder, address)
     assert holds(load("svhn", tmp_path / "data"), wanted, 20)
     assert load("cifar-10", tmp_path / "data").train == 50
     assert left(tmp_path / "data") == left(folder)
-
-
-# Whitening
-
-
-def dataset(P: int, channels: int, height: int, width: int, train: int) -> SingleDataset:
-    pixels, _ = draw(P, channels, height, width, seed=P)
-    return SingleDataset("noise", Images(torch.from_numpy(pixels), torch.arange(P) % 2), train)
-
-
-@given(
-    st.integers(2, 20), st.integers(1, 4), st.integers(1, 6), st.integers(1, 6), st.integers(1, 9)
-)
-def test_training_images_are_whitened(
-    train: int, channels: int, height: int, width: int, test: int
-) -> None:
-    one = dataset(train + test, channels, height, width, train)
-    values = one.images(one.train_numbers)
-    torch.testing.assert_close(one.mean, values.mean(dim=(0, 2, 3)))
-    std = values.std(dim=(0, 2, 3), correction=0)
-    torch.testing.assert_close(one.std, std.where(std > 0, torch.ones(())))
-    numbers = torch.arange(train + test)
-    mean, std = one.mean[:, None, None], one.std[:, None, None]
-    torch.testing.assert_close(one.look_up(numbers), (one.images(numbers) - mean) / std)
-
-
-def test_statistics_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = dataset(50, 3, 4, 5, 30)
-    before = (whole.mean, whole.std, repr(whole))
-    monkeypatch.setattr("neural_complexity.tasks.images.CHUNK", 100)
-    again = dataset(50, 3, 4, 5, 30)
-    assert torch.equal(before[0], again.mean)
-    assert torch.equal(before[1], again.std)
-    assert before[2] == repr(again)
-
-
-def test_test_images_change_no_statistic() -> None:
-    one = dataset(30, 3, 4, 5, 20)
-    pixels = one.images.pixels.clone()
-    pixels[20:] = 0
-    other = SingleDataset("noise", Images(pixels, one.images.labels), 20)
-    assert torch.equal(one.mean, other.mean)
-    assert torch.equal(one.look_up(one.train_numbers), other.look_up(one.train_numbers))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0, 3)])
-def test_numbers_give_images_in_their_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    torch.set_default_dtype(dtype)
-    one = dataset(30, 3, 4, 5, 20)
-    before = one.images.pixels.clone()
-    values = one.look_up(torch.randint(0, 30, shape))
-    assert values.shape == (*shape, 3, 4, 5)
-    assert values.dtype == dtype
-    assert torch.equal(one.images.pixels, before)
-
-
-def test_a_channel_that_never_changes_is_zero() -> None:
-    pixels = torch.full((4, 2, 3, 3), 7, dtype=torch.uint8)
-    pixels[:, 1] = torch.from_numpy(draw(4, 3, 3)[0])
-    one = SingleDataset("flat", Images(pixels, torch.arange(4) % 2), 3)
-    assert (one.look_up(torch.arange(4))[:, 0] == 0).all()
-    assert one.look_up(torch.arange(4)).isfinite().all()
-
-
-@pytest.mark.parametrize("number", [-1, 30])
-def test_numbers_beyond_the_dataset_are_refused(number: int) -> None:
-    with pytest.raises(IndexError):
-        dataset(30, 1, 4, 5, 20).look_up(torch.tensor([number]))
-
-
-@pytest.mark.parametrize(
-    ("labels", "train", "sentence"),
-    [
-        ([0, 1, 0, 1], 0, "train must leave images for training and for testing of 4, got 0"),
-        ([0, 1, 0, 1], 4, "for testing of 4, got 4"),
-        ([0, 0, 0, 0], 2, "x must have at least two classes, got one"),
-        ([0, 1, 2, 0], 2, "training images of each of its 3 classes, got some of 2"),
-    ],
-)
-def test_impossible_datasets_are_refused(labels: list[int], train: int, sentence: str) -> None:
-    pixels = torch.from_numpy(draw(4, 1, 2, 2)[0])
-    with pytest.raises(ValueError, match=sentence):
-        SingleDataset("x", Images(pixels, torch.tensor(labels)), train)

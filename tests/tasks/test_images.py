@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glyphs import glyphs
-from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.images import Images, SingleDataset
+from neural_complexity.workspace import fingerprint
 
 
 def noise(*shape: int) -> torch.Tensor:
@@ -63,14 +64,14 @@ def test_counts_and_order_agree_with_the_labels(drawn: list[int]) -> None:
     assert sorted(images.by_class.tolist()) == list(range(len(drawn)))
 
 
-def test_equal_texts_mean_equal_images() -> None:
-    assert repr(glyphs(3, 2)) == repr(glyphs(3, 2))
-    assert repr(glyphs(3, 2)).startswith("Images(6 of 3 classes, 1x28x28, ")
+def test_equal_fingerprints_mean_equal_images() -> None:
+    assert fingerprint(glyphs(3, 2)) == fingerprint(glyphs(3, 2))
+    assert repr(glyphs(3, 2)) == "Images(6 of 3 classes, 1x28x28)"
     one = glyphs(3, 2)
     pixels = one.pixels.clone()
     pixels[5, 0, 27, 27] += 1
     others = [Images(pixels, one.labels), Images(one.pixels, one.labels.flip(0)), glyphs(3, 2, 1)]
-    assert len({repr(images) for images in [one, *others]}) == 4
+    assert len({fingerprint(images) for images in [one, *others]}) == 4
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,84 @@ def test_impossible_images_are_refused(
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=sentence):
         Images(pixels, labels)
+
+
+# Standardized
+
+
+def split(P: int, channels: int, height: int, width: int, train: int) -> SingleDataset:
+    return SingleDataset(
+        "noise", Images(noise(P, channels, height, width), torch.arange(P) % 2), train
+    )
+
+
+@given(
+    st.integers(2, 20), st.integers(1, 4), st.integers(1, 6), st.integers(1, 6), st.integers(1, 9)
+)
+def test_training_images_are_standardized(
+    train: int, channels: int, height: int, width: int, test: int
+) -> None:
+    one = split(train + test, channels, height, width, train)
+    values = one.images(one.train_indices)
+    mean = values.mean(dim=(0, 2, 3))[:, None, None]
+    std = values.std(dim=(0, 2, 3), correction=0)[:, None, None]
+    every = torch.arange(train + test)
+    expected = (one.images(every) - mean) / std.where(std > 0, torch.ones(()))
+    torch.testing.assert_close(one(every), expected)
+
+
+def test_statistics_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = split(50, 3, 4, 5, 30)
+    before = whole(torch.arange(50))
+    monkeypatch.setattr("neural_complexity.tasks.images.CHUNK", 100)
+    again = split(50, 3, 4, 5, 30)
+    assert torch.equal(before, again(torch.arange(50)))
+
+
+def test_test_images_change_no_statistic() -> None:
+    one = split(30, 3, 4, 5, 20)
+    pixels = one.images.pixels.clone()
+    pixels[20:] = 0
+    other = SingleDataset("noise", Images(pixels, one.images.labels), 20)
+    assert torch.equal(one(one.train_indices), other(one.train_indices))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0, 3)])
+def test_indices_give_images_in_their_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    torch.set_default_dtype(dtype)
+    one = split(30, 3, 4, 5, 20)
+    before = one.images.pixels.clone()
+    values = one(torch.randint(0, 30, shape))
+    assert values.shape == (*shape, 3, 4, 5)
+    assert values.dtype == dtype
+    assert torch.equal(one.images.pixels, before)
+
+
+def test_a_channel_that_never_changes_is_zero() -> None:
+    pixels = torch.full((4, 2, 3, 3), 7, dtype=torch.uint8)
+    pixels[:, 1] = noise(4, 3, 3)
+    one = SingleDataset("flat", Images(pixels, torch.arange(4) % 2), 3)
+    assert (one(torch.arange(4))[:, 0] == 0).all()
+    assert one(torch.arange(4)).isfinite().all()
+
+
+@pytest.mark.parametrize("number", [-1, 30])
+def test_indices_beyond_the_dataset_are_refused(number: int) -> None:
+    with pytest.raises(IndexError):
+        split(30, 1, 4, 5, 20)(torch.tensor([number]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "train", "sentence"),
+    [
+        ([0, 1, 0, 1], 0, "train must leave images for training and for testing of 4, got 0"),
+        ([0, 1, 0, 1], 4, "for testing of 4, got 4"),
+        ([0, 0, 0, 0], 2, "x must have at least two classes, got one"),
+        ([0, 1, 2, 0], 2, "training images of each of its 3 classes, got some of 2"),
+    ],
+)
+def test_impossible_datasets_are_refused(labels: list[int], train: int, sentence: str) -> None:
+    pixels = noise(4, 1, 2, 2)
+    with pytest.raises(ValueError, match=sentence):
+        SingleDataset("x", Images(pixels, torch.tensor(labels)), train)

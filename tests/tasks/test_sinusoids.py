@@ -1,6 +1,5 @@
 import math
 
-import pytest
 import torch
 
 from neural_complexity.seeding import stream
@@ -21,26 +20,3 @@ def test_every_task_is_one_sinusoid_within_the_papers_ranges() -> None:
         assert low <= value.min() < low + 0.02 * (high - low)
         assert high - 0.02 * (high - low) < value.max() <= high + 1e-9
         assert abs(value.mean().item() - (low + high) / 2) < 0.05 * (high - low)
-
-
-def test_the_generator_is_the_only_source_of_randomness() -> None:
-    first = Sinusoids().sample(3, stream(5, "x"))
-    torch.rand(7)
-    assert torch.equal(first.Y_te, Sinusoids().sample(3, stream(5, "x")).Y_te)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"train_points": 0}, "train_points must be at least 1, got 0"),
-        ({"amplitude": (2.0, 1.0)}, "amplitude must be a range"),
-    ],
-)
-def test_impossible_families_are_refused(arguments: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        Sinusoids(**arguments)  # type: ignore[arg-type]
-
-
-def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
-        Sinusoids().sample(0, stream(0, "x"))

@@ -7,13 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
+from neural_complexity.points import join, raw, values
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.split_tasks import Points, split_tasks
+from neural_complexity.tasks.split_tasks import ArrayStore, split_tasks
 from neural_complexity.tasks.splits import Splits
+from neural_complexity.workspace import fingerprint
 
 
-def store(splits: Splits) -> Points:
-    assert isinstance(splits.store, Points)
+def store(splits: Splits) -> ArrayStore:
+    assert isinstance(splits.store, ArrayStore)
     return splits.store
 
 
@@ -33,16 +35,17 @@ def test_a_split_shows_each_point_with_its_own_target_once(
     y = np.array(["no", "yes"])[y] if kind == "text" else y.astype(kind)
     splits = split_tasks(X, y)
     task = splits.split(2, stream(seed, "split"))
-    numbers = torch.cat([task.X_tr, task.X_te], dim=1)
-    assert torch.equal(numbers.sort(dim=1).values, torch.arange(P).expand(2, -1))
-    assert torch.equal(splits.look_up(numbers)[..., 0], numbers.to(torch.get_default_dtype()))
+    points = join([task.X_tr, task.X_te], dim=1)
+    indices = raw(points)
+    assert torch.equal(indices.sort(dim=1).values, torch.arange(P).expand(2, -1))
+    assert torch.equal(values(points)[..., 0], indices.to(torch.get_default_dtype()))
     Y = torch.cat([task.Y_tr, task.Y_te], dim=1)
     if kind in ("float64", "float32"):
         assert not store(splits).classes
-        assert torch.equal(Y[..., 0], torch.as_tensor(y).to(Y.dtype)[numbers])
+        assert torch.equal(Y[..., 0], torch.as_tensor(y).to(Y.dtype)[indices])
     else:
         named = np.array(store(splits).classes)[Y.numpy()]
-        assert (named == y[numbers.numpy()]).all()
+        assert (named == y[indices.numpy()]).all()
 
 
 def test_all_ways_to_hand_over_the_same_points_give_the_same_tasks() -> None:
@@ -57,9 +60,9 @@ def test_all_ways_to_hand_over_the_same_points_give_the_same_tasks() -> None:
         (pairs, None),
         (DataLoader(pairs, batch_size=7), None),
     ]
-    expected = repr(split_tasks(X, y))
-    assert [repr(split_tasks(*way)) for way in ways] == [expected] * len(ways)
-    assert repr(split_tasks(X + 1, y)) != expected
+    expected = fingerprint(split_tasks(X, y))
+    assert [fingerprint(split_tasks(*way)) for way in ways] == [expected] * len(ways)
+    assert fingerprint(split_tasks(X + 1, y)) != expected
 
 
 def test_sizes_are_three_quarters_unless_they_are_given() -> None:

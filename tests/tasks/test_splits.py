@@ -6,19 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from neural_complexity.points import raw
 from neural_complexity.seeding import stream
-from neural_complexity.task import IndexedFamily, Task
+from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches, Splits
 
 
 @dataclass(frozen=True)
 class Store:
-    """Inputs that tell their own number."""
+    """Inputs that are their own indices."""
 
     labels: Tensor
 
-    def look_up(self, numbers: Tensor) -> Tensor:
-        return numbers[..., None].to(torch.get_default_dtype())
+    def __call__(self, indices: Tensor) -> Tensor:
+        return indices[..., None].to(torch.get_default_dtype())
 
 
 def store(P: int = 60) -> Store:
@@ -49,49 +50,40 @@ def test_splits_are_disjoint_and_of_the_pool_with_its_labels(
 ) -> None:
     family, batch, train = case
     whole = family.split(batch, stream(seed, "split"))
-    part = family.draw(batch, stream(seed, "draw"))
+    part = family.sample(batch, stream(seed, "draw"))
     fewer = family.split(batch, stream(seed, "split"), train=(train + 1) // 2)
     sizes = [(train, family.test), (family.M, family.N), ((train + 1) // 2, family.test)]
     for task, (m, n) in zip((whole, part, fewer), sizes, strict=True):
         assert task.X_tr.shape == task.Y_tr.shape == (batch, m)
         assert task.X_te.shape == task.Y_te.shape == (batch, n)
-        for row in torch.cat([task.X_tr, task.X_te], dim=1):
+        for row in torch.cat([raw(task.X_tr), raw(task.X_te)], dim=1):
             assert len(row.unique()) == m + n
             assert torch.isin(row, family.pool).all()
-        assert torch.equal(task.Y_tr, family.store.labels[task.X_tr])
-        assert torch.equal(task.Y_te, family.store.labels[task.X_te])
+        assert torch.equal(task.Y_tr, family.store.labels[raw(task.X_tr)])
+        assert torch.equal(task.Y_te, family.store.labels[raw(task.X_te)])
 
 
 def test_the_same_generator_draws_the_same_splits_and_another_one_others() -> None:
     one, same, other = (splits().split(3, stream(seed, "split")) for seed in (0, 0, 1))
-    assert torch.equal(one.X_tr, same.X_tr)
-    assert torch.equal(one.X_te, same.X_te)
-    assert not torch.equal(one.X_tr, other.X_tr)
-    assert not torch.equal(one.X_tr[0], one.X_tr[1])
+    assert torch.equal(raw(one.X_tr), raw(same.X_tr))
+    assert torch.equal(raw(one.X_te), raw(same.X_te))
+    assert not torch.equal(raw(one.X_tr), raw(other.X_tr))
+    assert not torch.equal(raw(one.X_tr)[0], raw(one.X_tr)[1])
 
 
 def test_every_input_is_as_likely_as_any_other() -> None:
     task = splits().split(4000, stream(0, "split"))
-    for numbers, share in ((task.X_tr, 20 / 45), (task.X_te, 10 / 45)):
+    for numbers, share in ((raw(task.X_tr), 20 / 45), (raw(task.X_te), 10 / 45)):
         counts = numbers.flatten().bincount(minlength=60)[5:50]
         assert (counts / 4000 - share).abs().max() < 0.04  # five standard deviations
 
 
-def test_samples_are_the_inputs_of_draws() -> None:
+def test_loaded_samples_are_the_inputs_of_their_indices() -> None:
     family = splits()
-    assert isinstance(family, IndexedFamily)
-    drawn, sampled = family.draw(2, stream(0, "x")), family.sample(2, stream(0, "x"))
-    assert torch.equal(sampled.X_tr, family.look_up(drawn.X_tr))
-    assert torch.equal(sampled.X_te, family.look_up(drawn.X_te))
-    assert torch.equal(sampled.Y_te, drawn.Y_te)
-    assert family.inputs == 60
-
-
-def test_equal_texts_mean_equal_tasks() -> None:
-    assert repr(splits()) == repr(splits())
-    others = [splits(train=21), splits(test=9), splits(M=5), splits(N=2)]
-    others.append(Splits(store(), torch.arange(5, 50).flip(0), train=20, test=10, M=4, N=3))
-    assert repr(splits()) not in {repr(other) for other in others}
+    task = family.sample(2, stream(0, "x"))
+    assert torch.equal(task.loaded().X_tr, family.store(raw(task.X_tr)))
+    same = family.task(raw(task.X_tr), raw(task.X_te))
+    assert torch.equal(same.Y_te, task.Y_te)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +104,7 @@ def test_impossible_draws_and_a_single_class_are_refused() -> None:
     with pytest.raises(ValueError, match="train must be from 1 to 20, got 21"):
         splits().split(1, stream(0, "x"), train=21)
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
-        splits().draw(0, stream(0, "x"))
+        splits().sample(0, stream(0, "x"))
     with pytest.raises(ValueError, match="targets must be of two classes at least, got 1 alone"):
         Splits(Store(torch.ones(9).long()), torch.arange(9), train=4, test=4, M=1, N=1)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from labelled import draw
-from neural_complexity.tasks.image_datasets import SingleDataset
-from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.images import Images, SingleDataset
 from neural_complexity.tasks.store import _content, open_store, store, write_store
+from neural_complexity.workspace import fingerprint
 
 
 def dataset(P: int, *shape: int, train: int) -> SingleDataset:
@@ -34,17 +34,17 @@ def test_what_is_stored_is_opened(
 ) -> None:
     one = dataset(P, channels, height, width, train=P - 1)
     for other in (store(one, place), open_store(str(place))):
-        assert repr(other) == repr(one)
+        assert fingerprint(other) == fingerprint(one)
         assert torch.equal(other.images.pixels, one.images.pixels)
         assert torch.equal(other.images.labels, one.images.labels)
-        assert torch.equal(other.look_up(torch.arange(P)), one.look_up(torch.arange(P)))
+        assert torch.equal(other(torch.arange(P)), one(torch.arange(P)))
     assert [path.name for path in place.parent.iterdir()] == [place.name]
 
 
 def test_a_store_can_be_stored_over_itself(tmp_path: Path) -> None:
     one = store(dataset(20, 1, 3, 3, train=10), tmp_path / "a")
-    before = repr(one)
-    assert repr(store(one, tmp_path / "a")) == before == repr(one)
+    before = fingerprint(one)
+    assert fingerprint(store(one, tmp_path / "a")) == before == fingerprint(one)
 
 
 def test_writing_to_mapped_pixels_leaves_the_file(tmp_path: Path) -> None:
@@ -80,6 +80,7 @@ CODE = """
 import sys
 import torch
 from neural_complexity.tasks.store import _content, open_store, write_store
+from neural_complexity.workspace import fingerprint
 
 def own():  # memory of the process itself, without pages of files that can be dropped at will
     return 1024 * int(open("/proc/self/status").read().split("RssAnon:")[1].split()[0])
@@ -88,15 +89,15 @@ total, piece = 40_960, 256
 pixels, labels = torch.randint(0, 256, (piece, 3, 32, 32), dtype=torch.uint8), torch.arange(piece)
 part = (pixels, labels % 10)
 small = write_store(sys.argv[1] + "-small", "small", (piece, 3, 32, 32), 200, [part])
-small.look_up(torch.arange(8))  # what takes memory once has it now
+small(torch.arange(8))  # what takes memory once has it now
 before = own()
 dataset = write_store(sys.argv[1], "large", (total, 3, 32, 32), 40_000, [part] * (total // piece))
 assert dataset.images.pixels.nbytes > 120_000_000
-text, mean = repr(dataset), dataset.mean
+fingerprint(dataset)
 for _ in range(10):
-    values = dataset.look_up(torch.randint(0, total, (4, 64)))
+    values = dataset(torch.randint(0, total, (4, 64)))
 assert own() - before < 30_000_000, own() - before
-print(text)
+print(dataset)
 """
 
 
@@ -109,7 +110,7 @@ def test_writing_and_reading_take_no_memory_for_the_whole(tmp_path: Path) -> Non
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert "Images(40960 of 10 classes, 3x32x32, " in run.stdout
+    assert "Images(40960 of 10 classes, 3x32x32)" in run.stdout
 
 
 def test_parts_that_are_no_dataset_write_nothing(tmp_path: Path) -> None:

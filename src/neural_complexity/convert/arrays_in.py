@@ -1,13 +1,18 @@
-"""What users have (arrays, tensors, lists, data frames, PyTorch datasets), as checked tensors."""
+"""What users have (arrays, tensors, lists, data frames, PyTorch datasets), as checked tensors.
 
-from collections.abc import Iterable, Sequence, Sized
-from decimal import Decimal
-from numbers import Real
+What is no real number raises a TypeError, what is missing, infinite, empty or of another shape a
+ValueError: one sentence that says what was required of what, and what arrived.
+"""
+
+import textwrap
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
+from sklearn.utils import check_array
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -16,18 +21,9 @@ __all__ = ["encode", "inputs", "numbers", "pair", "targets"]
 WHOLE = 2**53  # floats beyond it are whole numbers whatever was meant
 # Everything else is made into float64: few operations know unsigned or very short numbers.
 KNOWN = (
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 )
-ACCEPTED = "an array, a tensor, a nested list, a data frame, a Dataset or a DataLoader"
 
 
 def inputs(
@@ -38,39 +34,31 @@ def inputs(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Makes a tensor of input points.
+    """Returns input points as a tensor, (points, D) or (points, channels, height, width).
 
     Args:
         name: What errors call them.
-        X: Numbers of any type: a NumPy array, a tensor, nested lists or a data frame.
+        X: Numbers of any type: an array, a tensor, nested lists or a data frame.
         shape: What a point must be: `(D,)` or `(channels, height, width)`; any of the two if
             `None`. Where there is one feature, a list of points will do; where there is one
             channel, images may come without it, or as rows of pixels.
-        dtype: Of the tensor; PyTorch's default if `None`.
-        device: Of the tensor; where X is if `None`.
-
-    Returns:
-        The points, (points, D) or (points, channels, height, width), finite and at least one.
-
-    Raises:
-        TypeError: If these are no numbers.
-        ValueError: If there are none, some are missing or infinite, or points are of another shape.
+        dtype: PyTorch's default if `None`.
+        device: Where X is if `None`.
 
     Example:
         >>> inputs("X_tr", [[1, 2], [3, 4]], shape=(2,), dtype=torch.float32)
         tensor([[1., 2.],
                 [3., 4.]])
     """
-    values = numbers(name, X)
+    values = _not_empty(name, X)
     got = tuple(values.shape)
-    if 0 in got:
-        raise ValueError(f"{name} must not be empty, got shape {got}")
-    if shape is not None and len(got) > 0 and got[1:] != tuple(shape):
-        values = _shaped(values, tuple(shape))
-    if (values.ndim not in (2, 4)) if shape is None else (values.shape[1:] != tuple(shape)):
-        wanted = "features) or (points, channels, height, width" if shape is None else None
-        wanted = wanted or ", ".join(map(str, shape or ()))
-        raise ValueError(f"{name} must be (points, {wanted}), got shape {got}")
+    wanted = tuple(shape or ())
+    if got and got[1:] in _short_forms(wanted):
+        values = values.reshape(len(values), *wanted)
+    fits = values.shape[1:] == wanted and values.ndim if wanted else values.ndim in (2, 4)
+    if not fits:
+        sizes = ", ".join(map(str, wanted)) or "features) or (points, channels, height, width"
+        raise ValueError(f"{name} must be (points, {sizes}), got shape {got}")
     return _finite(name, values, dtype, device)
 
 
@@ -84,36 +72,26 @@ def targets(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Makes a tensor of targets.
+    """Returns targets as a tensor: labels, int64 (points,), or real targets, (points, C).
 
     Args:
         name: What errors call them.
-        y: Numbers of any type, as for `inputs`. Labels that are names go through `encode` first.
+        y: Numbers of any type, as for `inputs`; real targets of one output may come as a list.
+            Labels that are names go through `encode` first.
         labels: Whether they are labels, 0 ... outputs - 1, rather than real numbers.
         outputs: Classes, or outputs of a real target; any number if `None`.
         points: How many there must be; any number if `None`.
-        dtype: Of real targets; PyTorch's default if `None`. Labels are int64.
-        device: Of the tensor; where y is if `None`.
-
-    Returns:
-        Labels, (points,), or real targets, (points, C); those of one output may come as a list.
-
-    Raises:
-        TypeError: If these are no numbers.
-        ValueError: If there are none or not as many as points, some are missing, infinite or no
-            labels, or they are of another shape.
+        dtype: Of real targets; PyTorch's default if `None`.
+        device: Where y is if `None`.
     """
-    values = numbers(name, y)
+    values = _not_empty(name, y)
     got = tuple(values.shape)
-    if 0 in got:
-        raise ValueError(f"{name} must not be empty, got shape {got}")
-    if labels and values.ndim == 2 and got[1] == 1:
+    if labels and got[1:] == (1,):
         values = values.squeeze(1)
     elif not labels and values.ndim == 1:
         values = values.unsqueeze(1)
-    if values.ndim != (1 if labels else 2) or (
-        not labels and values.shape[1] != (outputs or values.shape[1])
-    ):
+    columns = values.shape[1:]
+    if len(columns) != (0 if labels else 1) or (outputs and not labels and columns[0] != outputs):
         wanted = "(points,), one label each" if labels else f"(points, {outputs or 'outputs'})"
         raise ValueError(f"{name} must be {wanted}, got shape {got}")
     if points is not None and len(values) != points:
@@ -126,55 +104,44 @@ def targets(
 
 
 def encode(y: object, classes: Sequence[object], *, name: str = "y") -> Tensor:
-    """Numbers labels of any kind by a list of classes.
+    """Returns the place of each label among the classes, int64 (points,).
 
-    Args:
-        y: Labels: an array, a tensor, a list or a column of a data frame.
-        classes: The class of each number 0 ... C - 1.
-        name: What errors call the labels.
-
-    Returns:
-        Their numbers, int64, (points,).
-
-    Raises:
-        TypeError: If these are no labels.
-        ValueError: If there are none, or one is no class.
+    Labels may be of any kind: an array, a tensor, a list or a column of a data frame.
 
     Example:
         >>> encode(["dog", "cat", "dog"], ["cat", "dog"])
         tensor([1, 0, 1])
     """
-    number = {_plain(label): i for i, label in enumerate(classes)}
+    if isinstance(y, Tensor) or _holds_tensors(y):
+        y = numbers(name, y).tolist()
+    labels = np.asarray(y, dtype=object)  # of text and numbers NumPy would make text
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1 or not len(labels):
+        raise ValueError(f"{name} must be (points,), one label each, got shape {labels.shape}")
+    places = {label: i for i, label in enumerate(classes)}
     found = []
-    for label in _listed(name, y):
+    for label in labels.tolist():
         try:
-            found.append(number[label])
+            found.append(places[label])
         except (KeyError, TypeError):  # a list, say, is no label
-            shown = ", ".join(str(known) for known in list(number)[:10])
-            more = ", ..." if len(number) > 10 else ""
+            known = ", ".join(map(str, classes[:10])) + (", ..." if len(classes) > 10 else "")
             raise ValueError(
-                f"{name} must hold labels of the classes {shown}{more}, got {_short(label)}"
+                f"{name} must hold labels of the classes {known}, got {_short(label)}"
             ) from None
     return torch.tensor(found, dtype=torch.int64)
 
 
 def pair(name: str, data: object, y: object = None) -> tuple[Any, Any]:
-    """Takes a PyTorch dataset apart, going through it once; anything else stays as it is.
+    """Returns inputs and targets of a PyTorch dataset, in order; anything else stays as it is.
 
     PyTorch's own random numbers, which a `DataLoader` draws from, stay as they are.
 
     Args:
         name: What errors call it.
-        data: A `Dataset` or a `DataLoader` of inputs or of pairs (x, y); or inputs.
+        data: A `Dataset` or a `DataLoader` of inputs or of pairs (x, y), gone through once; or
+            inputs.
         y: Targets of inputs that come alone.
-
-    Returns:
-        Inputs and targets, in the order in which they came; targets are `None` where there are
-        none.
-
-    Raises:
-        TypeError: If it gives something else than inputs or pairs, or targets came twice.
-        ValueError: If it is empty, or its points are of several sizes.
     """
     if not isinstance(data, Dataset | DataLoader):
         return data, y
@@ -182,51 +149,31 @@ def pair(name: str, data: object, y: object = None) -> tuple[Any, Any]:
         items = [_item(name, item) for item in _items(name, data)]
     if not items:
         raise ValueError(f"{name} must not be empty, got {type(data).__name__} of no points")
-    pairs = [item for item in items if len(item) == 2]
-    if pairs and len(pairs) < len(items):
+    if len({len(item) for item in items}) > 1:
         raise TypeError(f"{name} must give pairs (x, y) or inputs alone, got both")
-    if pairs and y is not None:
-        raise TypeError(f"{name} must give inputs alone where targets are given, got pairs (x, y)")
     batched = isinstance(data, DataLoader) and data.batch_sampler is not None
-    X = _joined(name, [numbers(name, item[0]) for item in items], batched)
-    if not pairs:
-        return X, y
-    return X, _joined_targets(f"targets of {name}", [item[1] for item in pairs], batched)
+    X, *rest = zip(*items, strict=True)
+    points = _joined(name, X, batched)
+    if not rest:
+        return points, y
+    if y is not None:
+        raise TypeError(f"{name} must give inputs alone where targets are given, got pairs (x, y)")
+    if any(isinstance(part, list | tuple if batched else str) for part in rest[0]):  # text
+        return points, [label for part in rest[0] for label in part] if batched else list(rest[0])
+    return points, _joined(f"targets of {name}", rest[0], batched)
 
 
 def numbers(name: str, values: object) -> Tensor:
-    """Makes a tensor of real numbers, of their own type and shape, missing ones refused.
+    """Returns an array, a tensor, a number, nested lists or a data frame as a tensor.
 
-    Args:
-        name: What errors call them.
-        values: A NumPy array, a tensor, a number, nested lists or a data frame.
-
-    Raises:
-        TypeError: If these are no real numbers.
-        ValueError: If rows have several lengths, or something is missing.
+    It has the type and the shape of what was given.
     """
-    if isinstance(values, Tensor):
-        return _dense(name, values)
-    if isinstance(values, list | tuple) and any(isinstance(value, Tensor) for value in values):
-        return _joined(name, [numbers(name, value) for value in values], batched=False)
-    if hasattr(values, "toarray"):
-        raise TypeError(
-            f"{name} must be dense, got {type(values).__name__}: give its toarray() instead"
-        )
-    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
-        raise ValueError(f"{name} must have no missing values, got a masked array")
-    array = _array(name, values)
-    columns = getattr(values, "columns", None)
-    if array.dtype.kind == "O" and columns is not None and array.ndim == 2:
-        parts = [_real(f"column {c} of {name}", array[:, i]) for i, c in enumerate(columns)]
-        array = np.stack(parts, axis=1) if parts else np.empty(array.shape)
-    array = _real(name, array)
-    # A copy where PyTorch could not share the memory.
-    shared = array.flags.writeable and min(array.strides, default=0) >= 0
-    return torch.from_numpy(array if shared else array.copy())
-
-
-def _dense(name: str, values: Tensor) -> Tensor:
+    if _holds_tensors(values):
+        return _joined(name, values, batched=False)
+    if not isinstance(values, Tensor):
+        array = _array(name, values)
+        shared = array.flags.writeable and min(array.strides, default=0) >= 0
+        values = torch.from_numpy(array if shared else array.copy())
     if values.is_nested or values.layout != torch.strided or values.is_quantized or values.is_meta:
         raise TypeError(f"{name} must be a dense tensor that holds values, got another kind")
     if values.is_complex():
@@ -236,58 +183,56 @@ def _dense(name: str, values: Tensor) -> Tensor:
 
 
 def _array(name: str, values: Any) -> NDArray[Any]:
-    if isinstance(values, Dataset | DataLoader):
-        raise TypeError(f"{name} must hold numbers, got {type(values).__name__}")
+    """Returns an array of a type that PyTorch can share."""
+    if isinstance(values, pd.DataFrame) and values.shape[1]:
+        columns = [_array(f"column {c} of {name}", column) for c, column in values.items()]
+        return np.column_stack(columns)
+    if isinstance(values, Dataset | DataLoader) or np.ma.is_masked(values):
+        raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}")
     try:
-        array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        if "inhomogeneous" in str(error):
-            raise ValueError(f"{name} must have rows of one length, got several lengths") from None
-        kind = type(values).__name__
-        raise TypeError(f"{name} must be {ACCEPTED}, got {kind} that NumPy cannot read") from None
-    if array.ndim == 0 and array.dtype.kind not in "biufc":
-        raise TypeError(f"{name} must be {ACCEPTED}, got {type(values).__name__}")
-    return array
-
-
-def _real(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Gives an array of a type that PyTorch knows."""
-    kind = array.dtype.kind
-    if kind == "O":
-        return _real_objects(name, array)
-    if kind == "c":
-        raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
-    if kind in "UST" and array.size:
-        raise TypeError(f"{name} must hold numbers, got text: {_short(str(array.flat[0]))}")
-    if kind not in "biuf":
+        array: NDArray[Any] = check_array(
+            values,
+            dtype=None,
+            ensure_2d=False,
+            allow_nd=True,
+            ensure_all_finite=False,
+            ensure_min_samples=0,
+            ensure_min_features=0,
+        )
+        text = [v for v in array.flat if isinstance(v, str)] if array.dtype.kind in "OU" else []
+        if array.dtype.kind == "O" and not text:
+            array = array.astype(np.float64)
+    except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+        reason = textwrap.shorten(str(error).rstrip("."), 120, placeholder=" ... ").strip(" .")
+        raise TypeError(
+            f"{name} must be an array of numbers, got {type(values).__name__}: {reason}"
+        ) from None
+    if text:
+        raise TypeError(f"{name} must hold numbers, got text: {_short(text[0])}")
+    if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must hold numbers, got {array.dtype}")
-    if (kind == "u" and array.itemsize > 1) or (kind == "f" and array.itemsize > 8):
-        with np.errstate(over="ignore"):  # told as infinity
-            return array.astype(np.float64)
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def _real_objects(name: str, array: NDArray[Any]) -> NDArray[np.float64]:
-    for value in array.flat:
-        if value is None or type(value).__name__ in ("NAType", "NaTType"):
-            raise ValueError(f"{name} must have no missing values, got {value}")
-        if isinstance(value, list | tuple | np.ndarray):
-            raise ValueError(f"{name} must have rows of one length, got {type(value).__name__}s")
-        if not isinstance(value, Real | Decimal | np.bool_):
-            what = "text: " + _short(value) if isinstance(value, str) else type(value).__name__
-            raise TypeError(f"{name} must hold numbers, got {what}")
-    try:
+    if array.dtype.isnative and array.itemsize <= 8:
+        return array
+    with np.errstate(over="ignore"):  # reported as infinity
         return array.astype(np.float64)
-    except (OverflowError, ValueError, TypeError):
-        raise ValueError(f"{name} must hold numbers of ordinary size, got others") from None
 
 
-def _shaped(values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Adds the axes that points of one feature or one channel may come without."""
-    own = tuple(values.shape[1:])
-    one_feature = shape == (1,) and own == ()
-    pixels = (shape[1:], (shape[1] * shape[2],)) if len(shape) == 3 and shape[0] == 1 else ()
-    return values.reshape(len(values), *shape) if one_feature or own in pixels else values
+def _holds_tensors(values: object) -> bool:
+    return isinstance(values, list | tuple) and any(isinstance(value, Tensor) for value in values)
+
+
+def _not_empty(name: str, values: object) -> Tensor:
+    made = numbers(name, values)
+    if 0 in made.shape:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(made.shape)}")
+    return made
+
+
+def _short_forms(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Returns other shapes that points of one feature or one channel may come in."""
+    if shape == (1,):
+        return [()]
+    return [shape[1:], (shape[1] * shape[2],)] if len(shape) == 3 and shape[0] == 1 else []
 
 
 def _finite(
@@ -297,18 +242,13 @@ def _finite(
     if made.isfinite().all():
         return made
     if values.isfinite().all():
-        raise ValueError(
-            f"{name} must fit {made.dtype}, got numbers as large as {_largest(values)}"
-        )
+        largest = f"{values.abs().max().item():g}"
+        raise ValueError(f"{name} must fit {made.dtype}, got numbers as large as {largest}")
     wrong = (~values.isfinite()).flatten(1).any(dim=1).nonzero().squeeze(1)
     raise ValueError(
         f"{name} must be finite, got NaN or infinity at {len(wrong)} of {len(values)} points, "
         f"first at point {int(wrong[0])}"
     )
-
-
-def _largest(values: Tensor) -> str:
-    return f"{values.abs().max().item():g}"
 
 
 def _labels(name: str, values: Tensor, classes: int | None) -> Tensor:
@@ -326,38 +266,12 @@ def _labels(name: str, values: Tensor, classes: int | None) -> Tensor:
     return labels
 
 
-def _listed(name: str, y: Any) -> list[Any]:
-    """Gives labels one by one, as plain Python values."""
-    if isinstance(y, Tensor):
-        y = _dense(name, y)
-        array = (y.float() if y.dtype == torch.bfloat16 else y).cpu().numpy()
-    elif isinstance(y, list | tuple) and any(isinstance(label, Tensor) for label in y):
-        array = numbers(name, y).cpu().numpy()
-    elif isinstance(y, list | tuple):  # NumPy would make text of a list of text and numbers
-        array = np.empty(len(y), dtype=object)
-        array[:] = [_plain(label) for label in y]
-    else:
-        array = _array(name, y)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        raise ValueError(f"{name} must be (points,), one label each, got shape {array.shape}")
-    if not len(array):
-        raise ValueError(f"{name} must not be empty, got no labels")
-    labels: list[Any] = array.tolist()
-    return labels
-
-
-def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label
-
-
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _items(name: str, data: Dataset[Any] | DataLoader[Any]) -> Iterable[Any]:
+def _items(name: str, data: Dataset[Any] | DataLoader[Any]) -> Any:
     if isinstance(data, DataLoader | IterableDataset):
         return data
     if not isinstance(data, Sized):
@@ -366,18 +280,19 @@ def _items(name: str, data: Dataset[Any] | DataLoader[Any]) -> Iterable[Any]:
 
 
 def _item(name: str, item: Any) -> tuple[Any, ...]:
-    """Gives what a dataset or a loader gives at a time as (x,) or (x, y)."""
+    """Returns what a dataset or a loader gives at a time as (x,) or (x, y)."""
+    if isinstance(item, dict | str | bytes) or item is None:
+        raise TypeError(f"{name} must give (x, y) or x, got {type(item).__name__}")
     if not isinstance(item, list | tuple):
-        if isinstance(item, dict | str | bytes) or item is None:
-            raise TypeError(f"{name} must give (x, y) or x, got {type(item).__name__}")
         return (item,)
     if len(item) not in (1, 2):
         raise TypeError(f"{name} must give (x, y) or x, got {len(item)} things at a time")
     return tuple(item)
 
 
-def _joined(name: str, parts: list[Tensor], batched: bool) -> Tensor:
+def _joined(name: str, values: Any, batched: bool) -> Tensor:
     """Puts points, or batches of points, one after the other."""
+    parts = [numbers(name, value) for value in values]
     if batched and not all(part.ndim for part in parts):
         raise ValueError(f"{name} must give batches of points, got single numbers")
     sizes = {tuple(part.shape[1:] if batched else part.shape) for part in parts}
@@ -389,14 +304,3 @@ def _joined(name: str, parts: list[Tensor], batched: bool) -> Tensor:
         dtype = torch.promote_types(dtype, part.dtype)
     alike = [part.to(parts[0].device, dtype) for part in parts]
     return torch.cat(alike) if batched else torch.stack(alike)
-
-
-def _joined_targets(name: str, parts: list[Any], batched: bool) -> Tensor | list[Any]:
-    """Does the same with targets, of which labels may be text."""
-    if not batched:
-        text = any(isinstance(part, str) for part in parts)
-    else:
-        text = any(not isinstance(part, Tensor | np.ndarray) for part in parts)
-    if not text:
-        return _joined(name, [numbers(name, part) for part in parts], batched)
-    return [label for part in parts for label in _listed(name, part)] if batched else parts

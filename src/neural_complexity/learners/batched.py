@@ -13,6 +13,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from neural_complexity.points import values
+
 __all__ = ["BatchedLearner", "PlacedLearner", "stack"]
 
 aten = torch.ops.aten
@@ -20,18 +22,9 @@ aten = torch.ops.aten
 # Fills that treat every element alike: done on the stacked tensor, they give each of the B copies
 # its own draw from the distribution that the module's own initialisation draws from.
 RANDOM_FILLS = {aten.uniform_.default, aten.normal_.default}
-FILLS = RANDOM_FILLS | {
-    aten.fill_.Scalar,
-    aten.zero_.default,
-    aten.mul_.Scalar,
-    aten.mul_.Tensor,
-    aten.add_.Scalar,
-    aten.add_.Tensor,
-    aten.div_.Scalar,
-    aten.div_.Tensor,
-    aten.clamp_.default,
-    aten.erfinv_.default,
-}
+FILLS = RANDOM_FILLS | {aten.fill_.Scalar, aten.zero_.default, aten.clamp_.default}
+FILLS |= {aten.mul_.Scalar, aten.mul_.Tensor, aten.add_.Scalar, aten.add_.Tensor}
+FILLS |= {aten.div_.Scalar, aten.div_.Tensor, aten.erfinv_.default}
 # Write nothing, or make the storage whose later fills are recorded.
 HARMLESS = {aten.empty.memory_format, aten.detach.default, aten.alias.default}
 
@@ -62,15 +55,12 @@ class _History:
 
 
 class _RecordFills(TorchDispatchMode):
-    """Records which fills made each tensor while a module is built, by storage.
-
-    `pure` turns false when randomness is drawn in any other way: then a tensor that is the same
-    twice may still differ the third time.
-    """
+    """Records which fills made each tensor while a module is built, by storage."""
 
     def __init__(self) -> None:
         super().__init__()
         self.histories: dict[int, _History] = {}
+        # False once randomness was drawn in another way: what is the same twice may differ then.
         self.pure = True
 
     def __torch_dispatch__(
@@ -100,7 +90,7 @@ class _RecordFills(TorchDispatchMode):
         return result
 
     def fills(self, value: Tensor) -> list[Fill]:
-        """Gives the fills that made a tensor, none if it is not what they made."""
+        """Returns the fills that made a tensor, none if it is not what they made."""
         history = self.histories.get(_address(value))
         if history is None or not torch.equal(history.value, value):
             return []
@@ -147,7 +137,7 @@ def stack(
     *,
     look_up: Callable[[Tensor], Tensor] | None = None,
 ) -> "BatchedLearner":
-    """Makes B independent learners with parameters drawn as the module itself would draw them.
+    """Returns B independent learners, with parameters drawn as the module itself would draw them.
 
     Building B modules in Python costs far more than training them. So two are built under a
     recorder, and the elementwise fills that made each parameter of both (`uniform_`, `normal_`,
@@ -158,10 +148,7 @@ def stack(
         make: Builds one freshly initialised module; called on the CPU.
         batch: The number of learners, B.
         generator: The source of randomness; parameters live on its device.
-        look_up: See `BatchedLearner`.
-
-    Returns:
-        The learners as one object.
+        look_up: Maps indices to inputs.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -203,7 +190,6 @@ class BatchedLearner(nn.Module):
     Args:
         template: A module whose forward pass every learner runs.
         state: Its parameters and buffers by name, each with a leading axis of length B.
-        look_up: Gives the inputs of numbers, if the learners are asked about these.
     """
 
     def __init__(
@@ -227,7 +213,7 @@ class BatchedLearner(nn.Module):
         self.__dict__["template"] = template
 
     def state(self) -> dict[str, Tensor]:
-        """Gives the stacked parameters and buffers under the template's names."""
+        """Returns the stacked parameters and buffers under the template's names."""
         return {name: getattr(self, f"p{i}") for i, name in enumerate(self._names)}
 
     def train(self, mode: bool = True) -> "BatchedLearner":
@@ -248,10 +234,7 @@ class BatchedLearner(nn.Module):
         )
 
     def one(self, b: int) -> nn.Module:
-        """Takes learner b out: a module of its own, with a copy of its parameters and buffers.
-
-        It maps (points, D) to (points, C), in the mode that all learners are in.
-        """
+        """Returns learner b as a module of its own, (points, D) to (points, C); a copy."""
         module: nn.Module = deepcopy(self.__dict__["template"])
         state = self.state()
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
@@ -260,26 +243,19 @@ class BatchedLearner(nn.Module):
         return module
 
     def placed(self) -> "PlacedLearner":
-        """Gives the learners as values that gradients can flow through."""
+        """Returns the learners as values that gradients can flow through."""
         parameters = {name for name, _ in self.__dict__["template"].named_parameters()}
         state = self.state()
         trained = tuple(n for n in state if n in parameters and state[n].requires_grad)
         return PlacedLearner(self.__dict__["template"], state, trained)
 
     def forward(self, X: Tensor) -> Tensor:
-        """Predicts with each learner on its own inputs.
-
-        Args:
-            X: Inputs, (B, points, D), or their numbers, (B, points).
-
-        Returns:
-            Predictions, (B, points, C).
-        """
+        """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
         return self.predict(self.see(X))
 
     def see(self, X: Tensor) -> Tensor:
-        """Gives the inputs that are meant, (B, points, D)."""
-        return X if self.look_up is None else self.look_up(X)
+        """Returns the values of inputs, (B, points, D)."""
+        return values(X) if self.look_up is None else self.look_up(X)  # until all are Points
 
     def predict(self, inputs: Tensor) -> Tensor:
         """Predicts from inputs, (B, points, D), never from numbers."""
@@ -296,18 +272,18 @@ class PlacedLearner:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
-        return _predict(self.template, self.values, X)
+        return _predict(self.template, self.values, values(X))
 
     def state(self) -> dict[str, Tensor]:
-        """Gives parameters and buffers under the template's names."""
+        """Returns parameters and buffers under the template's names."""
         return self.values
 
     def parameters(self) -> Iterator[Tensor]:
-        """Gives what training changes."""
+        """Returns what training changes."""
         return (self.values[name] for name in self.trained)
 
     def moved(self, parameters: Iterable[Tensor]) -> "PlacedLearner":
-        """Gives the same learners with other parameters, in the order of `parameters`."""
+        """Returns the same learners with other parameters, in the order of `parameters`."""
         new = dict(zip(self.trained, parameters, strict=True))
         return PlacedLearner(self.template, {**self.values, **new}, self.trained)
 

@@ -31,15 +31,7 @@ Kernel = Callable[[Tensor, Tensor], Tensor]  # inputs (B, P, D) and (B, Q, D) to
 
 
 def nearest_neighbour(X_tr: Tensor, Y_tr: Tensor) -> Hypothesis:
-    """Predicts the target of the nearest training point; equally near ones are averaged.
-
-    Args:
-        X_tr: Training inputs, (B, M, D).
-        Y_tr: Training targets, (B, M, C).
-
-    Returns:
-        The B learners. Their training loss is zero where no two training inputs are equal.
-    """
+    """Learns to predict the target of the nearest training point; ties are averaged."""
 
     def h(X: Tensor) -> Tensor:
         distance = _distance(X, X_tr)  # (B, points, M)
@@ -55,16 +47,10 @@ def _distance(X: Tensor, other: Tensor) -> Tensor:
 
 
 def polynomial(degree: int) -> ClosedForm:
-    """Makes the learner that fits a polynomial of one input by least squares.
+    """Returns the learner that fits a polynomial of one input by least squares.
 
     Of degree 0 it is the mean of the targets. Where the training points do not determine it, all
     coefficients but the constant one are as small as they can be.
-
-    Args:
-        degree: The highest power of x.
-
-    Raises:
-        ValueError: If the degree is negative, or, when it learns, if there is more than one input.
     """
     if degree < 0:
         raise ValueError(f"degree must not be negative, got {degree}")
@@ -78,19 +64,16 @@ def polynomial(degree: int) -> ClosedForm:
 
 
 def linear_features(X: Tensor) -> Tensor:
-    """Gives the inputs as they are, (B, points, D)."""
+    """Returns the inputs as they are, (B, points, D)."""
     return X
 
 
 def fourier_features(period: float, frequencies: int) -> Features:
-    """Makes sines and cosines of every input: of the period, half of it, a third, and so on.
+    """Returns sines and cosines of every input: of the period, half of it, a third, and so on.
 
     Args:
         period: The longest period.
         frequencies: How many periods, K; the features are (B, points, 2 K D).
-
-    Raises:
-        ValueError: If the period is not positive, or there is no frequency.
     """
     if not period > 0:
         raise ValueError(f"period must be positive, got {period}")
@@ -107,18 +90,15 @@ def fourier_features(period: float, frequencies: int) -> Features:
 
 
 def ridge(strength: float, *, features: Features = linear_features) -> ClosedForm:
-    """Makes the learner that is linear in features, by least squares with a penalty.
+    """Returns the learner that is linear in features, by least squares with a penalty.
 
     It minimises the sum of squared errors plus `strength` times the squared weights; the constant
     is not penalized. Solved in double precision, by singular values: without a penalty and with too
-    few points it gives the smallest weights that fit.
+    few points these are the smallest weights that fit.
 
     Args:
         strength: Of the penalty.
         features: Maps inputs to features, without the constant.
-
-    Raises:
-        ValueError: If the strength is negative.
     """
     if not strength >= 0:
         raise ValueError(f"strength must not be negative, got {strength}")
@@ -142,11 +122,7 @@ def ridge(strength: float, *, features: Features = linear_features) -> ClosedFor
 
 
 def rbf(lengthscale: float, amplitude: float = 1.0) -> Kernel:
-    """Makes the kernel amplitude^2 exp(-|x - x'|^2 / (2 lengthscale^2)).
-
-    Raises:
-        ValueError: If a number is not positive.
-    """
+    """Returns the kernel amplitude^2 exp(-|x - x'|^2 / (2 lengthscale^2))."""
     for name, number in (("lengthscale", lengthscale), ("amplitude", amplitude)):
         if not number > 0:
             raise ValueError(f"{name} must be positive, got {number}")
@@ -176,14 +152,7 @@ class GaussianProcess:
         return (self.kernel(X.double(), self.X_tr) @ self.weights).to(X.dtype)
 
     def belief(self, X: Tensor) -> Gaussian:
-        """Gives the exact posterior of the targets, noise included.
-
-        Args:
-            X: Inputs, (B, N, D).
-
-        Returns:
-            Mean and variance of y at each input, (B, N, C).
-        """
+        """Returns the exact posterior of the targets at inputs, (B, N, D), noise included."""
         points = X.double().flatten(0, 1).unsqueeze(1)  # (BN, 1, D)
         prior = self.kernel(points, points).view(*X.shape[:2], 1)  # (B, N, 1)
         cross = self.kernel(self.X_tr, X.double())  # (B, M, N)
@@ -205,19 +174,13 @@ class GaussianProcess:
 def gaussian_process(
     kernel: Kernel, *, noise: float, jitter: float = 1e-12
 ) -> Callable[[Tensor, Tensor], GaussianProcess]:
-    """Makes the learner that conditions a Gaussian process of mean zero on the training set.
-
-    Exact, in double precision.
+    """Returns the learner that conditions a Gaussian process of mean zero, exactly.
 
     Args:
         kernel: The prior covariance of f.
         noise: The variance of y around f.
         jitter: Added to the diagonal, as a share of its mean, so that rounding does not make the
             matrix indefinite; unlike noise it is no part of the belief.
-
-    Raises:
-        ValueError: If noise or jitter is negative, or, when it learns, if the matrix of some task
-            is not positive definite.
     """
     for name, number in (("noise", noise), ("jitter", jitter)):
         if not number >= 0:

@@ -1,21 +1,23 @@
 """Task learning, Algorithm 1: the only inner loop."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from neural_complexity.learners.batched import BatchedLearner, PlacedLearner
-from neural_complexity.losses import PointLoss
+from neural_complexity.losses import PointLoss, squared_error
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
 
 __all__ = [
     "Batches",
     "Learner",
+    "Learning",
     "Objective",
     "Observer",
     "Regularizer",
@@ -35,7 +37,7 @@ class Learner(Protocol):
         ...
 
     def parameters(self) -> Iterator[Tensor]:
-        """Gives what training changes, each with a leading axis of length B."""
+        """Returns what training changes, each with a leading axis of length B."""
         ...
 
 
@@ -43,11 +45,11 @@ class Batches(Protocol):
     """Minibatches of B tasks too large to be seen at once; a pure function of the step."""
 
     def __len__(self) -> int:
-        """Gives the number of tasks, B."""
+        """Returns the number of tasks, B."""
         ...
 
     def __call__(self, step: int) -> Task:
-        """Gives the points that all learners see at a step."""
+        """Returns the points that all learners see at a step."""
         ...
 
 
@@ -57,25 +59,113 @@ sgd = partial(SGD, foreach=True)
 Regularizer = Callable[[Learner, Snapshot], Tensor]  # one penalty per task, (B,)
 Objective = Callable[[BatchedLearner, Task], Tensor]  # what a step descends, per task, (B,)
 Observer = Callable[[int, Snapshot], None]  # updates done so far, the learners as they are then
-Gradients = Sequence[Tensor | None]  # none for what a step does not use
 Visitor = Callable[[int, BatchedLearner], None]  # likewise, with the learners themselves
+Gradients = Sequence[Tensor | None]  # none for what a step does not use
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How learners learn by gradient descent.
+
+    Args:
+        loss: The loss per point.
+        steps: The number of updates.
+        lr: The learning rate.
+        optimizer: Makes the optimizer from the parameters and `lr`; must work element by element.
+        objective: Takes the place of the mean loss of the training points (mixup, say).
+        sharpness: The radius of sharpness-aware minimization: the gradient is taken where the
+            objective is largest within it, to first order, at the cost of a second one.
+    """
+
+    loss: PointLoss = squared_error
+    steps: int = 16
+    lr: float = 0.01
+    optimizer: Callable[..., Optimizer] = sgd
+    objective: Objective | None = None
+    sharpness: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"steps must not be negative, got {self.steps}")
+        if not self.lr > 0:
+            raise ValueError(f"lr must be positive, got {self.lr}")
+        if not self.sharpness >= 0:
+            raise ValueError(f"sharpness must not be negative, got {self.sharpness}")
+
+    def fit(
+        self,
+        h: BatchedLearner,
+        task: Task | Batches,
+        *,
+        regularizer: Regularizer | None = None,
+        schedule: Callable[[float], float] | None = None,
+        observe: Observer | None = None,
+        visit: Visitor | None = None,
+        visits: Container[int] = (),
+    ) -> None:
+        """Trains B learners on their B tasks in place; the arguments are those of `fit`."""
+        whole = task if isinstance(task, Task) else None
+        batch = task if whole is None else lambda _: whole
+        parameters = list(h.parameters())
+        descent = self.optimizer(parameters, lr=self.lr)
+        # Learners without modes train as they are evaluated: one forward pass serves both.
+        shared = observe is not None and not h.has_modes
+        joined = whole is None and not h.has_modes
+        for step in range(self.steps):
+            now = batch(step)
+            if visit is not None and step in visits:
+                _call(visit, step, h)
+            factor = 1.0 if schedule is None else schedule(step / self.steps)
+            value = partial(self._value, h, now, _scaled(regularizer, factor), joined)
+            # Others are seen first: the pass that trains them moves their running statistics.
+            if observe is not None and not shared:
+                observe(step, evaluate(h, now))
+            total, snapshot = value(shared)
+            if observe is not None and shared and snapshot is not None:
+                observe(step, snapshot.detach())
+            # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
+            # Handed over as they are: `backward` would copy them first, to the parameters' layout.
+            gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
+            if self.sharpness:
+                gradients = _sharp(h, gradients, self.sharpness, lambda v=value: v(False)[0])
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            descent.step()
+        if observe is not None:
+            observe(self.steps, evaluate(h, batch(self.steps)))
+        if visit is not None and self.steps in visits:
+            _call(visit, self.steps, h)
+
+    def _value(
+        self,
+        h: BatchedLearner,
+        task: Task,
+        regularizer: Regularizer | None,
+        joined: bool,
+        wanted: bool,
+    ) -> tuple[Tensor, Snapshot | None]:
+        """Computes what a step descends, (B,), and where it is wanted the snapshot it came from."""
+        if not wanted and regularizer is None:
+            objective = self.objective or partial(_mean_loss, self.loss)
+            return objective(h, task), None
+        snapshot = take_snapshot(h, task, joined=joined)
+        if self.objective is None:
+            value = self.loss(snapshot.H_tr, task.Y_tr).mean(dim=1)
+        else:
+            value = self.objective(h, task)
+        return value if regularizer is None else value + regularizer(h, snapshot), snapshot
 
 
 def fit(
     h: BatchedLearner,
     task: Task | Batches,
     *,
-    loss: PointLoss,
-    steps: int,
-    lr: float,
-    optimizer: Callable[..., Optimizer] = sgd,
-    objective: Objective | None = None,
-    sharpness: float = 0.0,
     regularizer: Regularizer | None = None,
     schedule: Callable[[float], float] | None = None,
     observe: Observer | None = None,
     visit: Visitor | None = None,
     visits: Container[int] = (),
+    **learning: Any,
 ) -> None:
     """Trains B learners on their B tasks by gradient descent, in place (Algorithm 1).
 
@@ -85,98 +175,52 @@ def fit(
     Args:
         h: The learners.
         task: Their tasks, or minibatches of them; the test targets are not looked at.
-        loss: The loss per point.
-        steps: The number of updates.
-        lr: The learning rate.
-        optimizer: Makes the optimizer from the parameters and `lr`; must work element by element.
-        objective: Takes the place of the mean loss of the training points (mixup, say).
-        sharpness: The radius of sharpness-aware minimization: the gradient is taken where the
-            objective is largest within it, to first order, at the cost of a second one.
         regularizer: Adds one penalty per task; its own weight is its own business. It sees the
             learners as they train, with their noise.
-        schedule: Gives what the penalty is multiplied by from the part of training that is done, 0
-            to 1; always 1 if `None`.
+        schedule: Maps the part of training that is done, 0 to 1, to what the penalty is multiplied
+            by; always 1 if `None`.
         observe: Sees the learners before each update and once more after the last, `steps + 1`
             times, as `evaluate` does: without noise or gradient.
         visit: Sees the learners themselves at some of these times, in evaluation mode and without
             gradient.
         visits: After how many updates.
+        learning: The fields of `Learning`: `loss`, `steps`, `lr` and so on.
     """
-    parameters = list(h.parameters())
-    descent = optimizer(parameters, lr=lr)
-    for step in range(steps):
-        now = task if isinstance(task, Task) else task(step)
-        if visit is not None and step in visits:
-            _call(visit, step, h)
-        factor = 1.0 if schedule is None else schedule(step / steps)
-        active = regularizer if factor else None
-        value = partial(_value, h, now, loss, objective, active, factor, not isinstance(task, Task))
-        # Learners without modes train as they are evaluated: one forward pass serves both.
-        shared = observe is not None and not h.has_modes
-        # Others are seen first: the pass that trains them moves their running statistics.
-        if observe is not None and not shared:
-            observe(step, evaluate(h, now))
-        total, snapshot = value(shared)
-        if observe is not None and snapshot is not None and shared:
-            observe(step, snapshot.detach())
-        # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
-        # Handed over as they are: `backward` would copy them first, into the parameters' layout.
-        gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
-        if sharpness:
-            gradients = _sharp(h, gradients, sharpness, value)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        descent.step()
-    if observe is not None:
-        observe(steps, evaluate(h, task if isinstance(task, Task) else task(steps)))
-    if visit is not None and steps in visits:
-        _call(visit, steps, h)
+    Learning(**learning).fit(
+        h,
+        task,
+        regularizer=regularizer,
+        schedule=schedule,
+        observe=observe,
+        visit=visit,
+        visits=visits,
+    )
 
 
 def _mean_loss(loss: PointLoss, h: Learner, task: Task) -> Tensor:
     return loss(h(task.X_tr), task.Y_tr).mean(dim=1)
 
 
-def _value(
-    h: BatchedLearner,
-    task: Task,
-    loss: PointLoss,
-    objective: Objective | None,
-    regularizer: Regularizer | None,
-    factor: float,
-    joined: bool,
-    wanted: bool,
-) -> tuple[Tensor, Snapshot | None]:
-    """Computes what a step descends, (B,), and the snapshot it came from, where it is wanted."""
-    goal = partial(_mean_loss, loss) if objective is None else objective
-    if not wanted and regularizer is None:
-        return goal(h, task), None
-    snapshot = take_snapshot(h, task, joined=joined and not h.has_modes)
-    value = goal(h, task) if objective else loss(snapshot.H_tr, task.Y_tr).mean(dim=1)
-    if regularizer is not None:
-        penalty = regularizer(h, snapshot)
-        value = value + (penalty if factor == 1 else factor * penalty)
-    return value, snapshot
+def _scaled(regularizer: Regularizer | None, factor: float) -> Regularizer | None:
+    if regularizer is None or not factor:
+        return None
+    return regularizer if factor == 1 else lambda h, snapshot: factor * regularizer(h, snapshot)
 
 
 def _sharp(
-    h: BatchedLearner,
-    gradients: Gradients,
-    radius: float,
-    value: Callable[[bool], tuple[Tensor, Snapshot | None]],
+    h: BatchedLearner, gradients: Gradients, radius: float, value: Callable[[], Tensor]
 ) -> Gradients:
-    """Gives the gradients a step of length `radius` uphill, for each learner by itself."""
+    """Returns the gradients a step of length `radius` uphill, for each learner by itself."""
     parameters, buffers = list(h.parameters()), list(h.buffers())
     squares = [g.square().flatten(1).sum(dim=1) for g in gradients if g is not None]
     length = torch.stack(squares).sum(dim=0).sqrt()  # (B,)
     factor = radius / length.clamp(min=1e-12)
-    moves = [None if g is None else g * factor.view(-1, *[1] * (g.ndim - 1)) for g in gradients]
     with torch.no_grad():
         before = [t.clone() for t in (*parameters, *buffers)]
-        for parameter, move in zip(parameters, moves, strict=True):
-            if move is not None:
-                parameter.add_(move)
-    gradients = torch.autograd.grad(value(False)[0].sum(), parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                parameter.add_(gradient * factor.view(-1, *[1] * (gradient.ndim - 1)))
+    gradients = torch.autograd.grad(value().sum(), parameters, allow_unused=True)
     with torch.no_grad():
         # Subtracting the moves again would round; and running statistics are those of the learners
         # as they are, not uphill.
@@ -204,19 +248,9 @@ def unroll(
 ) -> PlacedLearner:
     """Trains like `fit` by plain gradient descent, but so that gradients flow through training.
 
-    The result is differentiable in the parameters it starts from and in whatever the regularizer
-    depends on, to any order.
-
-    Args:
-        h: The learners as they start; they stay as they are.
-        task: Their tasks; the test targets are not looked at.
-        loss: The loss per point.
-        steps: The number of updates.
-        lr: The learning rate.
-        regularizer: Adds one penalty per task.
-
     Returns:
-        The learners as they end.
+        The learners as they end, differentiable in the parameters they start from and in whatever
+        the regularizer depends on, to any order.
     """
     for _ in range(steps):
         if regularizer is None:
@@ -232,12 +266,7 @@ def unroll(
 
 @torch.no_grad()
 def evaluate(h: BatchedLearner, task: Task) -> Snapshot:
-    """Takes a snapshot of learners with noise layers off and running statistics fixed.
-
-    Args:
-        h: The learners; their mode is as before afterwards.
-        task: Their tasks. The test targets are not looked at.
-    """
+    """Takes a snapshot of learners with noise layers off and running statistics fixed."""
     mode = h.training
     h.eval()
     snapshot = take_snapshot(h, task)

@@ -26,18 +26,11 @@ class Surface:
 def filter_normalised(
     parameters: dict[str, Tensor], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Draws a direction in which every filter moves as far as it is long.
+    """Draws a Gaussian direction in which every filter moves as far as it is long.
 
     Networks with ReLUs do the same when one layer is doubled and the next is halved, so a step of
-    fixed length means nothing by itself; relative to each filter it does.
-
-    Args:
-        parameters: Of one module, by name. The filters of a parameter are its slices along the
-            first axis: the output units of linear layers and convolutions.
-        generator: The source of randomness.
-
-    Returns:
-        A Gaussian direction by name, each filter as long as that of the parameters.
+    fixed length means nothing by itself; relative to each filter it does. The filters of a
+    parameter are its slices along the first axis.
     """
     return {name: _direction(value.detach(), generator) for name, value in parameters.items()}
 
@@ -76,10 +69,6 @@ def surface(
         size: Points along each direction. With an odd number the module itself is in the centre.
         radius: How far the plane reaches, in lengths of the filters.
         chunk: Copies at a time: bounds memory.
-
-    Raises:
-        ValueError: If a size does not fit, no parameter has filters, or the measure does not give
-            one value per copy.
     """
     for name, number, least in (("size", size, 2), ("chunk", chunk, 1)):
         if number < least:

@@ -15,7 +15,7 @@ __all__ = ["mixup"]
 
 
 def mixup(loss: PointLoss, alpha: float) -> Objective:
-    """Makes the objective of Zhang et al. (2018): the loss of mixed inputs for mixed targets.
+    """Returns the objective of Zhang et al. (2018): the loss of mixed inputs for mixed targets.
 
     Each training point is mixed with another one, in the same proportion for all points of a task:
     x = share x_i + (1 - share) x_j, with share ~ Beta(alpha, alpha) drawn anew for each task and
@@ -25,12 +25,6 @@ def mixup(loss: PointLoss, alpha: float) -> Objective:
     Args:
         loss: The loss per point.
         alpha: How much is mixed; towards 0 nothing is.
-
-    Returns:
-        An objective for `fit`.
-
-    Raises:
-        ValueError: If alpha is not positive.
     """
     if not 0 < alpha < float("inf"):
         raise ValueError(f"alpha must be positive and finite, got {alpha}")

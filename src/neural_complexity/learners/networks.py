@@ -37,12 +37,7 @@ def mlp(
 
 
 class Affine(nn.Module):
-    """Multiplies and adds numbers that are not learned: gives features other units.
-
-    Args:
-        scale: What each feature is multiplied by, (D,).
-        shift: What is added then, (D,).
-    """
+    """Multiplies features by a scale, (D,), and adds a shift, (D,), that are not learned."""
 
     scale: Tensor
     shift: Tensor
@@ -53,7 +48,7 @@ class Affine(nn.Module):
         self.register_buffer("shift", shift.clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Changes the units of (..., D)."""
+        """Returns features in other units, (..., D)."""
         return x * self.scale + self.shift
 
 
@@ -64,25 +59,12 @@ def image_mlp(
     *,
     noise: Callable[[int], nn.Module] | None = None,
 ) -> nn.Sequential:
-    """Builds a multilayer perceptron that sees the pixels of an image as one vector.
-
-    Args:
-        shape: Channels, height and width.
-        hidden: The width of each hidden layer.
-        classes: Classes, C.
-        noise: See `mlp`.
-    """
+    """Builds an `mlp` that sees an image of channels, height and width as one vector."""
     return nn.Sequential(nn.Flatten(), *mlp(prod(shape), hidden, classes, noise=noise))
 
 
 def image_cnn(shape: Sequence[int], channels: Sequence[int], classes: int) -> nn.Sequential:
-    """Builds a convolutional network whose layers halve the image by their stride.
-
-    Args:
-        shape: Channels, height and width.
-        channels: The filters of each layer.
-        classes: Classes, C.
-    """
+    """Builds a convolutional network whose layers, of so many filters, halve the image."""
     depth, height, width = shape
     layers: list[nn.Module] = []
     for filters in channels:
@@ -112,7 +94,7 @@ class _Residual(nn.Module):
 
 
 def _normed(depth: int, filters: int, *, size: int, stride: int) -> list[nn.Module]:
-    """Makes a convolution followed by batch normalization, which has the bias."""
+    """Returns a convolution followed by batch normalization, which has the bias."""
     convolution = nn.Conv2d(depth, filters, size, stride=stride, padding=size // 2, bias=False)
     return [convolution, nn.BatchNorm2d(filters)]
 
@@ -135,9 +117,6 @@ def resnet(
         blocks: The number of basic blocks in each stage; the default is that of ResNet-18.
         dropout: The share of what is dropped between the convolutions of a block, as in wide
             residual networks.
-
-    Raises:
-        ValueError: If there is nothing to build.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1, got {width}")
@@ -155,12 +134,7 @@ def resnet(
 
 
 def resnet18(shape: Sequence[int], classes: int) -> nn.Sequential:
-    """Builds the paper's ResNet-18, in its variant for images of 32 x 32 pixels.
-
-    Args:
-        shape: Channels, height and width.
-        classes: Classes, C.
-    """
+    """Builds the paper's ResNet-18, in its variant for images of 32 x 32 pixels."""
     return resnet(shape, classes)
 
 
@@ -177,13 +151,6 @@ def pooled(make: Callable[[], nn.Module], copies: int) -> nn.Module:
     """Builds a network of a multiple of the capacity: copies whose predictions are averaged.
 
     As in the paper's capacity table, the copies are trained jointly, as one network.
-
-    Args:
-        make: Builds one freshly initialised network.
-        copies: The number of them.
-
-    Raises:
-        ValueError: If there are none.
     """
     if copies < 1:
         raise ValueError(f"copies must be at least 1, got {copies}")

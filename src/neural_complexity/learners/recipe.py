@@ -5,55 +5,25 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.fit import (
-    Batches,
-    Objective,
-    Observer,
-    Regularizer,
-    Visitor,
-    fit,
-    sgd,
-)
-from neural_complexity.losses import PointLoss, squared_error
+from neural_complexity.learners.fit import Batches, Learning, Observer, Regularizer, Visitor
 from neural_complexity.task import Task
 
 __all__ = ["Recipe"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """A learning algorithm: everything `fit` needs but the tasks and the regularizer.
+class Recipe(Learning):
+    """A learning algorithm: everything but the tasks and the regularizer.
 
     Args:
         make: Builds one freshly initialised module.
-        loss: The loss per point.
-        steps: The number of updates.
-        lr: The learning rate.
-        optimizer: Makes the optimizer from the parameters and `lr`.
-        objective: See `fit`.
-        sharpness: See `fit`.
-        look_up: Gives the inputs of numbers, for tasks that hold numbers.
+        look_up: Maps indices to inputs, for tasks that hold indices.
     """
 
     make: Callable[[], nn.Module]
-    loss: PointLoss = squared_error
-    steps: int = 16
-    lr: float = 0.01
-    optimizer: Callable[..., Optimizer] = sgd
-    objective: Objective | None = None
-    sharpness: float = 0.0
     look_up: Callable[[Tensor], Tensor] | None = None
-
-    def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise ValueError(f"steps must not be negative, got {self.steps}")
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive, got {self.lr}")
-        if not self.sharpness >= 0:
-            raise ValueError(f"sharpness must not be negative, got {self.sharpness}")
 
     def train(
         self,
@@ -66,16 +36,16 @@ class Recipe:
         visit: Visitor | None = None,
         visits: Container[int] = (),
     ) -> BatchedLearner:
-        """Makes one learner per task and trains it.
+        """Makes one learner per task and trains it; see `fit`.
 
         Args:
             task: B tasks, or minibatches of them.
             generator: Draws the initial parameters, and the noise of layers that have some.
-            regularizer: See `fit`.
-            schedule: See `fit`.
-            observe: See `fit`.
-            visit: See `fit`.
-            visits: See `fit`.
+            regularizer: Adds one penalty per task.
+            schedule: Of the penalty.
+            observe: Sees all steps.
+            visit: Sees some steps.
+            visits: Which.
 
         Returns:
             The B trained learners, in evaluation mode.
@@ -91,15 +61,9 @@ class Recipe:
                 torch.manual_seed(seed)
             else:
                 torch.default_generator.manual_seed(seed)
-            fit(
+            self.fit(
                 h,
                 task,
-                loss=self.loss,
-                steps=self.steps,
-                lr=self.lr,
-                optimizer=self.optimizer,
-                objective=self.objective,
-                sharpness=self.sharpness,
                 regularizer=regularizer,
                 schedule=schedule,
                 observe=observe,

@@ -10,6 +10,7 @@ from tensordict import MemoryMappedTensor, TensorDict
 from torch import Tensor
 
 from neural_complexity.files import read_json, write_json
+from neural_complexity.points import raw, restore
 from neural_complexity.snapshot import Snapshot
 
 __all__ = ["MemoryBank"]
@@ -45,11 +46,11 @@ class _Layout:
         }
 
     def groups(self) -> dict[torch.dtype, list[str]]:
-        """Gives the fields of each type, in order."""
+        """Returns the fields of each type, in order."""
         return {d: [n for n in self.shapes if self.dtypes[n] == d] for d in self.dtypes.values()}
 
     def widths(self) -> dict[torch.dtype, int]:
-        """Gives how many numbers of each type a row has."""
+        """Returns how many numbers of each type a row has."""
         sizes = {name: torch.Size(shape).numel() for name, shape in self.shapes.items()}
         return {dtype: sum(sizes[n] for n in names) for dtype, names in self.groups().items()}
 
@@ -79,10 +80,14 @@ class MemoryBank:
     Args:
         snapshot: Any snapshot of the kind to be stored; gives shapes and types, is not stored.
         Y_te: Its test targets, (B, N, C).
+        like: Any inputs of the kind to be stored, if the snapshot has indices in their place: their
+            store is what indices are of.
         capacity: How many rows count.
         slack: Further rows that physically stay. A bank on disk can be put back to any earlier
             count as long as at most `slack` rows were added since, which makes resuming exact.
         folder: Where to keep the rows, memory-mapped; in memory if `None`.
+
+    Inputs that are `Points` are kept as indices.
 
     Raises:
         ValueError: If `capacity` is not positive or the folder already holds a bank.
@@ -93,6 +98,7 @@ class MemoryBank:
         self,
         snapshot: Snapshot,
         Y_te: Tensor,
+        like: Tensor | None = None,
         *,
         capacity: int,
         slack: int = 0,
@@ -103,6 +109,7 @@ class MemoryBank:
         if slack < 0:
             raise ValueError(f"slack must not be negative, got {slack}")
         self._layout = _Layout.of(_fields(snapshot, Y_te))
+        self._like = snapshot.X_tr if like is None else like
         self.capacity, self.slack, self.folder = capacity, slack, folder
         self.count = 0  # rows ever added
         self.dropped = 0  # rows refused because they were not finite
@@ -110,11 +117,14 @@ class MemoryBank:
         self.flush()
 
     @classmethod
-    def open(cls, folder: Path, *, count: int | None = None, dropped: int = 0) -> "MemoryBank":
+    def open(
+        cls, folder: Path, like: Tensor, *, count: int | None = None, dropped: int = 0
+    ) -> "MemoryBank":
         """Opens a bank left on disk.
 
         Args:
             folder: Its folder.
+            like: Any inputs of the kind that it holds; if they are `Points`, their store counts.
             count: The state to go back to; the last one flushed if `None`.
             dropped: Together with `count`, the rows refused by then.
 
@@ -126,6 +136,7 @@ class MemoryBank:
             raise ValueError(f"{folder} must hold a memory bank, got no {STATE} there")
         state = read_json(folder / STATE)
         bank = cls.__new__(cls)
+        bank._like = like
         try:
             bank.folder, bank.capacity, bank.slack = folder, state["capacity"], state["slack"]
             bank.count, bank.dropped = state["count"], state["dropped"]
@@ -218,7 +229,8 @@ class MemoryBank:
         }
         fields = self._layout.unpack(rows)
         Y_te = fields.pop("Y_te")
-        return Snapshot(**fields), Y_te
+        inputs = {name: restore(fields[name], self._like) for name in ("X_tr", "X_te")}
+        return Snapshot(**{**fields, **inputs}), Y_te
 
     def flush(self) -> None:
         """Brings a bank on disk to a state that `open` finds; in memory it does nothing."""
@@ -231,7 +243,7 @@ class MemoryBank:
         write_json(self.folder / STATE, content)
 
     def state(self) -> dict[str, int]:
-        """Gives the counters that, with the rows on disk, are the bank."""
+        """Returns the counters that, with the rows on disk, are the bank."""
         return {
             "capacity": self.capacity,
             "slack": self.slack,
@@ -245,11 +257,11 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _fields(snapshot: Snapshot, Y_te: Tensor) -> dict[str, Tensor]:
-    return {**snapshot.named(), "Y_te": Y_te}
+    return {name: raw(tensor) for name, tensor in snapshot.named().items()} | {"Y_te": Y_te}
 
 
 def _is_finite(rows: Tensor) -> Tensor:
-    """Tells for each row whether it, and what training makes of it, is finite, (B,)."""
+    """Returns for each row whether it, and what training makes of it, is finite, (B,)."""
     if not rows.is_floating_point():
         return torch.ones(len(rows), dtype=torch.bool)
     return rows.square().square().sum(dim=1).isfinite()

@@ -1,179 +1,206 @@
-"""Letting learners loose, regularized by the current NC, and remembering what they did."""
+"""Collections: learners trained under the current NC, recorded as rows for the bank."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from neural_complexity.learners.batched import BatchedLearner
+from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.executor import Collection, Job
-from neural_complexity.model.network import Context, NeuralComplexity
-from neural_complexity.regularizers.nc import nc_penalty
+from neural_complexity.model.cached import CachedEmbeddings, cache, embed_store, subsample
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import Embeddings, Points, Store, join
+from neural_complexity.regularizers.nc import minibatch_penalty, nc_penalty
 from neural_complexity.seeding import stream
-from neural_complexity.snapshot import Snapshot
-from neural_complexity.task import IndexedFamily, Task, TaskFamily
+from neural_complexity.snapshot import Snapshot, take_snapshot
+from neural_complexity.task import Task, TaskFamily
+from neural_complexity.tasks.sampling import check_sizes
+from neural_complexity.tasks.splits import Minibatches, Splits
 
-__all__ = ["ByNumber", "TaskCollector", "collect", "draw"]
+__all__ = ["LearnerCollector", "SplitCollector", "TaskCollector", "log_steps"]
 
 
-def collect(
-    nc: NeuralComplexity,
-    family: TaskFamily,
-    recipe: Recipe,
-    *,
-    tasks: int,
-    weight: float,
-    spread_weights: bool,
-    seed: int,
-    index: int,
-    encode: Callable[[Task], Context] | None = None,
-) -> Collection:
-    """Trains learners on new tasks and records every one of their steps.
-
-    A pure function of NC's weights, the seed and the index.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LearnerCollector(ABC):
+    """Trains learners and records them: a pure function of NC's weights, the seed and the job.
 
     Args:
-        nc: Regularizes the learners.
-        family: Where tasks come from.
         recipe: How learners learn.
-        tasks: How many tasks to draw.
-        weight: The weight of NC; at 0 the learners are plain.
-        spread_weights: Whether each learner draws its own weight between 0 and this one: a bank of
-            fully regularized learners alone would make NC forget plain ones.
         seed: The run's seed.
-        index: Which collection of the run this is.
-        encode: Does `nc.encode` on tasks as the bank keeps them, where that is cheaper.
-
-    Returns:
-        `tasks * (recipe.steps + 1)` rows for the bank and their test targets, also of learners that
-        diverged.
+        tasks: Tasks of a collection.
+        spread_weights: Whether each learner draws its own weight of NC between 0 and the scheduled
+            one: a bank of fully regularized learners alone would make NC forget plain ones.
+        frozen: Whether NC's image encoder is not trained, so that inputs are embedded only once.
+        device: Where NC and learners live.
     """
-    device = nc.x_mean.device
-    kept, task = draw(family, tasks, stream(seed, "collect tasks", index))
-    by_number = kept is not task
-    task = task.to(device)
 
-    weights = torch.full((tasks,), weight)  # (B,)
-    if spread_weights:
-        weights *= torch.rand(tasks, generator=stream(seed, "collect weights", index))
+    recipe: Recipe
+    seed: int
+    tasks: int = 4
+    spread_weights: bool = True
+    frozen: bool = False
+    device: str = "cpu"
+    _embeddings: list[Embeddings] = field(default_factory=list, init=False)  # if frozen
 
-    regularizer = None
-    if weight:
+    def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
+        """Makes a collection: rows for the bank, also of learners that diverged."""
+        return self.collect(nc.to(self.device), job)
+
+    @abstractmethod
+    def collect(self, nc: NeuralComplexity, job: Job) -> Collection:
+        """Makes a collection with an NC that is on the device."""
+
+    def weights(self, job: Job) -> Tensor:
+        """Returns the weight of NC for each learner, (B,)."""
+        weights = torch.full((self.tasks,), job.weight)
+        if self.spread_weights:
+            generator = stream(self.seed, "collect weights", job.index)
+            weights *= torch.rand(self.tasks, generator=generator)
+        return weights.to(self.device)
+
+    def embeddings(self, nc: NeuralComplexity, task: Task, every: Tensor) -> Embeddings:
+        """Embeds the inputs of tasks, or once all that may ever occur if the encoder is frozen."""
+        X = join([task.X_tr, task.X_te], dim=1)
+        assert isinstance(X, Points)
+        if not self.frozen:
+            return embed_store(nc, X.store, X.indices)
+        if not self._embeddings:
+            self._embeddings.append(embed_store(nc, X.store, every.to(X.device)))
+        return self._embeddings[0]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TaskCollector(LearnerCollector):
+    """Trains learners on new tasks of a family and records every one of their steps.
+
+    A collection has `tasks * (recipe.steps + 1)` rows.
+    """
+
+    family: TaskFamily
+
+    def collect(self, nc: NeuralComplexity, job: Job) -> Collection:
+        """Makes a collection."""
+        task = self.family.sample(self.tasks, stream(self.seed, "collect tasks", job.index))
+        task = task.to(self.device)
+        steps: list[Snapshot] = []
+        self.recipe.train(
+            task.loaded(),
+            stream(self.seed, "collect learners", job.index),
+            regularizer=self._regularizer(nc, task, job) if job.weight else None,
+            observe=lambda _, snapshot: steps.append(snapshot),
+        )
+        if isinstance(task.X_tr, Points):
+            return _join_by_task(task, steps, stream(self.seed, "collect order", job.index))
+        sizes = [1] * (task.Y_te.ndim - 1)
+        return Snapshot.join(steps), task.Y_te.repeat(len(steps), *sizes)
+
+    def _regularizer(self, nc: NeuralComplexity, task: Task, job: Job) -> Regularizer:
         with torch.no_grad():
-            context = None if encode is None else encode(kept.to(device))
-        weights = weights.to(device)
-        regularizer = nc_penalty(nc, task, weight=weights, safeguard=False, context=context)
-    steps: list[Snapshot] = []
-    recipe.train(
-        task,
-        stream(seed, "collect learners", index),
-        regularizer=regularizer,
-        observe=lambda _, snapshot: steps.append(snapshot),
-    )
-    if by_number:
-        return _join_by_task(kept, steps, stream(seed, "collect order", index))
-    return _join(task, steps)
-
-
-def draw(family: TaskFamily, tasks: int, generator: torch.Generator) -> tuple[Task, Task]:
-    """Draws tasks as the bank keeps them and as learners see them.
-
-    Returns:
-        Tasks with numbers in the place of inputs, if the family can tell inputs by number, and the
-        tasks themselves; otherwise the tasks, twice.
-    """
-    if not isinstance(family, IndexedFamily):
-        task = family.sample(tasks, generator)
-        return task, task
-    kept = family.draw(tasks, generator)
-    X_tr, X_te = family.look_up(kept.X_tr), family.look_up(kept.X_te)
-    return kept, Task(X_tr, kept.Y_tr, X_te, kept.Y_te)
-
-
-def _join(task: Task, steps: list[Snapshot]) -> Collection:
-    """Puts the steps one after another, each with all tasks."""
-    fields = zip(*(snapshot.tensors() for snapshot in steps), strict=True)
-    return Snapshot(*map(torch.cat, fields)), task.Y_te.repeat(
-        len(steps), *[1] * (task.Y_te.ndim - 1)
-    )
+            if self.frozen and isinstance(task.X_tr, Points):
+                store: Store = task.X_tr.store
+                every = torch.arange(len(store))  # type: ignore[arg-type]
+                context = CachedEmbeddings(nc, self.embeddings(nc, task, every))(task)
+            else:
+                context = nc.encode(task.X_tr, task.Y_tr, task.X_te)
+        return nc_penalty(nc, task, weight=self.weights(job), safeguard=False, context=context)
 
 
 def _join_by_task(task: Task, steps: list[Snapshot], generator: torch.Generator) -> Collection:
-    """Puts numbers instead of inputs, and the steps of each task side by side in random order.
+    """Puts indices instead of inputs, and the steps of each task side by side in random order.
 
     Rows that are drawn together then show one task at different steps.
     """
     B, S = len(task), len(steps)
     order = torch.rand(B, S, generator=generator).argsort(dim=1)
+    each = torch.arange(B).repeat_interleave(S)
 
     def rows(stacked: list[Tensor]) -> Tensor:  # (B S, points, C)
         whole = torch.stack([t.cpu() for t in stacked], dim=1)
         return whole[torch.arange(B)[:, None], order].flatten(0, 1)
 
     H_tr, H_te = rows([s.H_tr for s in steps]), rows([s.H_te for s in steps])
-    X_tr, Y_tr, X_te, Y_te = (
-        t.repeat_interleave(S, dim=0) for t in (task.X_tr, task.Y_tr, task.X_te, task.Y_te)
-    )
-    return Snapshot(X_tr, Y_tr, H_tr, X_te, H_te), Y_te
+    kept = task.to("cpu")[each]
+    return Snapshot(kept.X_tr, kept.Y_tr, H_tr, kept.X_te, H_te), kept.Y_te
 
 
-class ByNumber:
-    """Encodes tasks that hold numbers, embedding each input once however often it occurs.
+def log_steps(steps: int, count: int) -> list[int]:
+    """Returns up to `count` numbers of updates from 0 to `steps`, evenly spaced in their log."""
+    spaced = torch.logspace(0, torch.log10(torch.tensor(float(max(steps, 1)))).item(), count - 1)
+    return sorted({0, steps, *(min(steps, round(s)) for s in spaced.tolist())})
 
-    With a table of all embeddings at hand, nothing is embedded.
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SplitCollector(LearnerCollector):
+    """Trains learners on random splits of one dataset, and records them at a few points at a time.
+
+    Splits are of different sizes: small training sets show NC learners that overfit, long before
+    large ones would. A collection has `tasks * looks` rows.
+
+    Args:
+        splits: The dataset and how it is split.
+        looks: How often each learner is recorded.
+        batch: Training points of a learner's step, and as many unlabelled ones with NC.
+        smallest: The fewest training points of a split.
+        unlabelled: How many of its validation points a learner may see without their labels.
+        context_size: Training points that a head which does not see predictions is given.
+        floor: See `nc_penalty`.
     """
 
-    def __init__(
-        self, nc: NeuralComplexity, family: IndexedFamily, table: Tensor | None = None
-    ) -> None:
-        self.nc, self.family, self.table = nc, family, table
+    splits: Splits
+    looks: int = 16
+    batch: int = 128
+    smallest: int = 1000
+    unlabelled: int = 2000
+    context_size: int = 500
+    floor: float | None = -0.1
 
-    def __call__(
-        self, task: Task | Snapshot, augment: Callable[[Tensor], Tensor] | None = None
-    ) -> Context:
-        """Does `nc.encode` on tasks as the bank keeps them.
+    def __post_init__(self) -> None:
+        check_sizes(tasks=self.tasks, batch=self.batch, unlabelled=self.unlabelled)
+        if self.looks < 2:
+            raise ValueError(f"looks must be at least 2, got {self.looks}")
+        if not self.splits.M <= self.smallest <= self.splits.train:
+            raise ValueError(
+                f"smallest must be from {self.splits.M}, the points that NC sees at a time, to "
+                f"{self.splits.train}, the training points of a split, got {self.smallest}"
+            )
 
-        Args:
-            task: The tasks.
-            augment: Changes inputs, (P, ...), before they are embedded.
-        """
-        M = task.X_tr.shape[1]
-        numbers = torch.cat([task.X_tr, task.X_te], dim=1)  # (B, M + N)
-        if self.table is None:
-            different, place = numbers.unique(return_inverse=True)
-            inputs = self.family.look_up(different)
-            E = self.nc.embed(inputs if augment is None else augment(inputs))[place]
-        else:
-            E = self.table[numbers]  # (B, M + N, features)
-        classes = task.H_te.shape[-1] if isinstance(task, Snapshot) and self.nc.labels else None
-        return self.nc.context(E[:, :M], task.Y_tr, E[:, M:], classes=classes)
+    def collect(self, nc: NeuralComplexity, job: Job) -> Collection:
+        """Makes a collection."""
+        splits, index = self.splits, job.index
+        low, high = self.smallest, splits.train
+        share = torch.rand((), generator=stream(self.seed, "collect sizes", index)).item()
+        m = round(low * (high / low) ** share)
+        task = splits.split(self.tasks, stream(self.seed, "collect tasks", index), train=m)
+        task, n = task.to(self.device), max(self.unlabelled, splits.N)
+        task = Task(task.X_tr, task.Y_tr, task.X_te[:, :n], task.Y_te[:, :n])
+        looks = Minibatches(task, M=splits.M, N=splits.N, seed=_seed(self.seed, "looks", index))
+        seen: list[tuple[Snapshot, Tensor]] = []
 
+        def visit(_: int, h: BatchedLearner) -> None:
+            points = looks(len(seen))
+            snapshot = take_snapshot(h, points, joined=not h.has_modes)
+            seen.append((snapshot, points.Y_te))
 
-@dataclass(frozen=True, kw_only=True)
-class TaskCollector:
-    """Does `collect` for an engine; the arguments are those of `collect`."""
-
-    family: TaskFamily
-    recipe: Recipe
-    tasks: int
-    seed: int
-    spread_weights: bool = True
-    device: str = "cpu"
-    """Where NC and learners live."""
-
-    def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
-        """Makes one collection."""
-        nc = nc.to(self.device)
-        family = self.family
-        return collect(
-            nc,
-            family,
-            self.recipe,
-            tasks=self.tasks,
-            weight=job.weight,
-            spread_weights=self.spread_weights,
-            seed=self.seed,
-            index=job.index,
-            encode=ByNumber(nc, family) if isinstance(family, IndexedFamily) else None,
+        self.recipe.train(
+            Minibatches(task, M=self.batch, N=self.batch, seed=_seed(self.seed, "batches", index)),
+            stream(self.seed, "collect learners", index),
+            regularizer=self._regularizer(nc, task, job) if job.weight else None,
+            visit=visit,
+            visits=set(log_steps(self.recipe.steps, self.looks)),
         )
+        snapshots, Y_te = zip(*seen, strict=True)
+        return Snapshot.join(snapshots), torch.cat(Y_te)
+
+    def _regularizer(self, nc: NeuralComplexity, task: Task, job: Job) -> Regularizer:
+        if not nc.head.sees_predictions:
+            generator = stream(self.seed, "collect shown", job.index)
+            task = subsample(task, self.context_size, generator)
+        encode = cache(nc, task, self.embeddings(nc, task, self.splits.pool))
+        return minibatch_penalty(nc, encode, weight=self.weights(job), floor=self.floor)
+
+
+def _seed(seed: int, *names: str | int) -> int:
+    return stream(seed, *names).initial_seed()

@@ -1,41 +1,40 @@
-"""Where collections are made: in this process, or in others while NC learns."""
+"""Where collections are made: in this process, or by any `concurrent.futures.Executor`."""
 
-import atexit
-import queue
+import os
+import pickle
 import shutil
 import signal
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
+from functools import lru_cache
+from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
-from os import _exit
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from neural_complexity.files import read_tensors, write_tensors
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import raw
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["Collection", "Collector", "Engine", "Here", "Job", "Processes"]
+__all__ = ["Collection", "CollectionQueue", "Collector", "Job", "process_pool"]
 
 Collection = tuple[Snapshot, Tensor]  # rows for the bank and their Y_te, (B, N, C)
-
-DEATHS = 3  # of workers at one job, before it is given up
-PATIENCE = 0.5  # seconds between two looks at a worker that has nothing to do
+Arrays = dict[str, np.ndarray]  # a collection on its way here
+R = TypeVar("R")
+COLLECTOR = "collector.pickle"
 
 
 @dataclass(frozen=True, order=True)
 class Job:
-    """One collection to be made; the earlier one comes first."""
+    """One collection to be made."""
 
     index: int  # which collection of the run
     version: int  # of NC, whose weights regularize the learners
@@ -46,42 +45,101 @@ class Collector(Protocol):
     """Makes collections, as a pure function of NC's weights and the job: its seed is its own."""
 
     def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
-        """Makes one collection.
+        """Returns rows for the bank and their test targets, also of learners that diverged.
 
-        Args:
-            nc: Has the weights of the job's version. It may be moved to the device that the
-                collector chooses, and is otherwise left as it is.
-            job: What to make.
-
-        Returns:
-            Rows for the bank and their test targets, on any device; learners that diverged are left
-            to the bank to refuse.
+        NC has the weights of the job's version, and may be moved to another device.
         """
         ...
 
 
-class Engine(Protocol):
-    """Has collections made. What comes back depends on the collector alone, not on the engine."""
+class CollectionQueue:
+    """Collections that were asked for; they depend on the collector alone, not on the executor.
+
+    Inputs that are `Points` come back as the bank keeps them: as indices.
+
+    Args:
+        collector: Makes them. With an executor it is pickled, so it must be of classes and
+            functions that can be imported.
+        executor: Runs the collector; the caller's to shut down. If `None`, a collection is made in
+            this process when it is taken.
+        folder: Where weights are kept for the executor; what earlier queues left there is removed,
+            so only one at a time can have it. A temporary folder if `None`.
+        retries: How often a collection is begun again after a worker died.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        executor: Executor | None = None,
+        *,
+        folder: Path | None = None,
+        retries: int = 2,
+    ) -> None:
+        if retries < 0:
+            raise ValueError(f"retries must not be negative, got {retries}")
+        self.collector, self.executor, self.retries = collector, executor, retries
+        self._networks: dict[int, NeuralComplexity | Path] = {}  # by version
+        self._jobs: dict[int, Job] = {}
+        self._futures: dict[int, Future[Arrays]] = {}
+        self._made: dict[int, Collection] = {}
+        self.folder: Path | None = None
+        if executor is not None:
+            content = pickle.dumps(collector)
+            self.folder = _own_folder(folder)
+            (self.folder / COLLECTOR).write_bytes(content)
 
     def publish(self, version: int, nc: NeuralComplexity) -> None:
         """Makes the weights that NC has now available to jobs, as a version."""
-        ...
+        if self.folder is None:
+            self._networks[version] = deepcopy(nc)
+        else:
+            path = self._networks[version] = self.folder / f"version-{version:09d}.safetensors"
+            nc.save(path)
 
     def submit(self, job: Job) -> None:
         """Asks for a collection; its version must have been published."""
-        ...
+        if job.version not in self._networks:
+            raise ValueError(
+                f"version {job.version} must be published before job {job.index} is submitted, "
+                "got no such version"
+            )
+        self._jobs[job.index] = job
+        self._start(job)
 
     def take(self, index: int) -> Collection:
-        """Waits for a collection that was asked for; may be repeated until it is forgotten."""
-        ...
+        """Waits for a collection; may be repeated until it is forgotten.
+
+        Raises:
+            ValueError: If it was not asked for.
+            RuntimeError: If the collector failed in a worker, whose traceback is the cause, or
+                ended its process again and again.
+        """
+        if index not in self._jobs:
+            raise ValueError(f"job {index} must be submitted before it is taken, got no such job")
+        if index not in self._made:
+            self._made[index] = self._make(self._jobs[index])
+        return self._made[index]
 
     def forget(self, *, index: int, version: int) -> None:
         """Drops the collections below an index and the versions below a version."""
-        ...
+        for old in [i for i in self._jobs if i < index]:
+            del self._jobs[old]
+            self._made.pop(old, None)
+            if (future := self._futures.pop(old, None)) is not None:
+                future.cancel()
+        for old in [v for v in self._networks if v < version]:
+            network = self._networks.pop(old)
+            if isinstance(network, Path):
+                network.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Ends all that was started and drops all that is kept."""
-        ...
+        """Drops all that is kept, and what has not begun."""
+        self.forget(
+            index=1 + max(self._jobs, default=0), version=1 + max(self._networks, default=0)
+        )
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            _load_collector.cache_clear()
 
     def __enter__(self) -> Self:
         return self
@@ -89,70 +147,138 @@ class Engine(Protocol):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _start(self, job: Job) -> None:
+        path = self._networks[job.version]
+        if self.executor is not None and isinstance(path, Path):
+            dtype = torch.get_default_dtype()  # in which tasks and learners are made
+            self._futures[job.index] = self.executor.submit(_collect, path, job, dtype)
 
-class Here(Engine):
-    """Makes collections in this process, when they are taken.
+    def _make(self, job: Job) -> Collection:
+        network = self._networks[job.version]
+        if isinstance(network, NeuralComplexity):
+            snapshot, Y_te = self.collector(network, job)
+            return Snapshot(*(raw(tensor) for tensor in snapshot.tensors())), Y_te
+        tensors = {name: torch.from_numpy(array) for name, array in self._result(job).items()}
+        Y_te = tensors.pop("Y_te")
+        return Snapshot(**tensors), Y_te
+
+    def _result(self, job: Job) -> Arrays:
+        """Waits for a worker's result; begins the job again if a worker dies."""
+        for attempt in range(self.retries + 1):
+            if attempt:
+                self._start(job)  # alone: if a worker dies again, it is this job that ended it
+            try:
+                result = self._futures[job.index].result()
+            except BrokenExecutor as error:
+                died = error
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise RuntimeError(f"collection {job.index} failed: {reason}") from error
+            else:
+                self._restart(after=job.index)
+                return result
+        raise RuntimeError(
+            f"collection {job.index} failed: {self.retries + 1} workers in turn died of it; was "
+            f"there too little memory? The job was {job}"
+        ) from died
+
+    def _restart(self, after: int) -> None:
+        """Begins the coming jobs again that were lost when a worker died."""
+        for job in [self._jobs[index] for index in sorted(self._jobs) if index > after]:
+            future = self._futures[job.index]
+            if future.done() and isinstance(future.exception(), BrokenExecutor):
+                self._start(job)
+
+
+def _collect(network: Path, job: Job, dtype: torch.dtype) -> Arrays:
+    """Makes a collection; runs in a worker."""
+    torch.set_default_dtype(dtype)
+    collector = _load_collector(network.with_name(COLLECTOR))
+    snapshot, Y_te = collector(_load_network(network), job)
+    # As arrays: tensors would travel through shared memory, which dies with the worker.
+    tensors = {**snapshot.named(), "Y_te": Y_te}
+    return {name: raw(tensor).detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+@lru_cache(maxsize=1)
+def _load_network(path: Path) -> NeuralComplexity:
+    return NeuralComplexity.load(path)
+
+
+@lru_cache(maxsize=1)
+def _load_collector(path: Path) -> Collector:
+    collector: Collector = pickle.loads(path.read_bytes())  # which the queue wrote
+    return collector
+
+
+def _own_folder(folder: Path | None) -> Path:
+    """Makes a folder for one queue, inside the given one, which is cleared of earlier ones."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for earlier in folder.glob("queue-*"):
+            shutil.rmtree(earlier)
+    return Path(tempfile.mkdtemp(prefix="queue-", dir=folder))
+
+
+def process_pool(workers: int = 1, *, threads: int = 1) -> Executor:
+    """Returns an executor of worker processes on this machine, to be used in a `with` statement.
+
+    Shutting it down ends the workers, whatever they are doing; they also end with this process,
+    however it ends. When one dies, all are replaced. A script that calls this needs
+    `if __name__ == "__main__":`.
 
     Args:
-        collector: Makes them.
-    """
-
-    def __init__(self, collector: Collector) -> None:
-        self.collector = collector
-        self._versions: dict[int, NeuralComplexity] = {}
-        self._jobs: dict[int, Job] = {}
-        self._made: dict[int, Collection] = {}
-
-    def publish(self, version: int, nc: NeuralComplexity) -> None:
-        """Keeps a copy of NC."""
-        self._versions[version] = deepcopy(nc)
-
-    def submit(self, job: Job) -> None:
-        """Notes the job down."""
-        _check_published(job, job.version in self._versions)
-        self._jobs[job.index] = job
-
-    def take(self, index: int) -> Collection:
-        """Makes the collection, the first time it is taken."""
-        _check_submitted(index, index in self._jobs)
-        if index not in self._made:
-            job = self._jobs[index]
-            self._made[index] = self.collector(self._versions[job.version], job)
-        return self._made[index]
-
-    def forget(self, *, index: int, version: int) -> None:
-        """Drops the collections below an index and the versions below a version."""
-        self._jobs = {i: job for i, job in self._jobs.items() if i >= index}
-        self._made = {i: made for i, made in self._made.items() if i >= index}
-        self._versions = {v: nc for v, nc in self._versions.items() if v >= version}
-
-    def close(self) -> None:
-        """Drops all that is kept."""
-        for kept in (self._versions, self._jobs, self._made):
-            kept.clear()
-
-
-class Processes(Engine):
-    """Makes collections in worker processes of this machine.
-
-    Weights and collections travel as safetensors files that are whole or absent. A worker that dies
-    is replaced, and its job given out again; workers end with this process, however it ends.
-
-    Args:
-        make: Makes the collector, once in each worker. It is sent there by pickle, so it is a
-            function or class of a module that can be imported, or a `partial` of one. A script
-            that calls this needs `if __name__ == "__main__":`.
         workers: How many processes.
         threads: How many threads PyTorch has in each.
-        folder: Where the files are while it runs; what earlier engines left there is removed, so
-            only one at a time can have it. Nothing in it is needed afterwards. A temporary folder
-            if `None`.
-
-    Raises:
-        ValueError: If there is less than one worker or thread.
-        AttributeError: If `make` cannot be pickled.
-        pickle.PicklingError: Likewise.
     """
+    for name, number in {"workers": workers, "threads": threads}.items():
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}")
+    return _ProcessPool(workers, threads)
+
+
+class _ProcessPool(Executor):
+    """A standard pool, and a new one when that is broken."""
+
+    def __init__(self, workers: int, threads: int) -> None:
+        # A fork would inherit this process's threads and, perhaps, its GPU in an unusable state.
+        context = get_context("spawn")
+        # Only this process holds the other end: the line breaks when it closes that, or dies.
+        line, self._alive = context.Pipe(duplex=False)
+        self._settings: dict[str, Any] = {"max_workers": workers, "mp_context": context}
+        self._settings |= {"initializer": _begin, "initargs": (line, threads)}
+        self._pool = ProcessPoolExecutor(**self._settings)
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        if self._alive.closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        try:
+            return self._pool.submit(fn, *args, **kwargs)
+        except BrokenExecutor:
+            self._pool.shutdown()
+            self._pool = ProcessPoolExecutor(**self._settings)
+            return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        self._alive.close()
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def _begin(line: Connection, threads: int) -> None:
+    """Prepares a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its parent wants it to
+    threading.Thread(target=_end_with, args=(line,), daemon=True).start()
+    torch.set_num_threads(threads)
+
+
+def _end_with(line: Connection) -> None:
+    """Ends this process when a line breaks, also in the middle of a job."""
+    connection.wait([line])
+    os._exit(1)
+
+
+class Processes(CollectionQueue):  # until all have moved
+    """A queue with a pool of its own."""
 
     def __init__(
         self,
@@ -162,271 +288,12 @@ class Processes(Engine):
         threads: int = 1,
         folder: Path | None = None,
     ) -> None:
-        for name, number in {"workers": workers, "threads": threads}.items():
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
-        self._make, self._threads = make, threads
-        self.folder = _own_folder(folder)
-        self._jobs: queue.PriorityQueue[Job] = queue.PriorityQueue()
-        self._asked: set[int] = set()
-        self._deaths: dict[int, int] = {}  # of workers, by the index of their job
-        self._results: dict[int, _Failure | None] = {}  # of finished jobs, by index
-        self._news = threading.Condition()  # guards the above; told when a job is finished
-        self._closing = False
-        self._broken: BaseException | None = None  # why there are no workers any more
-        self._workers: dict[int, _Worker] = {}  # by place
-        self._places: list[threading.Thread] = []
-        atexit.register(self.close)
-        try:
-            for place in range(workers):
-                # Started here, where a `make` that cannot be sent is found out at once.
-                arguments = (place, self._hire(place))
-                thread = threading.Thread(target=self._staff, args=arguments, daemon=True)
-                thread.start()
-                self._places.append(thread)
-        except BaseException:
-            self.close()
-            raise
-
-    def publish(self, version: int, nc: NeuralComplexity) -> None:
-        """Writes NC to a file."""
-        nc.save(_version_path(self.folder, version))
-
-    def submit(self, job: Job) -> None:
-        """Puts the job where free workers look; they do those of smaller index first."""
-        _check_published(job, _version_path(self.folder, job.version).exists())
-        with self._news:
-            self._asked.add(job.index)
-        self._jobs.put(job)
-
-    def take(self, index: int) -> Collection:
-        """Waits for a collection.
-
-        Raises:
-            ValueError: If it was not asked for.
-            RuntimeError: If the collector raised an exception, which a note then shows, or ended
-                its process again and again.
-        """
-        _check_submitted(index, index in self._asked)
-        with self._news:
-            self._news.wait_for(lambda: self._ended or index in self._results)
-            if index not in self._results:
-                raise RuntimeError(
-                    f"collection {index} must be taken while there are workers, got none, "
-                    f"because {self._broken or 'the engine was closed'}"
-                ) from self._broken
-            failure = self._results[index]
-        if failure is not None:
-            error = RuntimeError(f"collection {index} failed: {failure.reason}")
-            error.add_note(failure.details)
-            raise error
-        fields, _ = read_tensors(_result_path(self.folder, index))
-        Y_te = fields.pop("Y_te")
-        return Snapshot(**fields), Y_te
-
-    def forget(self, *, index: int, version: int) -> None:
-        """Removes the files of collections below an index and of versions below a version."""
-        with self._news:
-            for old in [i for i in self._results if i < index]:
-                del self._results[old]
-                self._asked.discard(old)
-                self._deaths.pop(old, None)
-                _result_path(self.folder, old).unlink(missing_ok=True)
-        for path in self.folder.glob("version-*"):
-            if path < _version_path(self.folder, version):
-                path.unlink(missing_ok=True)
+        super().__init__(make(), process_pool(workers, threads=threads), folder=folder)
 
     def close(self) -> None:
-        """Ends the workers, whatever they are doing, and removes the files."""
-        with self._news:
-            self._closing = True
-            for worker in self._workers.values():
-                worker.process.kill()  # there is nothing that it could lose
-            self._news.notify_all()
-        for thread in self._places:
-            thread.join()
-        for worker in self._workers.values():
-            worker.process.join()
-        atexit.unregister(self.close)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    @property
-    def pids(self) -> list[int]:
-        """The process numbers of the workers that live."""
-        with self._news:
-            processes = [worker.process for worker in self._workers.values()]
-        return [p.pid for p in processes if p.pid is not None and p.is_alive()]
-
-    @property
-    def _ended(self) -> bool:
-        return self._closing or self._broken is not None
-
-    def _staff(self, place: int, worker: "_Worker | None") -> None:
-        """Keeps one place filled and busy; runs in a thread.
-
-        A thread, because a worker that dies should be replaced also while NC learns.
-        """
-        try:
-            self._keep_busy(place, worker)
-        except BaseException as error:  # no process can be started, say: none shall wait forever
-            with self._news:
-                self._broken = error
-                self._news.notify_all()
-
-    def _keep_busy(self, place: int, worker: "_Worker | None") -> None:
-        while worker is not None:
-            job = None
-            with suppress(queue.Empty):
-                job = self._jobs.get(timeout=PATIENCE)
-            if not worker.process.is_alive():  # this job has nothing to do with it
-                if job is not None:
-                    self._jobs.put(job)
-                worker = self._replace(place, worker)
-                continue
-            if job is None:
-                continue
-            try:
-                worker.line.send(job)
-                failure = worker.line.recv()
-            except (EOFError, OSError):
-                worker.process.join()
-                self._give_back(job, worker.process)
-                worker = self._replace(place, worker)
-            else:
-                self._finish(job.index, failure)
-
-    def _hire(self, place: int) -> "_Worker | None":
-        """Starts a worker, unless all is about to end."""
-        if self._closing:
-            return None
-        worker = _Worker(self._make, self.folder, self._threads)
-        with self._news:
-            self._workers[place] = worker
-            if self._closing:  # meanwhile
-                worker.process.kill()
-        return worker
-
-    def _replace(self, place: int, worker: "_Worker") -> "_Worker | None":
-        worker.process.join()
-        worker.line.close()
-        return self._hire(place)
-
-    def _give_back(self, job: Job, process: SpawnProcess) -> None:
-        """Gives the job of a dead worker out again, unless it is done or hopeless."""
-        path = _result_path(self.folder, job.index)
-        if path.exists():  # it died between the work and the word
-            self._finish(job.index, None)
-            return
-        for unfinished in self.folder.glob(f".{path.name}.*"):
-            unfinished.unlink(missing_ok=True)
-        with self._news:
-            deaths = self._deaths[job.index] = self._deaths.get(job.index, 0) + 1
-        if deaths < DEATHS:
-            self._jobs.put(job)
-        else:
-            ends = _describe(process.exitcode)
-            reason = f"{deaths} workers in turn died of it, the last one {ends}"
-            self._finish(job.index, _Failure(reason, f"The job was {job}."))
-
-    def _finish(self, index: int, failure: "_Failure | None") -> None:
-        with self._news:
-            self._results[index] = failure
-            self._news.notify_all()
+        assert self.executor is not None
+        self.executor.shutdown()
+        super().close()
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why a collection could not be made."""
-
-    reason: str
-    details: str
-
-
-class _Worker:
-    """A process that does jobs, and the line to it."""
-
-    def __init__(self, make: Callable[[], Collector], folder: Path, threads: int) -> None:
-        # A fork would inherit this process's threads and, perhaps, its GPU in an unusable state.
-        context = get_context("spawn")
-        self.line, other = context.Pipe()
-        arguments = (make, other, folder, threads, torch.get_default_dtype())
-        self.process = context.Process(target=_work, args=arguments, daemon=True)
-        self.process.start()
-        other.close()  # so that the line breaks when the worker dies
-
-
-def _work(
-    make: Callable[[], Collector],
-    line: Connection,
-    folder: Path,
-    threads: int,
-    dtype: torch.dtype,
-) -> None:
-    """Does jobs until the line breaks; runs in a process of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its parent wants it to
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
-    torch.set_default_dtype(dtype)  # in which NC and tasks are made
-    collector: Collector | None = None
-    version, nc = -1, None
-    with suppress(EOFError, OSError):
-        while True:
-            job: Job = line.recv()
-            failure = None
-            try:
-                if collector is None:
-                    collector = make()
-                if nc is None or job.version != version:
-                    version, nc = job.version, None
-                    nc = NeuralComplexity.load(_version_path(folder, version))
-                snapshot, Y_te = collector(nc, job)
-                fields = {**snapshot.named(), "Y_te": Y_te}
-                write_tensors(_result_path(folder, job.index), fields, {})
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                failure = _Failure(reason, traceback.format_exc())
-            line.send(failure)
-
-
-def _end_with_parent() -> None:
-    """Ends this process when its parent dies, also in the middle of a job."""
-    parent = parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
-    _exit(1)
-
-
-def _own_folder(folder: Path | None) -> Path:
-    """Makes a folder for one engine, inside the given one, which is cleared of earlier ones."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for earlier in folder.glob("engine-*"):
-            shutil.rmtree(earlier)
-    return Path(tempfile.mkdtemp(prefix="engine-", dir=folder))
-
-
-def _version_path(folder: Path, version: int) -> Path:
-    return folder / f"version-{version:09d}.safetensors"
-
-
-def _result_path(folder: Path, index: int) -> Path:
-    return folder / f"collection-{index:09d}.safetensors"
-
-
-def _check_published(job: Job, published: bool) -> None:
-    if not published:
-        raise ValueError(
-            f"version {job.version} must be published before job {job.index} is submitted, "
-            "got no such version"
-        )
-
-
-def _check_submitted(index: int, submitted: bool) -> None:
-    if not submitted:
-        raise ValueError(f"job {index} must be submitted before it is taken, got no such job")
-
-
-def _describe(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"by {signal.Signals(-exitcode).name}"
-    return f"with exit code {exitcode}"
+Engine = Here = CollectionQueue  # until all have moved

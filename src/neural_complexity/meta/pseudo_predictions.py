@@ -1,17 +1,17 @@
-"""Made-up hypotheses about labels, whose losses are known exactly."""
+"""Pseudo-predictions: logits drawn around the labels, whose losses are known exactly."""
 
 import torch
 from torch import Tensor
 
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["make_up"]
+__all__ = ["mix_pseudo_predictions", "pseudo_predictions"]
 
-SHARPNESS = (0.3, 12.0)  # the logit of the class that a hypothesis names
+SHARPNESS = (0.3, 12.0)  # the logit of the named class
 
 
-def make_up(snapshot: Snapshot, Y_te: Tensor, generator: torch.Generator) -> Snapshot:
-    """Replaces learners by hypotheses that mix right and wrong labels, with any certainty.
+def pseudo_predictions(snapshot: Snapshot, Y_te: Tensor, generator: torch.Generator) -> Snapshot:
+    """Replaces learners by logits that mix right and wrong labels, with any certainty.
 
     Learners of few images are mostly unsure or mostly wrong, and NC learns little from either. Here
     each row names the right class for its own share of the points, and any class for the others,
@@ -43,4 +43,15 @@ def make_up(snapshot: Snapshot, Y_te: Tensor, generator: torch.Generator) -> Sna
 
     H_te = logits(Y_te, draw(B, 1))
     H_tr = logits(snapshot.Y_tr, (2 * draw(B, 1) + 0.5).clamp(max=1))
+    return Snapshot(snapshot.X_tr, snapshot.Y_tr, H_tr, snapshot.X_te, H_te)
+
+
+def mix_pseudo_predictions(
+    snapshot: Snapshot, Y_te: Tensor, share: float, generator: torch.Generator
+) -> Snapshot:
+    """Replaces the learners of a share of the rows, chosen at random, by pseudo-predictions."""
+    made = pseudo_predictions(snapshot, Y_te, generator)
+    replaced = (torch.rand(len(snapshot), generator=generator) < share)[:, None, None]
+    H_tr = torch.where(replaced, made.H_tr, snapshot.H_tr)
+    H_te = torch.where(replaced, made.H_te, snapshot.H_te)
     return Snapshot(snapshot.X_tr, snapshot.Y_tr, H_tr, snapshot.X_te, H_te)

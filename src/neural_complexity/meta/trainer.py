@@ -1,153 +1,143 @@
 """Meta-learning, Algorithm 2: NC learns from the bank that its own learners fill."""
 
 import math
+import shutil
+import time
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import huber_loss, mse_loss
 
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import Categorical, Gaussian
 from neural_complexity.meta.bank import MemoryBank
-from neural_complexity.meta.checkpoint import pack, unpack
-from neural_complexity.meta.collect import ByNumber, collect, draw
-from neural_complexity.meta.executor import Collection, Engine, Job
-from neural_complexity.meta.pseudo_predictions import make_up
-from neural_complexity.model.indexed import embed
-from neural_complexity.model.network import Context, NeuralComplexity
+from neural_complexity.meta.collect import TaskCollector
+from neural_complexity.meta.executor import CollectionQueue, Job
+from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss
+from neural_complexity.meta.optimizer import ScheduledAdam, warmup_cosine
+from neural_complexity.meta.pseudo_predictions import mix_pseudo_predictions
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
-from neural_complexity.snapshot import Snapshot, gap, point_gaps, take_snapshot
-from neural_complexity.task import IndexedFamily, TaskFamily
+from neural_complexity.task import TaskFamily
+from neural_complexity.workspace import Workspace
 
-__all__ = [
-    "CRITERIA",
-    "Augment",
-    "Criterion",
-    "MetaLearner",
-    "Supervision",
-    "embed_all",
-    "lr_factor",
-    "nc_loss",
-]
+__all__ = ["MetaLearner", "MetaTraining", "Status", "meta_train"]
 
-Supervision = Literal["point", "set"]
-Criterion = Literal["huber", "squared"]
-Augment = Callable[[Tensor, torch.Generator], Tensor]
-# Half of the squared error, as the Huber loss is for small errors.
-CRITERIA: dict[Criterion, Callable[[Tensor, Tensor], Tensor]] = {
-    "huber": huber_loss,
-    "squared": lambda a, b: 0.5 * mse_loss(a, b),
-}
+PLAIN_INPUTS = TrainingInputs()
 
 
-def nc_loss(
-    nc: NeuralComplexity,
-    snapshot: Snapshot,
-    Y_te: Tensor,
-    *,
-    supervision: Supervision = "point",
-    criterion: Criterion = "huber",
-    belief_weight: float = 1.0,
-    context: Context | None = None,
-) -> Tensor:
-    """Computes NC's loss, the Huber loss of Eq. (5) on the gap.
+@dataclass(frozen=True, kw_only=True)
+class MetaTraining:
+    """The settings of Algorithm 2.
 
     Args:
-        nc: The gap predictor.
-        snapshot: B learners.
-        Y_te: Their test targets, (B, N, C), which only the loss sees.
+        iterations: How often learners are trained for the bank.
+        updates: NC updates per iteration.
+        batch: Bank rows per update.
+        tasks: Tasks per collection, where the trainer makes the collector.
+        lr: The peak learning rate of Adam.
+        warmup: The part of training in which the learning rate rises.
+        decay: Whether it falls to zero afterwards.
+        ramp: The part of training in which the weight of NC rises.
+        spread_weights: See `LearnerCollector`; where the trainer makes the collector.
+        capacity: Rows of the bank.
         supervision: `"point"` gives each test point its own target, whose mean is the gap; `"set"`
             is the paper's one target per learner.
         criterion: `"huber"`, or `"squared"` for half the squared error.
-        belief_weight: How much the posterior head's belief about the test targets counts beside the
-            gap: a learner that is already right teaches it little through the gap. It is a Huber
-            loss on the mean of real targets, and the likelihood of labels. The direct head has no
-            belief, so nothing is added.
-        context: What NC makes of the tasks before it sees h, if that is at hand.
-
-    Returns:
-        One number.
+        belief_weight: How much the belief about the test targets counts beside the gap, for heads
+            that have one: a learner that is already right teaches it little through the gap.
+        pseudo_predictions: The share of each batch whose learners are replaced by
+            pseudo-predictions (labels only).
+        run: Rows of the bank that are drawn together; see `MemoryBank.sample`.
+        lag: How many iterations ahead collections are made.
+        interval: Iterations between two checkpoints, and between two scores; a twentieth of all if
+            0.
     """
-    if context is None:
-        classes = snapshot.H_te.shape[-1]
-        context = nc.encode(snapshot.X_tr, snapshot.Y_tr, snapshot.X_te, classes=classes)
-    predicted = nc.points(context, snapshot.H_tr, snapshot.H_te)  # (B, N)
-    if supervision == "point":
-        value = CRITERIA[criterion](predicted, point_gaps(nc.loss, snapshot, Y_te))
-    else:
-        value = CRITERIA[criterion](predicted.mean(dim=1), gap(nc.loss, snapshot, Y_te))
-    if belief_weight and isinstance(context.known, Gaussian):
-        value = value + belief_weight * huber_loss(context.known.mean, Y_te)
-    elif belief_weight and isinstance(context.known, Categorical):
-        value = value + belief_weight * nc.loss(context.known.logits, Y_te).mean()
-    return value
+
+    iterations: int
+    updates: int
+    batch: int = 512
+    tasks: int = 512
+    lr: float = 0.003
+    warmup: float = 0.1
+    decay: bool = True
+    ramp: float = 0.5
+    spread_weights: bool = True
+    capacity: int = 100_000
+    supervision: Literal["point", "set"] = "point"
+    criterion: Literal["huber", "squared"] = "huber"
+    belief_weight: float = 1.0
+    pseudo_predictions: float = 0.0
+    run: int = 1
+    lag: int = 0
+    interval: int = 0
+
+    @property
+    def period(self) -> int:
+        """Iterations between two checkpoints, and between two scores."""
+        return self.interval or max(1, self.iterations // 20)
+
+    def weight(self, iteration: int) -> float:
+        """Returns the weight of NC in the collection of an iteration."""
+        ramp = self.ramp * self.iterations
+        return min(1.0, iteration / ramp) if ramp else 1.0
+
+    def lr_factor(self, update: int) -> float:
+        """Returns what the learning rate is multiplied by at an update."""
+        progress = update / (self.iterations * self.updates)
+        return warmup_cosine(progress, warmup=self.warmup, decay=self.decay)
+
+    def version(self, index: int) -> int:
+        """Returns the iteration at whose start NC had the weights that make a collection."""
+        return max(0, index - self.lag)
 
 
-def lr_factor(progress: float, *, warmup: float, decay: bool) -> float:
-    """Gives the learning rate's factor: up linearly, then constant or down along a cosine.
+@dataclass(frozen=True)
+class Status:
+    """Where meta-learning stands."""
 
-    Args:
-        progress: How much of training is done, from 0 to 1.
-        warmup: The part of training that goes up.
-        decay: Whether it goes down to zero afterwards.
-    """
-    if progress < warmup:
-        return (progress / warmup) * 0.96 + 0.04
-    if not decay:
-        return 1.0
-    return 0.5 * (1.0 + math.cos(math.pi * (progress - warmup) / (1.0 - warmup)))
+    iteration: int
+    iterations: int
+    bank: int  # rows in the bank
+    dropped: int  # rows refused because their learner diverged
+    seconds: float  # spent so far, over all sessions
+    loss: float = math.nan
+    r2: float = math.nan  # on held-out learners, as last measured
+
+    def to_json(self) -> dict[str, float]:
+        """Returns the numbers that JSON has; the others are NaN again in `Status(**numbers)`."""
+        return {name: number for name, number in asdict(self).items() if math.isfinite(number)}
 
 
 class MetaLearner:
     """NC, its optimizer and its bank on their way through Algorithm 2.
 
-    One iteration lets `tasks` learners run, regularized by the current NC with a weight that grows
-    linearly from 0 to 1, and then updates NC `updates` times on rows drawn from the bank.
+    One iteration trains learners, regularized by the current NC with a weight that grows linearly
+    from 0 to 1, and then updates NC `updates` times on rows drawn from the bank.
 
-    An engine may have learners run elsewhere, `lag` iterations ahead: iteration i adds the
-    collection that learners made with the NC of the start of iteration `i - lag` (the first ones
-    with the initial NC). So the result depends on the lag, but not on the engine, nor on when
-    anything was ready.
+    Collections may be made elsewhere, `lag` iterations ahead: iteration i adds the collection that
+    learners made with the NC of the start of iteration `i - lag` (the first ones with the initial
+    NC). So the result depends on the lag, but not on the executor, nor on when anything was ready.
 
     Args:
         nc: The network to train, in place.
         family: Where tasks come from.
-        recipe: How learners learn; not needed with an engine.
+        recipe: How learners learn; not needed with `collections`.
         seed: The one seed of all draws.
-        iterations: How often to collect.
-        updates: NC updates per iteration.
-        batch: Bank rows per update.
-        tasks: Tasks per collection; not needed with an engine.
-        lr: The peak learning rate of Adam.
-        warmup: The part of training in which the learning rate rises.
-        decay: Whether it falls to zero afterwards.
-        ramp: The part of training in which the weight of NC rises.
-        spread_weights: Whether each learner draws its own weight below the scheduled one; the
-            collector's business with an engine.
-        capacity: Rows of the bank.
-        supervision: See `nc_loss`.
-        criterion: See `nc_loss`.
-        belief_weight: See `nc_loss`.
-        made_up: The share of each batch whose learners are replaced by made-up hypotheses (labels
-            only).
-        run: Rows of the bank that are drawn together; see `MemoryBank.sample`.
-        embeddings: What `embed_all` gives, if NC's image encoder is not trained.
-        augment: Changes inputs at random, (P, ...), before NC learns from them; for families that
-            tell inputs by number.
-        bank_folder: Where to keep the bank; in memory if `None`.
-        keep: Iterations that the bank on disk can be taken back, for resuming.
-        resume: The state of an earlier run from `state`, whose bank is still in `bank_folder`.
-        engine: Makes the collections, all with as many rows as the first; made here, in between the
-            updates, if `None`. It is the caller's to close.
-        lag: How many iterations ahead the engine works.
+        training: The settings.
+        collections: Where collections are made; in this process, as they are needed, if `None`. It
+            is the caller's to close.
+        workspace: Where checkpoints and bank are kept; a run that was interrupted continues from
+            there. In memory if `None`.
+        inputs: How inputs that are `Points` reach NC.
+        fields: Of `MetaTraining`, instead of or in addition to `training`.
 
     Raises:
-        ValueError: If hypotheses are to be made up about real targets, the bank to go on from is
-            not there or was filled with another lag, or there is neither recipe nor engine.
+        ValueError: If pseudo-predictions of real targets are asked for, the workspace is of other
+            settings, or there is neither recipe nor `collections`.
     """
 
     def __init__(
@@ -157,237 +147,207 @@ class MetaLearner:
         recipe: Recipe | None = None,
         *,
         seed: int,
-        iterations: int,
-        updates: int,
-        batch: int,
-        tasks: int = 0,
-        lr: float,
-        warmup: float = 0.1,
-        decay: bool = True,
-        ramp: float = 0.5,
-        spread_weights: bool = True,
-        capacity: int,
-        supervision: Supervision = "point",
-        criterion: Criterion = "huber",
-        belief_weight: float = 1.0,
-        made_up: float = 0.0,
-        run: int = 1,
-        embeddings: Tensor | None = None,
-        augment: Augment | None = None,
-        bank_folder: Path | None = None,
-        keep: int = 0,
-        resume: tuple[dict[str, Tensor], dict[str, Any]] | None = None,
-        engine: Engine | None = None,
-        lag: int = 0,
+        training: MetaTraining | None = None,
+        collections: CollectionQueue | None = None,
+        workspace: Workspace | None = None,
+        inputs: TrainingInputs = PLAIN_INPUTS,
+        **fields: Any,
     ) -> None:
-        if lag < 0:
-            raise ValueError(f"lag must not be negative, got {lag}")
-        if lag and engine is None:
-            raise ValueError(f"lag must be 0 without an engine, got {lag}")
-        if engine is None and (recipe is None or tasks < 1):
-            raise ValueError(
-                f"without an engine there must be a recipe and at least one task, got {recipe} and "
-                f"{tasks}"
-            )
-        if made_up and not nc.labels:
-            raise ValueError(f"made_up must be 0 for real targets, got {made_up}")
-        self.nc, self.family, self.recipe, self.seed = nc, family, recipe, seed
-        self.iterations, self.updates, self.batch, self.tasks = iterations, updates, batch, tasks
-        self.lr, self.warmup, self.decay = lr, warmup, decay
-        self.ramp, self.spread_weights = ramp, spread_weights
-        self.supervision, self.criterion = supervision, criterion
-        self.belief_weight, self.made_up, self.run = belief_weight, made_up, run
-        trained = [p for p in nc.parameters() if p.requires_grad]
-        self.adam = torch.optim.Adam(trained, lr=lr, fused=True)
-        self._numbers = (
-            ByNumber(nc, family, embeddings) if isinstance(family, IndexedFamily) else None
-        )
-        self.augment, self.engine, self.lag = augment, engine, lag
+        settings = MetaTraining(**fields) if training is None else replace(training, **fields)
+        if settings.pseudo_predictions and not nc.labels:
+            raise ValueError("pseudo-predictions must be off for real targets, got a share of them")
+        if collections is None:
+            collections = self._own_collections(nc, family, recipe, seed, settings, inputs)
+        self.nc, self.family, self.seed, self.training = nc, family, seed, settings
+        self.collections, self.inputs = collections, inputs
+        self.workspace = Workspace(None) if workspace is None else workspace
+        self.optimizer = ScheduledAdam(nc, settings.lr, settings.lr_factor)
         self._versions: dict[int, dict[str, Tensor]] = {}  # of NC, that coming jobs need
         self.iteration = 0
         self.loss = math.nan  # of the last update
-        if resume is not None:
-            self._restore(*resume, bank_folder)
+        self.history: list[Status] = []  # one per score
+        folder = self.workspace.path("bank")
+        kept = self.workspace.read("checkpoint")
+        if kept is not None:
+            self._restore(*kept)
+        elif folder is not None and folder.exists():
+            shutil.rmtree(folder)  # of a run that was stopped before its first checkpoint
         self._submitted = self.iteration  # the first job that is not yet
         self._submit()
-        if resume is None:
-            example, self.rows_per_iteration = self._example()
+        if kept is None:
+            first = self.collections.take(0)
+            self.rows_per_iteration = len(first[0])
+            slack = 0 if folder is None else settings.period * self.rows_per_iteration
             self.bank = MemoryBank(
-                *example,
-                capacity=capacity,
-                slack=keep * self.rows_per_iteration,
-                folder=bank_folder,
+                *first, self._like(), capacity=settings.capacity, slack=slack, folder=folder
             )
+
+    @staticmethod
+    def _own_collections(
+        nc: NeuralComplexity,
+        family: TaskFamily,
+        recipe: Recipe | None,
+        seed: int,
+        settings: MetaTraining,
+        inputs: TrainingInputs,
+    ) -> CollectionQueue:
+        if recipe is None:
+            raise ValueError("a recipe must be given where there are no collections, got none")
+        collector = TaskCollector(
+            family=family,
+            recipe=recipe,
+            seed=seed,
+            tasks=settings.tasks,
+            spread_weights=settings.spread_weights,
+            frozen=inputs.embeddings is not None,
+            device=str(nc.device),
+        )
+        return CollectionQueue(collector)
+
+    def _like(self) -> Tensor:
+        """Returns inputs of the kind that the bank holds; if they are points, with their store."""
+        return self.family.sample(1, stream(self.seed, "example")).X_tr
 
     @property
     def done(self) -> bool:
         """Whether all iterations are done."""
-        return self.iteration >= self.iterations
+        return self.iteration >= self.training.iterations
 
     @property
     def weight(self) -> float:
         """The weight of NC in the coming collection."""
-        return self._weight(self.iteration)
-
-    def _weight(self, iteration: int) -> float:
-        ramp = self.ramp * self.iterations
-        return min(1.0, iteration / ramp) if ramp else 1.0
+        return self.training.weight(self.iteration)
 
     def iterate(self) -> None:
-        """Collects once and updates NC on what the bank holds.
+        """Adds a collection to the bank and updates NC on what the bank holds.
 
         Raises:
             FloatingPointError: If NC's loss is not finite.
         """
         self._submit()
-        self.bank.add(*self._collection())
-        generator = stream(self.seed, "sample bank", self.iteration)
-        for update in range(self.updates):
-            self._update(self.iteration * self.updates + update, generator)
-        self.iteration += 1
-        self._forget()
-
-    def _collection(self) -> Collection:
-        """Gives the rows that this iteration adds."""
-        if self.engine is None:
-            assert self.recipe is not None
-            return collect(
-                self.nc,
-                self.family,
-                self.recipe,
-                tasks=self.tasks,
-                weight=self.weight,
-                spread_weights=self.spread_weights,
-                seed=self.seed,
-                index=self.iteration,
-                encode=self._numbers,
-            )
-        snapshot, Y_te = self.engine.take(self.iteration)
+        snapshot, Y_te = self.collections.take(self.iteration)
         if len(snapshot) != self.rows_per_iteration:
             raise ValueError(
                 f"collection {self.iteration} must have {self.rows_per_iteration} rows like the "
                 f"first, got {len(snapshot)}"
             )
-        return snapshot, Y_te
-
-    def _example(self) -> tuple[Collection, int]:
-        """Gives rows of the kind that the bank will hold, and how many each iteration adds."""
-        if self.engine is not None:
-            collection = self.engine.take(self.iteration)
-            return collection, len(collection[0])
-        assert self.recipe is not None
-        kept, task = draw(self.family, 1, stream(self.seed, "example"))
-        with torch.random.fork_rng(devices=[]):
-            h = self.recipe.make().eval()
-        row = take_snapshot(lambda X: h(X[0]).unsqueeze(0), task)
-        row = Snapshot(kept.X_tr, row.Y_tr, row.H_tr, kept.X_te, row.H_te)
-        return (row, task.Y_te), self.tasks * (self.recipe.steps + 1)
+        self.bank.add(snapshot, Y_te)
+        generator = stream(self.seed, "sample bank", self.iteration)
+        for _ in range(self.training.updates):
+            self._update(generator)
+        self.iteration += 1
+        ahead = range(self.iteration, self._submitted)
+        needed = {self.training.version(index) for index in ahead}
+        self._versions = {v: self._versions[v] for v in needed}
+        self.collections.forget(index=self.iteration, version=self.training.version(self.iteration))
 
     def _submit(self) -> None:
-        """Asks for collections up to the one that is `lag` iterations ahead."""
-        if self.engine is None:
-            return
-        for index in range(self._submitted, min(self.iteration + self.lag + 1, self.iterations)):
-            version = self._version(index)
+        """Submits jobs up to the one that is `lag` iterations ahead."""
+        settings = self.training
+        last = min(self.iteration + settings.lag + 1, settings.iterations)
+        for index in range(self._submitted, last):
+            version = settings.version(index)
             if version not in self._versions:
                 self._versions[version] = {n: t.clone() for n, t in self.nc.state_dict().items()}
-                self.engine.publish(version, self.nc)
-            self.engine.submit(Job(index, version, self._weight(index)))
+                self.collections.publish(version, self.nc)
+            self.collections.submit(Job(index, version, settings.weight(index)))
             self._submitted = index + 1
 
-    def _version(self, index: int) -> int:
-        """Gives the version of NC, by the iteration it began, that a collection is made with."""
-        return max(0, index - self.lag)
-
-    def _forget(self) -> None:
-        """Drops what no coming collection needs."""
-        if self.engine is not None:
-            ahead = range(self.iteration, self._submitted)
-            self._versions = {v: self._versions[v] for v in {self._version(i) for i in ahead}}
-            self.engine.forget(index=self.iteration, version=self._version(self.iteration))
-
-    def _update(self, index: int, generator: torch.Generator) -> None:
-        progress = index / (self.iterations * self.updates)
-        for group in self.adam.param_groups:
-            group["lr"] = self.lr * lr_factor(progress, warmup=self.warmup, decay=self.decay)
-        snapshot, Y_te = self.bank.sample(self.batch, generator, run=self.run)
-        if self.made_up:
-            snapshot = _mix(snapshot, Y_te, self.made_up, generator)
-        device = self.nc.x_mean.device
-        snapshot = snapshot.to(device)
+    def _update(self, generator: torch.Generator) -> None:
+        settings, index = self.training, self.optimizer.steps
+        snapshot, Y_te = self.bank.sample(settings.batch, generator, run=settings.run)
+        if settings.pseudo_predictions:
+            share = settings.pseudo_predictions
+            snapshot = mix_pseudo_predictions(snapshot, Y_te, share, generator)
+        snapshot = snapshot.to(self.nc.device)
+        augmenting = stream(self.seed, "augment", index)
         loss = nc_loss(
             self.nc,
             snapshot,
-            Y_te.to(device),
-            supervision=self.supervision,
-            criterion=self.criterion,
-            belief_weight=self.belief_weight,
-            context=self._context(snapshot, index),
+            Y_te.to(self.nc.device),
+            supervision=settings.supervision,
+            criterion=settings.criterion,
+            belief_weight=settings.belief_weight,
+            context=self.inputs.encode(self.nc, snapshot, augmenting),
         )
-        self.adam.zero_grad()
-        loss.backward()
-        self.adam.step()
-        self.loss = loss.item()
-        if not math.isfinite(self.loss):
-            raise FloatingPointError(
-                f"NC's loss must be finite, got {self.loss} at update {index}; a smaller lr may "
-                f"help"
-            )
+        self.loss = self.optimizer.step(loss)
 
-    def _context(self, snapshot: Snapshot, index: int) -> Context | None:
-        if self._numbers is None:
-            return None
-        if self.augment is None:
-            return self._numbers(snapshot)
-        generator = stream(self.seed, "augment", index)
-        augment = self.augment
-        return self._numbers(snapshot, lambda inputs: augment(inputs, generator))
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Gives all that a new process needs to go on, but for the bank's rows."""
-        counters = {"iteration": self.iteration, "loss": self.loss, "bank": self.bank.state()}
-        counters |= {"lag": self.lag, "rows_per_iteration": self.rows_per_iteration}
-        tensors = pack(self.nc, self.adam)
+    def save(self) -> None:
+        """Writes a checkpoint to the workspace."""
+        if self.workspace.folder is None:
+            return
+        self.bank.flush()
+        tensors = self.optimizer.state()
         for version, weights in self._versions.items():
             tensors |= {f"version.{version}.{name}": t for name, t in weights.items()}
-        return tensors, counters
+        content = {"iteration": self.iteration, "loss": self.loss, "bank": self.bank.state()}
+        content |= {"lag": self.training.lag, "rows_per_iteration": self.rows_per_iteration}
+        history = [asdict(status) for status in self.history]
+        self.workspace.write("checkpoint", tensors, {**content, "history": history})
 
-    def _restore(
-        self, tensors: dict[str, Tensor], counters: dict[str, Any], bank_folder: Path | None
-    ) -> None:
-        if bank_folder is None:
-            raise ValueError("resuming needs the folder of the bank, got none")
-        if not {"lag", "rows_per_iteration"} <= set(counters):
-            raise ValueError("the checkpoint must be of this release, got an earlier one")
-        if counters["lag"] != self.lag:
-            raise ValueError(f"lag must be {counters['lag']} as it was so far, got {self.lag}")
-        self.iteration, self.loss = counters["iteration"], counters["loss"]
-        self.rows_per_iteration = counters["rows_per_iteration"]
-        bank = counters["bank"]
-        self.bank = MemoryBank.open(bank_folder, count=bank["count"], dropped=bank["dropped"])
+    def _restore(self, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+        if content["lag"] != self.training.lag:
+            raise ValueError(
+                f"lag must be {content['lag']} as it was so far, got {self.training.lag}"
+            )
+        self.iteration, self.loss = content["iteration"], content["loss"]
+        self.rows_per_iteration = content["rows_per_iteration"]
+        self.history = [Status(**status) for status in content["history"]]
+        bank, folder = content["bank"], self.workspace.path("bank")
+        assert folder is not None
+        count = {"count": bank["count"], "dropped": bank["dropped"]}
+        self.bank = MemoryBank.open(folder, self._like(), **count)
         for name, tensor in tensors.items():
             if name.startswith("version."):
                 _, number, own = name.split(".", 2)
                 self._versions.setdefault(int(number), {})[own] = tensor
-        unpack(tensors, self.nc, self.adam)
+        self.optimizer.load(tensors, self.iteration * self.training.updates)
         for version, weights in self._versions.items():
-            assert self.engine is not None
             earlier = deepcopy(self.nc)
             earlier.load_state_dict(weights)
-            self.engine.publish(version, earlier)
+            self.collections.publish(version, earlier)
 
 
-def _mix(snapshot: Snapshot, Y_te: Tensor, share: float, generator: torch.Generator) -> Snapshot:
-    """Replaces the learners of some rows by made-up hypotheses."""
-    made = make_up(snapshot, Y_te, generator)
-    replaced = (torch.rand(len(snapshot), generator=generator) < share)[:, None, None]
-    H_tr = torch.where(replaced, made.H_tr, snapshot.H_tr)
-    H_te = torch.where(replaced, made.H_te, snapshot.H_te)
-    return Snapshot(snapshot.X_tr, snapshot.Y_tr, H_tr, snapshot.X_te, H_te)
+def meta_train(
+    learner: MetaLearner,
+    validate: Callable[[NeuralComplexity], float],
+    *,
+    stage: str = "NC",
+    callback: ProgressCallback | None = None,
+    stop: Callable[[Status], bool] | None = None,
+) -> list[Status]:
+    """Runs all iterations of Algorithm 2; the result does not depend on interruptions.
 
+    Args:
+        learner: As it starts, or as its workspace continues it.
+        validate: Scores NC on held-out learners.
+        stage: What the progress callback is told is under way.
+        callback: Called after each iteration.
+        stop: Asked after each score whether to end here; after an interruption, first about all
+            scores so far, so that it knows what it would have known without.
 
-@torch.no_grad()
-def embed_all(nc: NeuralComplexity, family: IndexedFamily) -> Tensor:
-    """Embeds every input of a family's store, (inputs, features)."""
-    every = torch.arange(family.inputs, device=nc.x_mean.device)
-    return embed(nc, family.look_up, every).table
+    Returns:
+        One status per score.
+    """
+    history, period, start = learner.history, learner.training.period, time.perf_counter()
+    r2 = history[-1].r2 if history else math.nan
+    before = history[-1].seconds if history else 0.0
+    ended = False
+    for status in history:
+        ended = stop is not None and stop(status)
+    while not (learner.done or ended):
+        learner.iterate()
+        scored = learner.iteration % period == 0 or learner.done
+        if scored:
+            r2 = validate(learner.nc)
+        spent, bank = before + time.perf_counter() - start, learner.bank
+        done, total = learner.iteration, learner.training.iterations
+        status = Status(done, total, len(bank), bank.dropped, spent, learner.loss, r2)
+        if scored:
+            history.append(status)
+            learner.save()
+        if callback is not None:
+            metrics = {"loss": status.loss, "R2": r2, "bank": len(bank), "dropped": bank.dropped}
+            callback(stage, done, total, spent, metrics)
+        ended = scored and stop is not None and stop(status)
+    return history

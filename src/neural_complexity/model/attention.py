@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, softmax
 
-__all__ = ["SelfAttention", "attend", "gather"]
+__all__ = ["SelfAttention", "attend", "soft_k_means"]
 
 
 def attend(
@@ -40,10 +40,10 @@ def attend(
     return mixed.transpose(1, 2).flatten(-2)  # from (B, heads, N, F / heads)
 
 
-def gather(
+def soft_k_means(
     Q: Tensor, K: Tensor, *, heads: int, rounds: int, scale_by_width: bool = False
 ) -> Tensor:
-    """Moves each key to the queries that choose it: soft k-means that starts at the keys.
+    """Moves each key to the queries that choose it: soft k-means, started at the keys.
 
     In `attend` by distance, the product of all heads says how likely a query chooses a key. Each
     round replaces the keys by the mean of themselves, as they were, and the queries so weighted.

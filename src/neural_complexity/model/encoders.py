@@ -1,4 +1,4 @@
-"""What turns an input into an embedding that does not depend on h."""
+"""Image encoders: an embedding of each image that does not depend on h."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d, relu
 
 from neural_complexity.learners.networks import resnet
+from neural_complexity.model.architecture import Architecture
 
 __all__ = ["ImageEncoder", "ResidualEncoder", "make_image_encoder"]
 
@@ -49,7 +50,7 @@ class ImageEncoder(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, X: Tensor) -> None:
-        """Takes the statistics that every layer normalises by from images (..., C, H, W)."""
+        """Takes the statistics of every normalisation from images (..., C, H, W)."""
         e = _as_batch(X)
         for block in self.blocks:
             assert isinstance(block, _Block)
@@ -84,7 +85,7 @@ class ResidualEncoder(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, X: Tensor) -> None:
-        """Takes the statistics that every layer normalises by from images (..., C, H, W)."""
+        """Takes the statistics of every normalisation from images (..., C, H, W)."""
         norms = [m for m in self.body.modules() if isinstance(m, nn.BatchNorm2d)]
         for norm in norms:
             norm.reset_running_stats()
@@ -95,25 +96,19 @@ class ResidualEncoder(nn.Module):
         self.body.eval()
 
 
-def make_image_encoder(
-    kind: str, shape: tuple[int, int, int], *, channels: int, layers: int
-) -> ImageEncoder | ResidualEncoder:
-    """Makes what embeds images.
-
-    Args:
-        kind: `"conv"` for the network of prototypical networks, `"resnet"` for a residual one.
-        shape: Channels, height and width of an image.
-        channels: Filters of each layer, or of the first stage.
-        layers: Layers, or stages.
+def make_image_encoder(architecture: Architecture) -> ImageEncoder | ResidualEncoder:
+    """Builds the network that embeds images.
 
     Raises:
         ValueError: If there is no such kind.
     """
-    if kind == "conv":
-        return ImageEncoder(shape, channels=channels, layers=layers)
-    if kind == "resnet":
-        return ResidualEncoder(shape, channels=channels, stages=layers)
-    raise ValueError(f"image_encoder must be conv or resnet, got {kind}")
+    a = architecture
+    assert len(a.shape) == 3
+    if a.image_encoder == "conv":
+        return ImageEncoder(a.shape, channels=a.channels, layers=a.image_layers)
+    if a.image_encoder == "resnet":
+        return ResidualEncoder(a.shape, channels=a.channels, stages=a.image_layers)
+    raise ValueError(f"image_encoder must be conv or resnet, got {a.image_encoder}")
 
 
 def _in_parts(embed: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """NC as an ONNX file, for programs that have no PyTorch."""
 
 import copy
-import json
 import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from neural_complexity.files import write_bytes
-from neural_complexity.model.network import FORMAT, VERSION, NeuralComplexity
-from neural_complexity.model.training_points import LEARNED
+from neural_complexity.model.nc_files import header
+from neural_complexity.model.network import NeuralComplexity
 
 __all__ = ["to_onnx"]
 
@@ -70,15 +70,15 @@ class _Whole(nn.Module):
     def forward(
         self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
     ) -> tuple[Tensor, Tensor]:
-        classes = H_te.shape[-1] if self.nc.labels else None
-        points = self.nc.points(self.nc.encode(X_tr, Y_tr, X_te, classes=classes), H_tr, H_te)
+        context = self.nc.encode(X_tr, Y_tr, X_te, classes=H_te.shape[-1])
+        points = self.nc.points(context, H_tr, H_te)
         return points.mean(dim=1), points  # (B,), (B, N)
 
 
 def _exported(nc: NeuralComplexity) -> bytes:
     classes = {2: "C"} if nc.symmetric else {}
     # No two sizes may be alike, or PyTorch takes them for one: B, M, N, C and an attention head's.
-    C = 11 if nc.architecture["width"] // nc.architecture["heads"] == 7 else 7
+    C = 11 if nc.architecture.width // nc.architecture.heads == 7 else 7
     axes: tuple[dict[int, str], ...] = ({}, {}, classes, {}, classes)
     sets = [{0: "B", 1: "M" if name.endswith("tr") else "N"} for name in INPUTS]
     try:
@@ -96,14 +96,9 @@ def _exported(nc: NeuralComplexity) -> bytes:
         reason = str(error).strip().splitlines()[-1]
         raise ValueError(f"nc must be one that PyTorch can export, got {reason}") from error
     assert program is not None
-    program.model.metadata_props.update(
-        {
-            "format": FORMAT,
-            "version": str(VERSION),
-            "architecture": json.dumps(nc.architecture),
-            "provenance": json.dumps({k: v for k, v in nc.provenance.items() if k != LEARNED}),
-        }
-    )
+    public = copy.copy(nc)
+    public.card = replace(nc.card, learned_from="")  # says which points are in the training data
+    program.model.metadata_props.update(header(public))
     content: bytes = program.model_proto.SerializeToString()
     return content
 
@@ -122,7 +117,7 @@ def _check(nc: NeuralComplexity, session: Any) -> None:
 
 
 def _example(nc: NeuralComplexity, *, B: int, M: int, N: int, C: int) -> tuple[Tensor, ...]:
-    """Makes up learners on inputs in NC's units; C counts only where NC does not mind."""
+    """Draws learners on inputs in NC's units; C counts only where NC does not mind."""
     shape = nc.shape
     C = C if nc.symmetric else nc.outputs
     generator = torch.Generator().manual_seed(0)

@@ -1,10 +1,12 @@
-"""How far NC can be trusted on a task, found out on the task's own training points."""
+"""How far NC can be trusted on a task, tested on the task's own training points."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softmax
 
+from neural_complexity.losses import Loss
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import values
 
 __all__ = ["trust"]
 
@@ -15,7 +17,7 @@ BANDWIDTHS = (0.3, 1.0)  # of the smoothers, in standard deviations of the input
 def trust(
     nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor, *, classes: int | None = None
 ) -> Tensor:
-    """Tests NC on training points that it is not shown, whose targets are known.
+    """Tests NC on held-out training points, whose targets are known.
 
     The training points are held out in turn, and NC is asked about simple hypotheses made from the
     others (their mean, and two kernel smoothers). As a regularizer NC acts through its gradient
@@ -25,7 +27,7 @@ def trust(
 
     It is 1 where NC pulls every prediction exactly where the loss would pull it, and 0 where
     following NC is no better than ignoring it. An NC that meets tasks unlike those it was trained
-    on gives itself away here, before it does harm.
+    on fails this test before it does harm.
 
     Args:
         nc: The gap predictor.
@@ -42,22 +44,22 @@ def trust(
             can be held out.
     """
     nc.check(classes=classes, X_tr=X_tr, Y_tr=Y_tr)
-    B, M = X_tr.shape[:2]
+    X_tr, (B, M) = values(X_tr), Y_tr.shape[:2]
     if nc.labels:
         X_tr, Y_tr = _spread(X_tr, Y_tr)
     elif M == 1:
         return X_tr.new_zeros(B)
-    shown, held = _folds(M, X_tr.device)  # (folds, points) each
+    kept, held = _folds(M, X_tr.device)  # (folds, points) each
     E_tr = nc.embed(X_tr).detach()  # (B, M, features)
-    E, Y = (t[:, shown].flatten(0, 1) for t in (E_tr, Y_tr))  # (B folds, M - size, ...)
+    E, Y = (t[:, kept].flatten(0, 1) for t in (E_tr, Y_tr))  # (B folds, M - size, ...)
     E_out, Y_out = (t[:, held].flatten(0, 1) for t in (E_tr, Y_tr))  # (B folds, size, ...)
     counted = torch.ones_like(E_out[..., :1])  # (B folds, size, 1)
-    if nc.labels:  # nobody could know the label of a class that is not shown
+    if nc.labels:  # nobody could know the label of a class without training points
         counted *= (Y_out[:, :, None] == Y[:, None, :]).any(dim=2, keepdim=True)
     with torch.no_grad():
         context = nc.context(E, Y, E_out, classes=classes)
     error, size = X_tr.new_zeros(B), X_tr.new_zeros(B)
-    for H, guess in _hypotheses(X_tr, shown, held, nc.targets(Y, classes=classes), nc.labels):
+    for H, guess in _hypotheses(X_tr, kept, held, nc.targets(Y, classes=classes), nc.loss):
         with torch.enable_grad():
             H_out = guess.detach().requires_grad_()
             loss = nc.loss(H_out, Y_out)  # (B folds, size)
@@ -75,7 +77,7 @@ def trust(
 
 
 def _folds(points: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cuts point numbers into folds of one size, held out in turn; a rest is always shown."""
+    """Cuts indices into folds of one size, held out in turn; a rest is never held out."""
     folds = min(points, FOLDS)
     size = points // folds
     held = torch.arange(folds * size, device=device).view(folds, size)
@@ -98,18 +100,18 @@ def _spread(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _hypotheses(
-    X_tr: Tensor, shown: Tensor, held: Tensor, T: Tensor, labels: bool
+    X_tr: Tensor, kept: Tensor, held: Tensor, T: Tensor, loss: Loss
 ) -> list[tuple[Tensor, Tensor]]:
-    """Makes predictions at shown and held-out points from the shown ones alone.
+    """Predicts at training and held-out points of each fold, from the training points alone.
 
     Args:
         X_tr: All points, (B, M, ...).
-        shown: Numbers of the points shown in each fold, (folds, M - size).
-        held: Numbers of the others, (folds, size).
-        T: Targets of the shown points, (B folds, M - size, C), ones and zeros for labels.
-        labels: Whether predictions are logits.
+        kept: Indices of the training points of each fold, (folds, M - size).
+        held: Indices of the others, (folds, size).
+        T: Encoded targets of the training points, (B folds, M - size, C).
+        loss: Of the predictions.
     """
-    X, X_out = (X_tr.flatten(2)[:, part].flatten(0, 1) for part in (shown, held))
+    X, X_out = (X_tr.flatten(2)[:, part].flatten(0, 1) for part in (kept, held))
     mean = T.mean(dim=1, keepdim=True)
     made = [(mean.expand_as(T), mean.expand(-1, X_out.shape[1], -1))]
     # One point, or equal ones, have no spread: then any two inputs are far apart. The pixels of an
@@ -124,6 +126,4 @@ def _hypotheses(
     for width in BANDWIDTHS:
         smooth, smooth_out = (softmax(n / width**2, dim=-1) @ T for n in (near, near_out))
         made.append((smooth, smooth_out))
-    if labels:  # shares of classes become logits; a class that nobody names is still possible
-        made = [((H + 0.01).log(), (guess + 0.01).log()) for H, guess in made]
-    return made
+    return [(loss.constant(H, 0.01), loss.constant(guess, 0.01)) for H, guess in made]

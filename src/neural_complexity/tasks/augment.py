@@ -8,18 +8,15 @@ __all__ = ["moved"]
 
 
 def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = False) -> Tensor:
-    """Shifts each image by up to some pixels, and turns half of them around.
+    """Shifts each image, (P, channels, height, width), and mirrors half of them.
 
     What comes in at a border is a copy of the pixels there.
 
     Args:
-        X: Images, (P, channels, height, width).
+        X: Images.
         generator: The source of randomness, on the CPU.
         pixels: The farthest shift along each axis.
         flip: Whether left and right may change places.
-
-    Returns:
-        Images of the same shape.
     """
     P, _, height, width = X.shape
 
@@ -29,8 +26,8 @@ def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = Fa
 
     rows, columns = places(height), places(width)
     if flip:
-        turned = torch.rand(P, 1, generator=generator) < 0.5
-        columns = torch.where(turned, columns.flip(1), columns)
+        mirrored = torch.rand(P, 1, generator=generator) < 0.5
+        columns = torch.where(mirrored, columns.flip(1), columns)
     if pixels:
         X = pad(X, [pixels] * 4, mode="replicate")
     each = torch.arange(P, device=X.device)[:, None, None]

@@ -1,4 +1,4 @@
-"""Files of public datasets: where they live, and how they get there."""
+"""Files of public datasets: where they live, how they get there, and what is kept of them."""
 
 import gzip
 import hashlib
@@ -6,107 +6,132 @@ import os
 import tempfile
 import textwrap
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pooch
+from torch import Tensor
 
-__all__ = ["VARIABLE", "cache_folder", "data_folder", "find_file"]
+from neural_complexity.workspace import Workspace
+
+__all__ = ["VARIABLE", "DataFile", "cache_folder", "cached", "data_folder", "find_file"]
 
 VARIABLE = "NEURAL_COMPLEXITY_DATA"
 TIMEOUT = (5, 10)  # seconds to reach a server, and to wait for the next bytes of its answer
-MAX_CONTENT = 1_000_000_000  # bytes of a gzip file that are looked at
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A published file of a dataset.
+
+    Args:
+        folder: Where it belongs within the data folder.
+        name: Its name.
+        checksums: Of which a download must have one, as `algorithm:hexadecimal digits`, or, with
+            `gzip+` in front, its unpacked content must, however it was packed.
+        urls: Where to download it, best first.
+        unpacked: What it may have been unpacked to, found in the same places.
+        verify: Whether a file that is there already must have a checksum, too. Required by readers
+            that trust the content; the others decide for themselves whether it will do.
+    """
+
+    folder: str
+    name: str
+    checksums: tuple[str, ...]
+    urls: tuple[str, ...]
+    unpacked: tuple[str, ...] = ()
+    verify: bool = False
 
 
 def cache_folder() -> Path:
-    """Gives the user's cache folder; it need not exist."""
+    """Returns the user's cache folder; it need not exist."""
     return Path(pooch.os_cache("neural-complexity"))
 
 
 def data_folder(given: str | Path | None = None) -> Path:
-    """Gives the folder that datasets are looked for in; it need not exist.
+    """Returns the folder that datasets are looked for in; it need not exist.
 
     Args:
-        given: The user's choice. Without one it is the environment variable
-            NEURAL_COMPLEXITY_DATA, and without that the user's cache folder.
+        given: The user's choice. The default is the environment variable NEURAL_COMPLEXITY_DATA,
+            and without that the user's cache folder.
     """
     chosen = given or os.environ.get(VARIABLE)
     return Path(chosen).expanduser() if chosen else cache_folder()
 
 
-def find_file(
-    folder: Path,
-    name: str,
-    *,
-    dataset: str,
-    checksum: str,
-    urls: Sequence[str],
-    download: bool = True,
-) -> Path:
-    """Finds a file of a dataset, `folder/name` or `folder/dataset/name`, or downloads it there.
+def find_file(file: DataFile, data: Path, download: bool = True) -> Path:
+    """Returns the path of a file below the data folder, or of what it was unpacked to.
 
-    A file that is there already is taken as it is: its reader decides whether the content will do.
-
-    Args:
-        folder: The data folder.
-        name: The file's name.
-        dataset: The name of the dataset's own folder in it, where downloads go.
-        checksum: What a download must have, as `algorithm:hexadecimal digits`; or, with `gzip+` in
-            front, what the content of a gzip file must have, however it was packed.
-        urls: Where it can be had, best first.
-        download: Whether to try.
-
-    Returns:
-        The file's path.
-
-    Raises:
-        FileNotFoundError: If it is neither there nor to be had.
-        ValueError: If a download has another checksum.
+    A file that is neither in its own folder nor in the one above is downloaded to its own; a
+    FileNotFoundError says where to put one that cannot be.
     """
-    own = folder / dataset / name
-    for path in (folder / name, own):
+    own = data / file.folder / file.name
+    places = [own.parent, own.parent.parent]
+    for path in [place / name for name in (*file.unpacked, file.name) for place in places]:
         if path.is_file():
+            if file.verify and path.name == file.name:
+                _check(path, file, str(path))
             return path
     reason = "and downloads are off"
-    for url in urls if download else ():
+    for url in file.urls if download else ():
         try:
-            _download(url, own, checksum)
+            _download(url, own, file)
         except OSError as error:  # no network, no such page, a full disk
             said = textwrap.shorten(str(error), 100, placeholder=" ...")
             reason = f"and downloading it failed ({type(error).__name__}: {said})"
         else:
             return own
     raise FileNotFoundError(
-        f"{name} must be put into {own.parent}, from {urls[0]}: there is no such file yet, {reason}"
+        f"{file.name} must be put into {own.parent}, from {file.urls[0]}: "
+        f"there is no such file yet, {reason}"
     )
 
 
-def _download(url: str, path: Path, checksum: str) -> None:
+def cached(
+    name: str, fingerprint: str, folder: Path, read: Callable[[], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Returns what `read` returns, reading only once.
+
+    It is kept in the folder, or, if that is read-only, in the user's cache folder. The fingerprint
+    describes all that decides it.
+    """
+    places = [Workspace(place, fingerprint) for place in (folder, cache_folder())]
+    for place in places:
+        try:
+            kept = place.read(name)
+        except (OSError, ValueError):
+            continue  # damaged, or of another file of this name
+        if kept is not None:
+            return kept[0]
+    tensors = read()
+    for place in places:
+        try:
+            place.write(name, tensors)
+        except OSError:
+            continue  # a read-only folder, a full disk: a cache is not worth failing for
+        break
+    return tensors
+
+
+def _download(url: str, path: Path, file: DataFile) -> None:
     """Downloads a file, whole and with the right checksum or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as own:
         part = Path(own) / path.name
         pooch.HTTPDownloader(timeout=TIMEOUT)(url, str(part), None)
-        kind, _, expected = checksum.partition(":")
-        algorithm = kind.removeprefix("gzip+")
-        if algorithm == kind:
-            got = pooch.file_hash(str(part), alg=algorithm)
-        else:
-            got = _content_hash(part, algorithm)
-        if got != expected:
-            raise ValueError(f"{url} must have the {kind} checksum {expected}, got {got}")
+        _check(part, file, url)
         os.replace(part, path)
 
 
-def _content_hash(path: Path, algorithm: str) -> str:
-    """Gives the checksum of what a gzip file holds, or says that there is none."""
-    digest = hashlib.new(algorithm)
-    left = MAX_CONTENT
-    try:
-        with gzip.open(path) as file:
-            while (piece := file.read(1 << 20)) and left > 0:
-                digest.update(piece)
-                left -= len(piece)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        return f"a damaged gzip file ({error})"
-    return digest.hexdigest() if left > 0 else f"more than {MAX_CONTENT} bytes"
+def _check(path: Path, file: DataFile, source: str) -> None:
+    for kind, expected in (checksum.split(":") for checksum in file.checksums):
+        algorithm = kind.removeprefix("gzip+")
+        try:
+            with open(path, "rb") if kind == algorithm else gzip.open(path) as content:
+                got = hashlib.file_digest(content, algorithm).hexdigest()
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            got = f"a damaged gzip file ({error})"
+        if got == expected:
+            return
+    raise ValueError(f"{source} must have the {kind} checksum {expected}, got {got}")

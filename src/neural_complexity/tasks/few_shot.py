@@ -3,8 +3,8 @@
 from dataclasses import KW_ONLY, dataclass
 
 import torch
-from torch import Tensor
 
+from neural_complexity.points import indexed
 from neural_complexity.task import Task
 from neural_complexity.tasks.images import Images
 from neural_complexity.tasks.sampling import check_sizes, choose
@@ -53,14 +53,9 @@ class FewShot:
             generator: The source of randomness.
 
         Returns:
-            Tasks with X_tr (B, M, channels, height, width) and Y_tr (B, M), labels 0 ... ways - 1
-            over and over; the test set alike.
+            Tasks whose inputs are `Points` of the images, (B, M) and (B, N), and whose labels are
+            0 ... ways - 1 over and over.
         """
-        task = self.draw(batch, generator)
-        return Task(self.look_up(task.X_tr), task.Y_tr, self.look_up(task.X_te), task.Y_te)
-
-    def draw(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws tasks as `sample` does, with numbers, (B, M) and (B, N), in the place of images."""
         if batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}")
         device = generator.device
@@ -70,17 +65,7 @@ class FewShot:
         picked = choose(counts[classes], self.shots + self.queries, generator)
         first = counts.cumsum(dim=0) - counts
         place = first[classes][..., None] + picked  # (B, ways, shots + queries)
-        numbers = self.images.by_class.to(device)[place]
-        numbers = numbers.mT.flatten(1)  # (B, M + N)
+        indices = self.images.by_class.to(device)[place].mT.flatten(1)  # (B, M + N)
         labels = torch.arange(self.ways, device=device).repeat(batch, self.shots + self.queries)
-        M = self.ways * self.shots
-        return Task(numbers[:, :M], labels[:, :M], numbers[:, M:], labels[:, M:])
-
-    @property
-    def inputs(self) -> int:
-        """How many images the store holds."""
-        return len(self.images)
-
-    def look_up(self, numbers: Tensor) -> Tensor:
-        """Gives the images of numbers (B, M), as (B, M, channels, height, width)."""
-        return self.images(numbers)
+        X, M = indexed(indices, self.images), self.ways * self.shots
+        return Task(X[:, :M], labels[:, :M], X[:, M:], labels[:, M:])

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neural_complexity.task import Task
-from neural_complexity.tasks.sampling import check_range, check_sizes, split, uniform
+from neural_complexity.tasks.sampling import SampledFamily, uniform
 
 __all__ = ["GaussianProcesses"]
 
@@ -14,7 +13,7 @@ JITTER = 1e-6  # relative to the variance: keeps the Cholesky factor real in dou
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianProcesses:
+class GaussianProcesses(SampledFamily):
     """Tasks y = f(x) + noise, with f from a Gaussian process with a squared exponential kernel.
 
     Args:
@@ -26,40 +25,27 @@ class GaussianProcesses:
         inputs: The range of x.
     """
 
-    train_points: int = 10
-    test_points: int = 15
     lengthscale: tuple[float, float] = (0.5, 2.0)
     amplitude: tuple[float, float] = (0.5, 3.0)
     noise: float = 0.1
     inputs: tuple[float, float] = (-5.0, 5.0)
 
     def __post_init__(self) -> None:
-        check_sizes(train_points=self.train_points, test_points=self.test_points)
-        check_range(lengthscale=self.lengthscale, amplitude=self.amplitude, inputs=self.inputs)
+        super().__post_init__()
         if not self.lengthscale[0] > 0:
             raise ValueError(f"lengthscale must be positive, got {self.lengthscale}")
         if not self.noise >= 0:
             raise ValueError(f"noise must not be negative, got {self.noise}")
 
-    def sample(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws `batch` tasks.
-
-        Args:
-            batch: The number of tasks, B.
-            generator: The source of randomness.
-
-        Returns:
-            Tasks with X_tr (B, M, 1) and X_te (B, N, 1).
-        """
-        points = self.train_points + self.test_points
-        X = uniform(self.inputs, (batch, points, 1), generator)
+    def draw_points(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws x and y, (B, points, 1) each."""
+        X = uniform(self.inputs, (batch, self.points, 1), generator)
         scale = uniform(self.lengthscale, (batch, 1, 1), generator)
         amplitude = uniform(self.amplitude, (batch, 1, 1), generator)
-        size = (batch, points, 1)
-        f, noise = torch.randn(2, *size, generator=generator, device=generator.device)
-        distance = (X - X.mT) / scale  # (B, M + N, M + N)
+        size = (2, batch, self.points, 1)
+        f, noise = torch.randn(size, generator=generator, device=generator.device)
+        distance = (X - X.mT) / scale  # (B, points, points)
         K = torch.exp(-0.5 * distance.square().double())
-        eye = torch.eye(points, dtype=K.dtype, device=K.device)
+        eye = torch.eye(self.points, dtype=K.dtype, device=K.device)
         factor: Tensor = torch.linalg.cholesky(K + JITTER * eye)
-        Y = amplitude * (factor @ f.double()).to(f.dtype) + self.noise * noise
-        return split(X, Y, self.train_points)
+        return X, amplitude * (factor @ f.double()).to(f.dtype) + self.noise * noise

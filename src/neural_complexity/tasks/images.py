@@ -1,13 +1,12 @@
-"""A store of labelled images, of which tasks are made by number."""
+"""Stores of labelled images, of which tasks are made by index."""
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-__all__ = ["Images", "chunks"]
+__all__ = ["Images", "SingleDataset", "chunks"]
 
 CHUNK = 1 << 18  # values, so that they fit a cache even as floats
 
@@ -50,30 +49,20 @@ class Images:
     def __len__(self) -> int:
         return self.pixels.shape[0]
 
-    def __call__(self, numbers: Tensor) -> Tensor:
-        """Gives images by number.
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Returns images, (...) to (..., channels, height, width), with values from 0 to 1."""
+        return self.levels(indices).div_(255)
 
-        Args:
-            numbers: Which ones, int64 of any shape, (...).
-
-        Returns:
-            Values between 0 and 1 in the default precision, (..., channels, height, width), on the
-            numbers' device.
-        """
+    def levels(self, indices: Tensor) -> Tensor:
+        """Returns images with values from 0 to 255, in the default precision, as a new tensor."""
         # Twice as fast as indexing, and negative numbers are no way to count from the end.
-        chosen = self.pixels.index_select(0, numbers.flatten().to(self.pixels.device))
-        values = chosen.to(numbers.device).to(torch.get_default_dtype()).div_(255)
-        return values.reshape(*numbers.shape, *self.pixels.shape[1:])
+        chosen = self.pixels.index_select(0, indices.flatten().to(self.pixels.device))
+        values = chosen.to(indices.device).to(torch.get_default_dtype())
+        return values.reshape(*indices.shape, *self.pixels.shape[1:])
 
     def __repr__(self) -> str:
-        """Names sizes and content, so that equal texts mean equal images."""
         size = "x".join(map(str, self.pixels.shape[1:]))
-        digest = hashlib.sha256()
-        for tensor in (self.pixels, self.labels):
-            for chunk in chunks(tensor):
-                digest.update(chunk.cpu().contiguous().numpy().data)
-        content = digest.hexdigest()[:12]
-        return f"Images({len(self)} of {self.classes} classes, {size}, {content})"
+        return f"Images({len(self)} of {self.classes} classes, {size})"
 
     @property
     def classes(self) -> int:
@@ -87,18 +76,15 @@ class Images:
 
     @cached_property
     def by_class(self) -> Tensor:
-        """The numbers of all images, (P,), class after class."""
+        """The indices of all images, (P,), class after class."""
         return self.labels.argsort(stable=True)
 
     def rotated(self) -> "Images":
         """Makes each class into four, turned by 0, 90, 180 and 270 degrees.
 
         Returns:
-            Four times the images: number `n + k * P` is image n turned k times counter-clockwise,
+            Four times the images: index `n + k * P` is image n turned k times counter-clockwise,
             of class `label + k * classes`.
-
-        Raises:
-            ValueError: If the images are not square.
         """
         if self.pixels.shape[-2] != self.pixels.shape[-1]:
             shape = tuple(self.pixels.shape[-2:])
@@ -106,3 +92,81 @@ class Images:
         pixels = torch.cat([torch.rot90(self.pixels, k, dims=(-2, -1)) for k in range(4)])
         labels = torch.cat([self.labels + k * self.classes for k in range(4)])
         return Images(pixels, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class SingleDataset:
+    """A store of images, of which the first `train` are for training and the others for testing.
+
+    Args:
+        name: What results call it.
+        images: Training images, then test images, of two classes or more. Every class has a
+            training image.
+        train: How many are for training.
+    """
+
+    name: str
+    images: Images
+    train: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.train < len(self.images):
+            raise ValueError(
+                f"train must leave images for training and for testing of {len(self.images)}, "
+                f"got {self.train}"
+            )
+        if self.images.classes < 2:
+            raise ValueError(f"{self.name} must have at least two classes, got one")
+        trained = self.images.labels[: self.train].unique()
+        if len(trained) < self.images.classes:
+            raise ValueError(
+                f"{self.name} must have training images of each of its {self.images.classes} "
+                f"classes, got some of {len(trained)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def train_indices(self) -> Tensor:
+        """The indices of the training images, (train,)."""
+        return torch.arange(self.train)
+
+    @property
+    def test_indices(self) -> Tensor:
+        """The indices of the test images, (P - train,)."""
+        return torch.arange(self.train, len(self.images))
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels of all images, (P,)."""
+        return self.images.labels
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Returns images, (...) to (..., channels, height, width), standardized.
+
+        In each channel the training images have mean 0 and variance 1; a channel that never changes
+        is 0.
+        """
+        values = self.images.levels(indices)
+        mean, scale = (moment.to(values) for moment in self._moments)
+        return values.sub_(mean).mul_(scale)
+
+    # Until the core has moved to stores that are called.
+    look_up = __call__
+    train_numbers, test_numbers = train_indices, test_indices
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and inverse standard deviation of training pixels, 0 to 255, (channels, 1, 1)."""
+        pixels = self.images.pixels[: self.train].flatten(2)  # (train, channels, pixels)
+        total = square = torch.zeros(pixels.shape[1], dtype=torch.float64)
+        for chunk in chunks(pixels):
+            values = chunk.cpu().double()  # whole numbers, so the sums are exact
+            total = total + values.sum(dim=(0, 2))
+            square = square + values.square().sum(dim=(0, 2))
+        mean = total / (len(pixels) * pixels.shape[2])
+        variance = square / (len(pixels) * pixels.shape[2]) - mean.square()
+        std = variance.clamp(min=0).sqrt()
+        inverse = torch.where(std > 0, std, 255).reciprocal()
+        return mean[:, None, None], inverse[:, None, None]

@@ -1,75 +1,88 @@
-"""What families of tasks share: ranges, and cutting drawn points into two sets."""
+"""What families of tasks share: sizes and ranges that are checked, and ways to draw."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from neural_complexity.task import Task
 
-__all__ = ["check_range", "check_sizes", "choose", "split", "uniform"]
+__all__ = ["SampledFamily", "check_sizes", "choose", "uniform"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledFamily(ABC):
+    """A family that draws all points of a task at once.
+
+    Args:
+        train_points: Training points per task, M.
+        test_points: Test points per task, N.
+    """
+
+    train_points: int = 10
+    test_points: int = 15
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, int):
+                check_sizes(**{name: value})
+            elif isinstance(value, tuple) and not value[0] <= value[1]:
+                raise ValueError(f"{name} must be a range from low to high, got {value}")
+
+    def sample(self, batch: int, generator: torch.Generator) -> Task:
+        """Draws `batch` tasks, with X_tr (B, M, D) and X_te (B, N, D)."""
+        check_sizes(batch=batch)
+        X, Y = self.draw_points(batch, generator)
+        M = self.train_points
+        return Task(X[:, :M], Y[:, :M], X[:, M:], Y[:, M:])
+
+    @property
+    def points(self) -> int:
+        """Points per task, M + N."""
+        return self.train_points + self.test_points
+
+    @abstractmethod
+    def draw_points(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws inputs, (B, M + N, D), and targets, (B, M + N, C); training points come first."""
 
 
 def check_sizes(**sizes: int) -> None:
-    """Checks that named numbers of things are at least 1.
-
-    Raises:
-        ValueError: If one is not.
-    """
+    """Raises a ValueError if one of named sizes is below 1."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
 
 
-def check_range(**ranges: tuple[float, float]) -> None:
-    """Checks that named ranges go from low to high.
-
-    Raises:
-        ValueError: If one does not.
-    """
-    for name, (low, high) in ranges.items():
-        if not low <= high:
-            raise ValueError(f"{name} must be a range from low to high, got ({low}, {high})")
-
-
 def uniform(
     bounds: tuple[float, float], size: tuple[int, ...], generator: torch.Generator
 ) -> Tensor:
-    """Draws uniformly from a range.
-
-    Raises:
-        ValueError: If there is nothing to draw.
-    """
-    if size[0] < 1:
-        raise ValueError(f"batch must be at least 1, got {size[0]}")
+    """Draws uniformly from a range."""
     low, high = bounds
     return low + (high - low) * torch.rand(*size, generator=generator, device=generator.device)
 
 
 def choose(sizes: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Chooses different whole numbers below each of many sizes, in random order.
+    """Chooses different indices below each of many sizes, in random order.
 
-    Floyd's algorithm: time and memory grow with the numbers chosen, not with the sizes, so a few
+    Floyd's algorithm: time and memory grow with the indices chosen, not with the sizes, so a few
     out of thousands cost no more than a few out of ten.
 
     Args:
-        sizes: What the numbers must be below, (...), each at least `count`.
-        count: How many numbers to choose.
+        sizes: What the indices must be below, (...), each at least `count`.
+        count: How many to choose.
         generator: The source of randomness.
 
     Returns:
-        The numbers, (..., count), every ordered choice as likely as every other.
+        The indices, (..., count), every ordered choice as likely as every other.
     """
     size = (2, *sizes.shape, count)
     draws, order = torch.rand(size, generator=generator, dtype=torch.float64, device=sizes.device)
     chosen = sizes.new_empty(*sizes.shape, count)
     for i in range(count):
         last = sizes - count + i
-        number = (draws[..., i] * (last + 1)).long()
-        taken = (chosen[..., :i] == number[..., None]).any(dim=-1)
-        chosen[..., i] = torch.where(taken, last, number)
+        index = (draws[..., i] * (last + 1)).long()
+        taken = (chosen[..., :i] == index[..., None]).any(dim=-1)
+        chosen[..., i] = torch.where(taken, last, index)
     return chosen.gather(-1, order.argsort(dim=-1))
-
-
-def split(X: Tensor, Y: Tensor, train_points: int) -> Task:
-    """Cuts points in no order, (B, M + N, ...), into training and test sets."""
-    M = train_points
-    return Task(X[:, :M], Y[:, :M], X[:, M:], Y[:, M:])

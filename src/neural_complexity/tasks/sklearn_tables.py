@@ -9,8 +9,7 @@ import torch
 from sklearn import datasets
 from torch import Tensor
 
-from neural_complexity.task import Task
-from neural_complexity.tasks.sampling import check_sizes, split
+from neural_complexity.tasks.sampling import SampledFamily
 
 __all__ = ["Tables"]
 
@@ -19,7 +18,7 @@ TABLES = ("diabetes", "wine", "breast_cancer", "iris")  # what scikit-learn ship
 
 @cache
 def _load() -> tuple[Tensor, Tensor, Tensor]:
-    """Gives all tables, (T, rows, columns), and how many rows and columns each has, (T,).
+    """Returns all tables, (T, rows, columns), and how many rows and columns each has, (T,).
 
     Rows are shuffled, the same way always; columns have mean 0 and standard deviation 1; what a
     table does not have is zero.
@@ -38,7 +37,7 @@ def _load() -> tuple[Tensor, Tensor, Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tables:
+class Tables(SampledFamily):
     """Tasks from scikit-learn's tables: some rows, a random target column, random input columns.
 
     The rows of each table are cut in two halves, so that NC can be trained on one and judged on the
@@ -51,51 +50,37 @@ class Tables:
         part: Which half of the rows.
     """
 
-    train_points: int = 10
-    test_points: int = 15
     features: int = 1
     part: Literal["first", "second"] = "first"
 
     def __post_init__(self) -> None:
-        check_sizes(
-            train_points=self.train_points, test_points=self.test_points, features=self.features
-        )
+        super().__post_init__()
         _, rows, columns = _load()
-        points = self.train_points + self.test_points
-        if points > rows.min() // 2:
-            raise ValueError(f"a task must have at most {rows.min() // 2} points, got {points}")
+        if self.points > rows.min() // 2:
+            most = rows.min() // 2
+            raise ValueError(f"a task must have at most {most} points, got {self.points}")
         if self.features >= columns.min():
             raise ValueError(f"features must be below {columns.min()}, got {self.features}")
         if self.part not in ("first", "second"):
             raise ValueError(f"part must be first or second, got {self.part}")
 
-    def sample(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws `batch` tasks.
-
-        Args:
-            batch: The number of tasks, B.
-            generator: The source of randomness.
-
-        Returns:
-            Tasks with X_tr (B, M, D) and X_te (B, N, D).
-        """
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch}")
+    def draw_points(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws rows, as inputs (B, points, D) and targets (B, points, 1)."""
         device = generator.device
         whole, rows, columns = (t.to(device) for t in _load())
         which = torch.randint(len(whole), (batch,), generator=generator, device=device)  # (B,)
         half = rows[which] // 2
-        picked = _choose(half, self.train_points + self.test_points, whole.shape[1], generator)
+        picked = _choose(half, self.points, whole.shape[1], generator)
         if self.part == "second":
             picked = picked + half[:, None]
         chosen = _choose(columns[which], self.features + 1, whole.shape[2], generator)
         values = whole[which[:, None, None], picked[:, :, None], chosen[:, None, :]]
-        values = values.to(torch.get_default_dtype())  # (B, M + N, D + 1)
-        return split(values[..., :-1], values[..., -1:], self.train_points)
+        values = values.to(torch.get_default_dtype())  # (B, points, D + 1)
+        return values[..., :-1], values[..., -1:]
 
 
 def _choose(sizes: Tensor, count: int, most: int, generator: torch.Generator) -> Tensor:
-    """Chooses `count` different numbers below each of the sizes, (B,), as (B, count)."""
+    """Chooses `count` different indices below each of the sizes, (B,), as (B, count)."""
     keys = torch.rand(len(sizes), most, generator=generator, device=sizes.device)
     beyond = torch.arange(most, device=sizes.device) >= sizes[:, None]
     return keys.masked_fill(beyond, 2.0).argsort(dim=1)[:, :count]

@@ -1,4 +1,4 @@
-"""A user's own points, and the tasks that splitting them makes."""
+"""A user's own dataset as tasks."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -6,13 +6,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from neural_complexity.convert.arrays_in import encode, inputs, pair, targets
-from neural_complexity.task import digest
 from neural_complexity.tasks.splits import Splits
 
-__all__ = ["Points", "own_digits", "split_tasks"]
+__all__ = ["ArrayStore", "own_digits", "split_tasks"]
 
 SEEN = 64  # points of each set that NC sees at a time
 FEWEST = 20  # points, of which tasks can still be made
@@ -20,8 +21,8 @@ MANY = 100  # whole numbers more varied than this are rather counts or amounts t
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
-    """Points in memory, with labels or real targets, told apart by number."""
+class ArrayStore:
+    """Inputs in memory, by index, with labels or real targets."""
 
     X: Tensor  # (P, D) or (P, channels, height, width)
     labels: Tensor  # (P,), int64, or real targets, (P, C)
@@ -32,15 +33,12 @@ class Points:
         """Classes, or outputs of a real target."""
         return len(self.classes) or self.labels.shape[1]
 
-    def look_up(self, numbers: Tensor) -> Tensor:
-        """Gives the inputs of numbers (...), as (..., D), on their device."""
-        return self.X.to(numbers.device)[numbers]
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Returns the inputs of indices (...), as (..., D), on their device."""
+        return self.X.to(indices.device)[indices]
 
-    def __repr__(self) -> str:
-        """Names sizes and content, so that equal texts mean equal points."""
-        size = "x".join(map(str, self.X.shape[1:]))
-        content = digest(self.X, self.labels)
-        return f"Points({len(self.X)} of {size}, {self.outputs}, {content})"
+    def __len__(self) -> int:
+        return len(self.X)
 
 
 def split_tasks(
@@ -51,7 +49,7 @@ def split_tasks(
     train: int | None = None,
     test: int | None = None,
 ) -> Splits:
-    """Makes one dataset into any number of tasks, by splitting it at random (section 2).
+    """Returns the tasks of splitting one dataset at random (section 2).
 
     Args:
         X: Inputs, (P, D) or images (P, channels, height, width): an array, a tensor, lists or a
@@ -96,13 +94,13 @@ def split_tasks(
         Y = targets("y", y, labels=False, points=P)
     test = max(1, P - (3 * P + 3) // 4 if train is None else P - train) if test is None else test
     train = P - test if train is None else train
-    store = Points(points, Y, classes)
+    store = ArrayStore(points, Y, classes)
     seen = {"M": min(SEEN, max(1, train)), "N": min(SEEN, max(1, test))}
     return Splits(store, torch.arange(P), train=train, test=test, **seen)
 
 
 def _kind_of(values: NDArray[Any]) -> Literal["classification", "regression"]:
-    """Tells labels from real targets by their type."""
+    """Returns whether targets are labels or real numbers, by their type."""
     if values.dtype.kind == "f":
         return "regression"
     # Columns of data frames may hold numbers as objects.
@@ -118,7 +116,7 @@ def _kind_of(values: NDArray[Any]) -> Literal["classification", "regression"]:
 
 
 def _classes(values: NDArray[Any]) -> tuple[Any, ...]:
-    """Gives the different labels in order, which must be of kinds that NC's file can hold."""
+    """Returns the different labels in order, of kinds that NC's file can hold."""
     given = values.reshape(-1).tolist()
     labels = [label.item() if isinstance(label, np.generic) else label for label in given]
     for label in labels:
@@ -134,15 +132,12 @@ def _classes(values: NDArray[Any]) -> tuple[Any, ...]:
 
 
 def own_digits() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Gives scikit-learn's digits as somebody's own data, values from 0 to 1.
+    """Returns scikit-learn's digits as a user's own data, values from 0 to 1.
 
     Returns:
         X_tr, (1437, 64), y_tr, X_te, (360, 64), and y_te. The NC of digits that ships has not seen
         the latter two; `train_test_split(X / 16, y, test_size=360, random_state=0)` gives the same.
     """
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
     X, y = load_digits(return_X_y=True)
     X_tr, X_te, y_tr, y_te = train_test_split(X / 16, y, test_size=360, random_state=0)
     return X_tr, y_tr, X_te, y_te

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sampling import check_sizes
@@ -15,15 +16,15 @@ __all__ = ["Labelled", "Minibatches", "Rounds", "Splits"]
 
 
 class Labelled(Protocol):
-    """A store of inputs with their targets, told apart by number."""
+    """A store of inputs, by index, with their targets."""
 
     @property
     def labels(self) -> Tensor:
         """The label of every input, (P,), or its real targets, (P, C)."""
         ...
 
-    def look_up(self, numbers: Tensor) -> Tensor:
-        """Gives the inputs of numbers of any shape, (...), as (..., D), on their device."""
+    def __call__(self, indices: Tensor, /) -> Tensor:
+        """Returns the inputs of indices of any shape, (...), as (..., D), on their device."""
         ...
 
 
@@ -31,12 +32,13 @@ class Labelled(Protocol):
 class Splits:
     """Tasks that split one dataset at random into a training and a validation set (section 2).
 
-    The two are disjoint and hold numbers, never inputs. `split` gives whole ones, which learners
-    learn from; `draw` gives a few points of one, which is what NC sees at a time.
+    The two are disjoint, and their inputs are `Points` of the dataset. `split` returns whole ones,
+    which learners learn from; `sample` returns a few points of one, which is what NC sees at a
+    time.
 
     Args:
         store: The inputs and their targets.
-        pool: The numbers of the inputs that may be used, (P,).
+        pool: The indices of the inputs that may be used, (P,).
         train: Training points of a split, m.
         test: Its validation points, m'.
         M: Training points that NC sees at a time.
@@ -69,7 +71,7 @@ class Splits:
             raise ValueError(f"targets must be {kind}, got {labels[0].tolist()} alone")
 
     def split(self, batch: int, generator: torch.Generator, *, train: int | None = None) -> Task:
-        """Draws whole splits, with numbers, (B, m) and (B, m'), in the place of inputs.
+        """Draws whole splits, (B, m) and (B, m') points.
 
         Args:
             batch: How many, B.
@@ -81,44 +83,29 @@ class Splits:
             raise ValueError(f"train must be from 1 to {self.train}, got {m}")
         return self._cut(batch, m, self.test, generator)
 
-    def draw(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws M and N points of splits, with numbers, (B, M) and (B, N)."""
+    def sample(self, batch: int, generator: torch.Generator) -> Task:
+        """Draws M and N points of splits."""
         return self._cut(batch, self.M, self.N, generator)
 
-    def sample(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws M and N points of splits, (B, M, ...) and (B, N, ...)."""
-        task = self.draw(batch, generator)
-        return Task(self.look_up(task.X_tr), task.Y_tr, self.look_up(task.X_te), task.Y_te)
-
-    @property
-    def inputs(self) -> int:
-        """How many inputs the store holds."""
-        return len(self.store.labels)
-
-    def look_up(self, numbers: Tensor) -> Tensor:
-        """Gives the inputs of numbers (B, M), as (B, M, ...)."""
-        return self.store.look_up(numbers)
+    def task(self, train: Tensor, test: Tensor) -> Task:
+        """Returns the tasks of training and test indices, (B, m) and (B, n)."""
+        labels = self.store.labels.to(train.device)
+        X_tr, X_te = indexed(train, self.store), indexed(test, self.store)
+        return Task(X_tr, labels[train], X_te, labels[test])
 
     def _cut(self, batch: int, m: int, n: int, generator: torch.Generator) -> Task:
         if batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}")
         keys = torch.rand(batch, len(self.pool), generator=generator, device=generator.device)
         chosen = self.pool.to(keys.device)[keys.topk(m + n, dim=1).indices]  # (B, m + n)
-        labels = self.store.labels.to(keys.device)[chosen]
-        return Task(chosen[:, :m], labels[:, :m], chosen[:, m:], labels[:, m:])
-
-    def __repr__(self) -> str:
-        """Names sizes and content, so that equal texts mean equal tasks."""
-        sizes = f"train={self.train}, test={self.test}, M={self.M}, N={self.N}"
-        places = int((self.pool * torch.arange(1, len(self.pool) + 1)).sum())
-        return f"Splits({self.store!r}, {len(self.pool)} inputs {places:x}, {sizes})"
+        return self.task(chosen[:, :m], chosen[:, m:])
 
 
 class Minibatches:
     """Points of B large tasks, step by step: each set in random order, over and over.
 
     Args:
-        task: The tasks, as numbers or as inputs.
+        task: The tasks.
         M: Training points of a step; all of them if there are fewer.
         N: Test points of a step, likewise.
         seed: Decides the order; the draws are made on the CPU, so that devices agree.
@@ -127,16 +114,16 @@ class Minibatches:
     def __init__(self, task: Task, *, M: int, N: int, seed: int) -> None:
         check_sizes(M=M, N=N)
         self.task, self.seed = task, seed
-        self._train = Rounds(task.X_tr.shape[:2], M, lambda i: stream(seed, "train order", i))
-        self._test = Rounds(task.X_te.shape[:2], N, lambda i: stream(seed, "test order", i))
+        self._train = Rounds(task.Y_tr.shape[:2], M, lambda i: stream(seed, "train order", i))
+        self._test = Rounds(task.Y_te.shape[:2], N, lambda i: stream(seed, "test order", i))
 
     def __len__(self) -> int:
         return len(self.task)
 
     def __call__(self, step: int) -> Task:
-        """Gives the points of a step, (B, M) and (B, N)."""
+        """Returns the points of a step, (B, M) and (B, N)."""
         task = self.task
-        row = torch.arange(len(task), device=task.X_tr.device)[:, None]
+        row = torch.arange(len(task), device=task.Y_tr.device)[:, None]
         tr, te = (part(step).to(row.device) for part in (self._train, self._test))
         return Task(task.X_tr[row, tr], task.Y_tr[row, tr], task.X_te[row, te], task.Y_te[row, te])
 
@@ -147,7 +134,7 @@ class Rounds:
     Args:
         shape: Rows and points, (B, P).
         size: Points of a step; all of them if there are fewer.
-        generator: Gives the source of randomness of a round.
+        generator: Returns the source of randomness of a round.
     """
 
     def __init__(
@@ -158,7 +145,7 @@ class Rounds:
         self.round, self.order = -1, torch.empty(0)
 
     def __call__(self, step: int) -> Tensor:
-        """Gives the places of a step, (B, size)."""
+        """Returns the places of a step, (B, size)."""
         now, place = divmod(step, self.steps)
         if now != self.round:
             self.round = now

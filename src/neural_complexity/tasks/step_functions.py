@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from neural_complexity.task import Task
-from neural_complexity.tasks.sampling import check_range, check_sizes, split, uniform
+from neural_complexity.tasks.sampling import SampledFamily, uniform
 
 __all__ = ["StepFunctions"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepFunctions:
+class StepFunctions(SampledFamily):
     """Tasks with a level between each two jumps, jumps uniform and levels normal.
 
     Args:
@@ -22,32 +22,20 @@ class StepFunctions:
         inputs: The range of x and of the jumps.
     """
 
-    train_points: int = 10
-    test_points: int = 15
     jumps: int = 3
     level: float = 2.0
     inputs: tuple[float, float] = (-5.0, 5.0)
 
     def __post_init__(self) -> None:
-        check_sizes(train_points=self.train_points, test_points=self.test_points, jumps=self.jumps)
-        check_range(inputs=self.inputs)
+        super().__post_init__()
         if not self.level > 0:
             raise ValueError(f"level must be positive, got {self.level}")
 
-    def sample(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws `batch` tasks.
-
-        Args:
-            batch: The number of tasks, B.
-            generator: The source of randomness.
-
-        Returns:
-            Tasks with X_tr (B, M, 1) and X_te (B, N, 1).
-        """
-        points = self.train_points + self.test_points
-        X = uniform(self.inputs, (batch, points, 1), generator)
+    def draw_points(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws x and y, (B, points, 1) each."""
+        X = uniform(self.inputs, (batch, self.points, 1), generator)
         jumps = uniform(self.inputs, (batch, 1, self.jumps), generator)
         size = (batch, self.jumps + 1, 1)
         levels = self.level * torch.randn(size, generator=generator, device=generator.device)
-        index = (jumps < X).sum(dim=-1, keepdim=True)  # (B, M + N, 1): the jumps below x
-        return split(X, levels.gather(1, index), self.train_points)
+        index = (jumps < X).sum(dim=-1, keepdim=True)  # (B, points, 1): the jumps below x
+        return X, levels.gather(1, index)

@@ -12,8 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from neural_complexity.files import write_chunks
-from neural_complexity.tasks.image_datasets import SingleDataset
-from neural_complexity.tasks.images import Images, chunks
+from neural_complexity.tasks.images import Images, SingleDataset, chunks
 
 __all__ = ["open_store", "store", "write_store"]
 
@@ -21,26 +20,15 @@ NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # mmap has the name from 
 
 
 def store(dataset: SingleDataset, path: str | Path) -> SingleDataset:
-    """Writes a dataset to one file, whole or not at all, and opens it from there.
-
-    Args:
-        dataset: The dataset.
-        path: The file, a safetensors file; its folder must exist.
-
-    Returns:
-        The same dataset, mapped.
-    """
-    parts = zip(chunks(dataset.images.pixels), _labels_alongside(dataset.images), strict=True)
-    return write_store(path, dataset.name, dataset.images.pixels.shape, dataset.train, parts)
+    """Writes a dataset to one safetensors file, whole or not at all, and opens it from there."""
+    images = dataset.images
+    pixels = chunks(images.pixels)
+    parts = zip(pixels, images.labels.split([len(part) for part in pixels]), strict=True)
+    return write_store(path, dataset.name, images.pixels.shape, dataset.train, parts)
 
 
 def open_store(path: str | Path) -> SingleDataset:
-    """Opens what `store` wrote: images are read from the disk as they are looked up.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged or of another kind.
-    """
+    """Opens what `store` wrote: images are read from the disk as they are looked up."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a stored dataset, got no such file")
@@ -74,10 +62,8 @@ def write_store(
         name: What results call the dataset.
         shape: Of all pixels, (P, channels, height, width).
         train: How many of the P images are for training; they come first.
-        parts: Pixels, uint8 (p, channels, height, width), with their labels, int64 (p,).
-
-    Raises:
-        ValueError: If the parts are no dataset; nothing is written then.
+        parts: Pixels, uint8 (p, channels, height, width), with their labels, int64 (p,). If they
+            are no dataset, nothing is written.
     """
     write_chunks(Path(path), _content(name, tuple(shape), train, parts))
     return open_store(path)
@@ -98,7 +84,7 @@ def _map_pixels(path: Path) -> Tensor:
 def _content(
     name: str, shape: tuple[int, ...], train: int, parts: Iterable[tuple[Tensor, Tensor]]
 ) -> Iterator[bytes | memoryview]:
-    """Gives the bytes of a store: header, pixels and, when they are all known, labels."""
+    """Yields the bytes of a store: header, pixels and, when they are all known, labels."""
     pixels = torch.Size(shape).numel()
     offsets = [0, pixels, pixels + 8 * shape[0]]
     header = {
@@ -117,11 +103,3 @@ def _content(
     # The same checks as on opening, on pixels that take no memory.
     SingleDataset(name, Images(torch.zeros(1, dtype=torch.uint8).expand(shape), every), train)
     yield every.numpy().data
-
-
-def _labels_alongside(images: Images) -> Iterator[Tensor]:
-    """Cuts the labels as `chunks` cuts the pixels."""
-    start = 0
-    for part in chunks(images.pixels):
-        yield images.labels[start : start + len(part)]
-        start += len(part)

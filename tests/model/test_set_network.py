@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.losses import Categorical
-from neural_complexity.model.attention import gather
-from neural_complexity.model.heads import DirectHead, PosteriorHead, SetNetwork, Sets
+from neural_complexity.model.architecture import Architecture
+from neural_complexity.model.attention import soft_k_means
+from neural_complexity.model.set_network import SetNetwork
 from neural_complexity.seeding import stream
 
 
@@ -34,7 +34,8 @@ def build(*, targets: int = 1, outputs: int = 3, **options: Any) -> SetNetwork:
         "pool_first": False,
         "scale_by_width": False,
     }
-    return SetNetwork(2, targets, outputs, **{**settings, **options})
+    architecture = Architecture(inputs=2, outputs=targets, **{**settings, **options})
+    return SetNetwork(2, targets, outputs, architecture)
 
 
 def stir(network: nn.Module) -> None:
@@ -126,45 +127,11 @@ def test_a_metric_compares_queries_and_keys_in_one_space(rounds: int, scale_by_w
     e_tr, e_te = net.encoder(F_TR), net.encoder(F_TE)
     Q, K = e_te @ net.on_test.weight.T, e_tr @ net.on_test.weight.T
     if rounds:
-        K = gather(Q, K, heads=2, rounds=rounds, scale_by_width=scale_by_width)
+        K = soft_k_means(Q, K, heads=2, rounds=rounds, scale_by_width=scale_by_width)
     V = e_tr @ net.on_train.weight.T + T_tr @ net.on_targets.weight.T
     shares = by_distance(Q, K, scale_by_width)
     mixed = torch.cat([shares[0] @ V[..., :4], shares[1] @ V[..., 4:]], dim=-1)
     torch.testing.assert_close(net(F_TR, T_tr, F_TE), net.decoder(net.on_attention(mixed)))
-
-
-@pytest.mark.parametrize("query_skip", [False, True])
-@pytest.mark.parametrize("decoder_layers", [1, 2])
-@pytest.mark.parametrize("rounds", [0, 2])
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("scale_by_width", [False, True])
-def test_at_first_a_belief_is_the_attention_on_each_class_multiplied_over_heads(
-    query_skip: bool, decoder_layers: int, rounds: int, symmetric: bool, scale_by_width: bool
-) -> None:
-    C = 3
-    net = build(
-        targets=1 if symmetric else C,
-        outputs=1 if symmetric else C,
-        metric=True,
-        vote=True,
-        rounds=rounds,
-        query_skip=query_skip,
-        decoder_layers=decoder_layers,
-        scale_by_width=scale_by_width,
-    )
-    Y_tr = torch.nn.functional.one_hot(torch.tensor([[0, 1, 2, 0, 1], [2, 2, 1, 0, 0]])).double()
-    W = net.on_test.weight[:8]
-    Q, K = net.encoder(F_TE) @ W.T, net.encoder(F_TR) @ W.T
-    K = gather(Q, K, heads=2, rounds=rounds, scale_by_width=scale_by_width)
-    first, second = by_distance(Q, K, scale_by_width)
-    votes = (first @ Y_tr) * (second @ Y_tr)
-    head = PosteriorHead(net, labels=True, symmetric=symmetric)
-    belief = head(Sets(F_TR, Y_tr, F_TE))
-    assert isinstance(belief, Categorical)
-    torch.testing.assert_close(belief.probabilities, votes / votes.sum(dim=-1, keepdim=True))
-    # Later the decoder corrects them.
-    stir(net)
-    assert not torch.allclose(head(Sets(F_TR, Y_tr, F_TE)).probabilities, belief.probabilities)
 
 
 @pytest.mark.parametrize(
@@ -192,30 +159,6 @@ def test_groups_of_targets_are_asked_about_one_by_one(options: dict[str, Any]) -
         torch.testing.assert_close(found[:, :, group], alone)
 
 
-def test_the_symmetric_direct_head_adds_up_what_it_hears_of_each_class() -> None:
-    seeing = SetNetwork(
-        2 + 2,
-        2,
-        1,
-        width=8,
-        heads=2,
-        encoder_layers=1,
-        decoder_layers=2,
-        query_skip=True,
-        pool_first=False,
-        scale_by_width=False,
-    )
-    T_tr, H_tr, H_te = torch.randn(2, 5, 3, 2), torch.randn(2, 5, 3, 2), torch.randn(2, 6, 3, 2)
-    sets = Sets(F_TR, torch.zeros(2, 5, 3), F_TE)
-    found = DirectHead(seeing, symmetric=True)(sets, T_tr, H_tr, H_te)
-    total = torch.zeros(2, 6)
-    for c in range(3):
-        F_tr = torch.cat([F_TR, H_tr[:, :, c]], dim=-1)
-        F_te = torch.cat([F_TE, H_te[:, :, c]], dim=-1)
-        total += seeing(F_tr, T_tr[:, :, c], F_te).squeeze(-1)
-    torch.testing.assert_close(found, total)
-
-
 def test_self_attention_lets_training_points_see_each_other() -> None:
     net = build(self_layers=1)
     T_tr = torch.zeros(2, 5, 1)
@@ -238,12 +181,14 @@ def seeing(features: int = 6, **options: Any) -> SetNetwork:
     torch.manual_seed(0)
     settings: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
     settings |= {"query_skip": True, "pool_first": False, "scale_by_width": False}
-    settings |= {"metric": True, "metric_features": 2, "rounds": 2, "bilinear": True}
-    return SetNetwork(features, 3, 1, **{**settings, **options})
+    settings |= {"metric": True, "rounds": 2, "bilinear": True}
+    own = options.pop("metric_features", 2)
+    architecture = Architecture(inputs=2, outputs=3, **{**settings, **options})
+    return SetNetwork(features, 3, 1, architecture, metric_features=own)
 
 
 def watch_attention(net: SetNetwork, *sets: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Gives what a network answers, and the queries and keys that it attends with."""
+    """Returns what a network answers, and the queries and keys that it attends with."""
     seen = []
     attend = net._attend
 
@@ -294,7 +239,7 @@ def test_a_points_place_is_its_query_and_before_any_round_its_key(
         _, [(Q, K)] = watch_attention(net, F_tr, torch.randn(2, 5, 3), F_te)
         torch.testing.assert_close(net.place(F_te), Q)
         start = net.place(F_tr)
-        torch.testing.assert_close(gather(Q, start, heads=2, rounds=rounds), K)
+        torch.testing.assert_close(soft_k_means(Q, start, heads=2, rounds=rounds), K)
         assert torch.allclose(start, K) == (rounds == 0)
 
 

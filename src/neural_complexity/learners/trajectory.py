@@ -1,0 +1,143 @@
+"""Training one learner per task, and what its losses were on the way."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.points import join
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot, gap
+from neural_complexity.task import Task
+
+__all__ = [
+    "CHUNK",
+    "DIVERGED",
+    "Trajectory",
+    "diverged",
+    "train_learners",
+    "usable_rows",
+    "usable_tasks",
+]
+
+# Tasks treated at a time: bounds memory. The initial learners are drawn chunk by chunk.
+CHUNK = 1024
+DIVERGED = 10.0  # losses this many times above where they began
+
+
+def diverged(losses: Tensor) -> Tensor:
+    """Returns which learners have diverged after each step, (steps + 1, B).
+
+    Args:
+        losses: Training plus test loss from the initial learner on, (steps + 1, B). A learner has
+            diverged when they are ten times above where they began, or were ever not finite.
+    """
+    infinite = (~losses.isfinite()).cummax(dim=0).values
+    return infinite | (losses > DIVERGED * losses[0])
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The losses of B learners after every step, and where they ended."""
+
+    loss_tr: Tensor  # (steps + 1, B)
+    loss_te: Tensor  # (steps + 1, B)
+    end: Snapshot
+    gap: Tensor  # (B,), at the end
+
+    def __getitem__(self, rows: Tensor) -> "Trajectory":
+        return Trajectory(
+            self.loss_tr[:, rows], self.loss_te[:, rows], self.end[rows], self.gap[rows]
+        )
+
+    @property
+    def diverged(self) -> Tensor:
+        """Which learners have diverged at the end, (B,)."""
+        return diverged(self.loss_tr + self.loss_te)[-1]
+
+    @property
+    def finite(self) -> Tensor:  # until all have moved to `diverged`
+        """The others, (B,)."""
+        return ~self.diverged
+
+
+def train_learners(
+    recipe: Recipe,
+    task: Task,
+    *,
+    seed: int,
+    penalty: Callable[[slice], Regularizer] | None = None,
+    observe: Callable[[slice, int, Snapshot], None] | None = None,
+) -> Trajectory:
+    """Trains one learner per task and records its losses after every step.
+
+    Args:
+        recipe: How learners learn.
+        task: B tasks.
+        seed: Draws the initial learners: the same ones for every penalty.
+        penalty: Makes the regularizer for a slice of the tasks; none if `None`.
+        observe: Sees the learners of a slice after each number of steps.
+    """
+    chunks = [slice(i, i + CHUNK) for i in range(0, len(task), CHUNK)]
+    parts = [_train_chunk(recipe, task[rows], seed, rows, penalty, observe) for rows in chunks]
+    ends = zip(*(part.end.tensors() for part in parts), strict=True)
+    return Trajectory(
+        torch.cat([part.loss_tr for part in parts], dim=1),
+        torch.cat([part.loss_te for part in parts], dim=1),
+        Snapshot(*(join(sets) for sets in ends)),
+        torch.cat([part.gap for part in parts]),
+    )
+
+
+def _train_chunk(
+    recipe: Recipe,
+    task: Task,
+    seed: int,
+    rows: slice,
+    penalty: Callable[[slice], Regularizer] | None,
+    observe: Callable[[slice, int, Snapshot], None] | None,
+) -> Trajectory:
+    loss = recipe.loss
+    last: list[Snapshot] = []
+    curves: list[tuple[Tensor, Tensor]] = []
+
+    def record(step: int, snapshot: Snapshot) -> None:
+        loss_tr, loss_te = loss(snapshot.H_tr, task.Y_tr), loss(snapshot.H_te, task.Y_te)
+        curves.append((loss_tr.mean(dim=1), loss_te.mean(dim=1)))
+        last[:] = [snapshot]
+        if observe is not None:
+            observe(rows, step, snapshot)
+
+    regularizer = None if penalty is None else penalty(rows)
+    generator = stream(seed, "evaluate learners", rows.start)
+    recipe.train(task, generator, regularizer=regularizer, observe=record)
+    loss_tr, loss_te = (torch.stack(curve) for curve in zip(*curves, strict=True))
+    return Trajectory(loss_tr, loss_te, last[0], gap(loss, last[0], task.Y_te))
+
+
+def usable_tasks(trajectories: Iterable[Trajectory]) -> Tensor:
+    """Returns on which tasks no method's learner diverged, (B,); see `usable_rows`."""
+    return usable_rows(trajectory.diverged for trajectory in trajectories)
+
+
+def usable_rows(diverged: Iterable[Tensor]) -> Tensor:
+    """Returns which tasks can be compared between methods, (B,).
+
+    One learner that diverges under one method would hide what all others did: its task is left out
+    of all methods.
+
+    Args:
+        diverged: For each method, which learners diverged, (B,).
+
+    Raises:
+        FloatingPointError: If there are not two such tasks.
+    """
+    kept = ~torch.stack(list(diverged)).any(dim=0)
+    if kept.sum() < 2:
+        raise FloatingPointError(
+            f"learners must not all diverge, got {int(kept.sum())} that did not"
+        )
+    return kept

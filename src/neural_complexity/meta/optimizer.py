@@ -1,0 +1,87 @@
+"""Adam with a schedule: the state, the step and the checkpoint of every network that is trained."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+__all__ = ["ScheduledAdam", "warmup_cosine"]
+
+
+def warmup_cosine(progress: float, *, warmup: float, decay: bool) -> float:
+    """Returns the learning rate's factor: up linearly, then constant or down along a cosine.
+
+    Args:
+        progress: How much of training is done, from 0 to 1.
+        warmup: The part of training that goes up.
+        decay: Whether it goes down to zero afterwards.
+    """
+    if progress < warmup:
+        return (progress / warmup) * 0.96 + 0.04
+    if not decay:
+        return 1.0
+    return 0.5 * (1.0 + math.cos(math.pi * (progress - warmup) / (1.0 - warmup)))
+
+
+class ScheduledAdam:
+    """Adam on the parameters of a module that are trained.
+
+    Args:
+        module: The module, trained in place.
+        lr: The peak learning rate.
+        factor: Returns what it is multiplied by, from the number of steps done; always 1 if `None`.
+    """
+
+    def __init__(
+        self, module: nn.Module, lr: float, factor: Callable[[int], float] | None = None
+    ) -> None:
+        self.module, self.steps = module, 0
+        trained = [p for p in module.parameters() if p.requires_grad]
+        self.adam = torch.optim.Adam(trained, lr=lr, fused=True)
+        self.schedule = LambdaLR(self.adam, factor or (lambda _: 1.0))
+
+    def step(self, loss: Tensor) -> float:
+        """Descends a loss, a scalar, and returns its value.
+
+        Raises:
+            FloatingPointError: If it is not finite.
+        """
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+        value = loss.item()
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"the loss must be finite, got {value} at update {self.steps}; a smaller lr may "
+                f"help"
+            )
+        self.steps += 1
+        self.schedule.step()
+        return value
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns the state of module and optimizer as tensors by name, for a checkpoint."""
+        tensors = {f"module.{name}": t for name, t in self.module.state_dict().items()}
+        for i, moments in self.adam.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{name}": t for name, t in moments.items()}
+        return tensors
+
+    def load(self, tensors: dict[str, Tensor], steps: int) -> None:
+        """Continues from what `state` returned after so many steps."""
+        part = {n.split(".", 1)[1]: t for n, t in tensors.items() if n.startswith("module.")}
+        self.module.load_state_dict(part)
+        state = self.adam.state_dict()
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer."):
+                _, i, moment = name.split(".")
+                state["state"].setdefault(int(i), {})[moment] = tensor
+        self.adam.load_state_dict(state)
+        self.steps = self.schedule.last_epoch = steps
+        rates = [
+            base * f(steps)
+            for base, f in zip(self.schedule.base_lrs, self.schedule.lr_lambdas, strict=True)
+        ]
+        for group, rate in zip(self.adam.param_groups, rates, strict=True):
+            group["lr"] = rate

@@ -1,0 +1,151 @@
+"""Contexts of minibatches, from what NC knows of a task before its learners start.
+
+The encoder of an NC that regularizes does not change, so inputs are embedded once; and a head that
+does not see predictions is asked once about all test points of a task.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neural_complexity.model.network import Context, NeuralComplexity
+from neural_complexity.points import Embeddings, Store, find, raw
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.task import Task
+
+__all__ = [
+    "CachedEmbeddings",
+    "CachedStates",
+    "Encoder",
+    "FixedContext",
+    "cache",
+    "embed_store",
+    "subsample",
+]
+
+PART = 2048  # test points that the head is asked about at a time: bounds memory
+
+Encoder = Callable[[Task | Snapshot], Context]  # what NC knows of the points of a step
+
+
+@torch.no_grad()
+def embed_store(nc: NeuralComplexity, store: Store, indices: Tensor) -> Embeddings:
+    """Embeds inputs of a store, each of them once however often its index occurs.
+
+    Raises:
+        ValueError: If the inputs are of another size than NC was made for.
+    """
+    distinct = indices.unique()
+    shape = tuple(store(distinct[:1]).shape[1:])
+    if shape != nc.shape:
+        raise ValueError(f"inputs must be of NC's size, {nc.shape}, got {shape}")
+    parts = [nc.embed(store(part)) for part in distinct.split(PART)]
+    return Embeddings(distinct, torch.cat(parts))
+
+
+@dataclass(frozen=True)
+class CachedEmbeddings:
+    """Encodes the points of a step from embeddings by index, or with NC itself if there are none.
+
+    Args:
+        nc: The gap predictor.
+        embeddings: Of all inputs that may occur; `None` if inputs are values.
+    """
+
+    nc: NeuralComplexity
+    embeddings: Embeddings | None = None
+
+    @torch.no_grad()
+    def __call__(self, points: Task | Snapshot) -> Context:
+        """Returns the context of the points."""
+        classes = points.H_te.shape[-1] if isinstance(points, Snapshot) else None
+        if self.embeddings is None:
+            return self.nc.encode(points.X_tr, points.Y_tr, points.X_te, classes=classes)
+        E_tr, E_te = (self.embeddings(raw(X)) for X in (points.X_tr, points.X_te))
+        return self.nc.context(E_tr, points.Y_tr, E_te, classes=classes)
+
+
+@dataclass(frozen=True)
+class CachedStates:
+    """Looks up what a head that does not see predictions said about all test points of B tasks."""
+
+    nc: NeuralComplexity
+    indices: Tensor  # (B, n), ascending
+    state: Any  # of the head, about these
+
+    def __call__(self, points: Task | Snapshot) -> Context:
+        """Returns the context of some of the test points.
+
+        Raises:
+            ValueError: If one is none of them.
+        """
+        place = find(self.indices, raw(points.X_te))  # (B, N)
+        row = torch.arange(len(place), device=place.device)[:, None]
+
+        def chosen(values: Tensor) -> Tensor:
+            return values[row, place]
+
+        return Context(points.Y_tr, self.nc.head.select(self.state, chosen))
+
+
+@dataclass(frozen=True)
+class FixedContext:
+    """Encodes the test points of a step together with training points that stay the same.
+
+    Args:
+        nc: The gap predictor.
+        X_tr: The training inputs, (B, M, ...).
+        Y_tr: Their targets.
+    """
+
+    nc: NeuralComplexity
+    X_tr: Tensor
+    Y_tr: Tensor
+
+    @torch.no_grad()
+    def __call__(self, points: Task | Snapshot) -> Context:
+        """Returns the context; it asks for predictions at the training points if NC sees them."""
+        classes = points.H_te.shape[-1] if isinstance(points, Snapshot) else None
+        context = self.nc.encode(self.X_tr, self.Y_tr, points.X_te, classes=classes)
+        return replace(context, X_tr=self.X_tr if self.nc.head.sees_predictions else None)
+
+
+def subsample(task: Task, size: int, generator: torch.Generator) -> Task:
+    """Returns the tasks with `size` training points each, chosen at random, or all if fewer.
+
+    Args:
+        task: B tasks.
+        size: How many.
+        generator: The source of randomness, on the CPU.
+    """
+    keys = torch.rand(task.X_tr.shape[:2], generator=generator)
+    few = keys.topk(min(size, keys.shape[1]), dim=1).indices.to(task.Y_tr.device)
+    row = torch.arange(len(task), device=few.device)[:, None]
+    return Task(task.X_tr[row, few], task.Y_tr[row, few], task.X_te, task.Y_te)
+
+
+@torch.no_grad()
+def cache(
+    nc: NeuralComplexity, task: Task, embeddings: Embeddings, *, classes: int | None = None
+) -> CachedStates | CachedEmbeddings:
+    """Prepares NC for learners that see minibatches of tasks.
+
+    Args:
+        nc: The gap predictor.
+        task: The tasks, inputs as points. A head that does not see predictions is asked now about
+            all test points, given all training points; another one is asked at each step, given
+            those of the minibatch.
+        embeddings: Of the tasks' inputs.
+        classes: How many classes labels are of; NC's own number if `None`.
+    """
+    if nc.head.sees_predictions:
+        return CachedEmbeddings(nc, embeddings)
+    E_tr, indices = embeddings(raw(task.X_tr)), raw(task.X_te).sort(dim=1).values
+    states = [
+        nc.context(E_tr, task.Y_tr, embeddings(part), classes=classes).state
+        for part in indices.split(PART, dim=1)
+    ]
+    return CachedStates(nc, indices, nc.head.join(states))

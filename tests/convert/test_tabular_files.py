@@ -1,0 +1,93 @@
+"""Tables whole and damaged; `tests/assessment/test_from_files.py` has what commands say of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neural_complexity.convert.tabular_files import read_arrays, read_columns
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables") / "table.csv"
+
+
+@given(st.lists(st.tuples(NUMBERS, st.integers(-(2**50), 2**50)), min_size=1, max_size=20))
+def test_numbers_are_read_as_written(place: Path, rows: list[tuple[float, int]]) -> None:
+    place.write_text("a, b ,1\n" + "".join(f"{x!r}, {n} ,cat \n\n" for x, n in rows))
+    table = read_columns(place)
+    assert list(table.values) == ["a", "b", "1"]
+    np.testing.assert_allclose(table.numbers(["b", "a"]), [(n, x) for x, n in rows], rtol=1e-14)
+    assert set(table.values["1"]) == {"cat"}
+    with pytest.raises(TypeError, match=r"column 1 of .* must hold numbers, got text: \['cat'\]"):
+        table.numbers(["1"])
+    with pytest.raises(ValueError, match="must have a column c, got a, b, 1"):
+        table.check(["a", "c"])
+
+
+def test_text_is_quoted_and_numbers_may_come_among_it(place: Path) -> None:
+    place.write_text('\ufeffname,"a, b"\n"x, y",1\n"2",True\n', encoding="utf-8")
+    table = read_columns(place)
+    assert table.values["name"].tolist() == ["x, y", "2"]
+    with pytest.raises(TypeError, match=r"column name of .* got text: \['x, y'\]"):
+        table.numbers(["name"])
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "at least one row"),
+        ("a,b\n", "at least one row"),
+        ("a,b\n1\n", "column b of .* missing values, got 1 of 1, the first in line 2"),
+        ("a,b\n1,2\n3,NA\n", "column b of .* missing values, got 1 of 2, the first in line 3"),
+        ("a,b\n1,2,3\n", "equally many cells in every line"),
+        ("a,b\n1,2\n1,2,3\n", "equally many cells in every line"),
+        ("a,b\n1,2\n1,2,3\n".encode("utf-16").decode("latin-1"), "must "),
+        ("1,2\n3,4\n5,6\n0.1,3\n", ""),
+        ("0.1,2\n3,4\n", "must start with a line that names the columns, got the number 0.1"),
+        ("a,,b\n1,2,3\n", "must name every column"),
+        ("a,b,a\n1,2,3\n", "must name every column once, got a twice"),
+        ("a;b\n1;2\n", "must separate cells by commas"),
+        ('a,b\n"1,2\n', "must "),
+    ],
+)
+def test_every_mistake_is_one_sentence(place: Path, content: str, sentence: str) -> None:
+    place.write_text(content)
+    if not sentence:
+        assert read_columns(place).numbers(["2"]).tolist() == [[4.0], [6.0], [3.0]]
+        return
+    with pytest.raises(ValueError, match=sentence) as caught:
+        read_columns(place)
+    assert "\n" not in str(caught.value)
+    assert str(place) in str(caught.value)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_a_table_or_refused(place: Path, content: bytes) -> None:
+    place.write_bytes(content)
+    try:
+        table = read_columns(place)
+    except ValueError as error:
+        assert " must " in str(error)  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert len({len(column) for column in table.values.values()}) == 1
+    with pytest.raises(ValueError, match="must be an npz file of plain arrays, got another"):
+        read_arrays(place)
+
+
+def test_arrays_are_read_as_written(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", X=np.eye(3), y=np.array(["a", "b"]))
+    found = read_arrays(tmp_path / "a.npz")
+    assert np.array_equal(found["X"], np.eye(3))
+    assert found["y"].tolist() == ["a", "b"]
+    np.save(tmp_path / "a.npy", np.eye(3))
+    with pytest.raises(ValueError, match=r"npz file of plain arrays, got another \(it is a single"):
+        read_arrays(tmp_path / "a.npy")
+    with pytest.raises(FileNotFoundError):
+        read_arrays(tmp_path / "none.npz")
