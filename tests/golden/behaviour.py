@@ -180,7 +180,7 @@ def tiny_image_training(head: str, few_shot: Any) -> dict[str, Any]:
             image_layers=2,
         )
         sizes = {"iterations": 6, "updates": 4, "batch": 16, "tasks": 8, "lr": 0.01}
-        more = {"capacity": 150, "made_up": 0.5, "run": 4}
+        more = {"capacity": 150, "pseudo_predictions": 0.5, "run": 4}
         return _trained(MetaLearner(nc, few_shot, recipe, seed=0, **sizes, **more))
 
 
