@@ -10,8 +10,10 @@ from neural_complexity.baselines.prototypes import (
     train_prototypes,
 )
 from neural_complexity.losses import cross_entropy
-from neural_complexity.model.attention import gather
+from neural_complexity.meta.trainer import MetaTraining
+from neural_complexity.model.attention import soft_k_means
 from neural_complexity.model.encoders import ImageEncoder
+from neural_complexity.points import values
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
@@ -20,13 +22,13 @@ from neural_complexity.tasks.few_shot import FewShot
 def make(few_shot: FewShot) -> PrototypicalNetwork:
     torch.manual_seed(0)
     encoder = ImageEncoder((1, 7, 7), channels=4, layers=2)
-    encoder.calibrate(few_shot.sample(32, stream(0, "units")).X_tr)
+    encoder.calibrate(values(few_shot.sample(32, stream(0, "units")).X_tr))
     return PrototypicalNetwork(encoder)
 
 
 @pytest.fixture
 def tasks(few_shot: FewShot) -> Task:
-    return few_shot.sample(3, stream(0, "x"))
+    return few_shot.sample(3, stream(0, "x")).loaded()
 
 
 def with_test(task: Task, X_te: Tensor) -> Task:
@@ -64,7 +66,7 @@ def test_other_test_images_count_only_in_rounds(few_shot: FewShot, tasks: Task) 
     means = torch.stack(
         [torch.stack([E_tr[b, tasks.Y_tr[b] == c].mean(dim=0) for c in range(3)]) for b in range(3)]
     )
-    means = gather(E_te, means, heads=1, rounds=2)
+    means = soft_k_means(E_te, means, heads=1, rounds=2)
     squares = (E_te.unsqueeze(2) - means.unsqueeze(1)).square().sum(dim=-1)
     torch.testing.assert_close(rounds, -squares / (2 * E_te.shape[-1] ** 0.5))
 
@@ -98,25 +100,23 @@ def test_the_nearest_neighbour_is_the_nearest(seed: int) -> None:
 
 @pytest.mark.parametrize("rounds", [0, 3])
 def test_it_learns_and_learns_the_same_again(few_shot: FewShot, rounds: int) -> None:
-    settings: dict[str, Any] = {"iterations": 6, "updates": 6, "tasks": 8, "batch": 8}
-    settings |= {"lr": 0.01, "warmup": 0.1, "classes": 3, "rounds": rounds}
+    training = MetaTraining(iterations=6, updates=6, tasks=8, batch=8, lr=0.01, warmup=0.1)
+    settings: dict[str, Any] = {"training": training, "classes": 3, "rounds": rounds}
     held_out = few_shot.sample(64, stream(1, "held-out"))
 
     def score(net: PrototypicalNetwork) -> float:
         logits = net(held_out, classes=3, rounds=rounds)
         return cross_entropy(logits, held_out.Y_te).mean().item()
 
-    watched: list[tuple[int, float]] = []
-
-    def watch(done: int, loss: float) -> None:
-        watched.append((done, loss))
-
+    heard: list[int] = []
     fresh = make(few_shot)
     before = score(fresh)
-    trained = train_prototypes(fresh.encoder, few_shot, seed=0, watch=watch, **settings)
+    trained = train_prototypes(
+        fresh.encoder, few_shot, seed=0, callback=lambda _, n, *__: heard.append(n), **settings
+    )
     assert trained.encoder is fresh.encoder
     assert score(trained) < 0.8 * before
-    assert [done for done, _ in watched] == [1, 2, 3, 4, 5, 6]
+    assert heard == list(range(1, 37))
     again, other = (
         train_prototypes(make(few_shot).encoder, few_shot, seed=seed, **settings) for seed in (0, 1)
     )

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from neural_complexity.learners.fit import evaluate, fit, unroll
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy, squared_error, zero_one
+from neural_complexity.points import Points, indexed
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -191,13 +192,13 @@ def test_learners_of_images_learn_their_labels(
 
 @dataclass(frozen=True)
 class Minibatches:
-    """Draws some of the points of whole tasks at each step, numbers in the place of inputs."""
+    """Draws some of the points of whole tasks at each step."""
 
     store: Tensor  # (inputs, D)
     Y: Tensor  # (B, inputs), of each task
     train_points: int
     test_points: int
-    seen: bool = True  # whether the inputs themselves stand in their place
+    loaded: bool = True  # whether inputs are values
 
     def __len__(self) -> int:
         return len(self.Y)
@@ -206,15 +207,16 @@ class Minibatches:
         B, inputs = self.Y.shape
         order = torch.rand(B, inputs, generator=stream(7, step)).argsort(dim=1)
         chosen = order[:, : self.train_points + self.test_points]
-        X, Y = self.store[chosen] if self.seen else chosen, self.Y.gather(1, chosen)
+        X, Y = indexed(chosen, self.store.__getitem__), self.Y.gather(1, chosen)
         M = self.train_points
-        return Task(X[:, :M], Y[:, :M], X[:, M:], Y[:, M:])
+        task = Task(X[:, :M], Y[:, :M], X[:, M:], Y[:, M:])
+        return task.loaded() if self.loaded else task
 
     def row(self, b: int) -> "Rows":
         return Rows(self, b)
 
-    def numbers(self) -> "Minibatches":
-        return Minibatches(self.store, self.Y, self.train_points, self.test_points, seen=False)
+    def by_index(self) -> "Minibatches":
+        return replace(self, loaded=False)
 
 
 @dataclass(frozen=True)
@@ -259,12 +261,8 @@ def modal() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
 
 
-def classifiers(
-    B: int = 3,
-    make: Callable[[], nn.Module] = classifier,
-    look_up: Callable[[Tensor], Tensor] | None = None,
-) -> BatchedLearner:
-    return stack(make, B, stream(0, "classifiers"), look_up=look_up)
+def classifiers(B: int = 3, make: Callable[[], nn.Module] = classifier) -> BatchedLearner:
+    return stack(make, B, stream(0, "classifiers"))
 
 
 def assert_equal_states(a: BatchedLearner, b: BatchedLearner) -> None:
@@ -326,19 +324,17 @@ def test_minibatches_together_equal_minibatches_alone(
 
 
 @given(B=few, M=few, N=few, seed=st.integers(0, 100))
-def test_learners_of_numbers_are_learners_of_what_is_meant(
-    B: int, M: int, N: int, seed: int
-) -> None:
+def test_learners_of_points_are_learners_of_their_values(B: int, M: int, N: int, seed: int) -> None:
     batches = minibatches(B, M, N, seed)
     options: dict[str, Any] = {"loss": cross_entropy, "steps": 3, "lr": 0.3, "regularizer": shrink}
-    seen, asked = classifiers(B), classifiers(B, look_up=lambda numbers: batches.store[numbers])
+    seen, asked = classifiers(B), classifiers(B)
     snapshots: dict[str, list[Snapshot]] = {"seen": [], "asked": []}
     fit(seen, batches, observe=lambda _, s: snapshots["seen"].append(s), **options)
-    fit(asked, batches.numbers(), observe=lambda _, s: snapshots["asked"].append(s), **options)
+    fit(asked, batches.by_index(), observe=lambda _, s: snapshots["asked"].append(s), **options)
     assert_equal_states(asked, seen)
     for a, b in zip(snapshots["asked"], snapshots["seen"], strict=True):
-        assert a.X_te.dtype == torch.int64  # the store's inputs are not carried along
-        torch.testing.assert_close(batches.store[a.X_te], b.X_te)
+        assert isinstance(a.X_te, Points)  # the store's inputs are not carried along
+        torch.testing.assert_close(a.X_te.values(), b.X_te)
         torch.testing.assert_close(a.H_te, b.H_te)
 
 

@@ -28,8 +28,8 @@ class Watched(BatchedLearner):
     shown: Tensor
     said: Tensor
 
-    def predict(self, inputs: Tensor) -> Tensor:
-        self.shown, self.said = inputs, super().predict(inputs)
+    def forward(self, X: Tensor) -> Tensor:
+        self.shown, self.said = X, super().forward(X)
         return self.said
 
 
@@ -109,15 +109,11 @@ def test_the_recipes_generator_decides_what_is_mixed(task: Task, recipe: Recipe)
     assert not torch.equal(a, c)
 
 
-def test_numbers_are_looked_up_before_they_are_mixed(few_shot: FewShot) -> None:
-    numbered = few_shot.draw(4, stream(0, "x"))
-    seen = few_shot.sample(4, stream(0, "x"))
-    options = {"make": flat, "loss": cross_entropy, "steps": 3, "lr": 0.5}
+def test_points_are_looked_up_before_they_are_mixed(few_shot: FewShot) -> None:
+    task = few_shot.sample(4, stream(0, "x"))
     objective = mixup(cross_entropy, 1.0)
-    by_number = Recipe(objective=objective, look_up=few_shot.look_up, **options)  # type: ignore[arg-type]
-    by_image = Recipe(objective=objective, **options)  # type: ignore[arg-type]
-    a = by_number.train(numbered, stream(0, "h"))
-    b = by_image.train(seen, stream(0, "h"))
+    recipe = Recipe(make=flat, loss=cross_entropy, steps=3, lr=0.5, objective=objective)
+    a, b = (recipe.train(t, stream(0, "h")) for t in (task, task.loaded()))
     for name, value in b.state().items():
         assert torch.equal(a.state()[name], value)
 

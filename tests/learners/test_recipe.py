@@ -40,14 +40,14 @@ def test_the_generator_also_decides_the_noise_and_the_global_state_stays(task: T
 
 
 def test_a_recipe_is_what_fit_does_with_fresh_learners(few_shot: FewShot) -> None:
-    numbered, penalized, visited = few_shot.draw(3, stream(0, "x")), [], []
+    points, penalized, visited = few_shot.sample(3, stream(0, "x")), [], []
 
     class Same:
         def __len__(self) -> int:
             return 3
 
         def __call__(self, step: int) -> Task:
-            return numbered[torch.tensor([step % 3, 0, 1])]
+            return points[torch.tensor([step % 3, 0, 1])]
 
     def objective(h: BatchedLearner, task: Task) -> Tensor:
         return 2 * cross_entropy(h(task.X_tr), task.Y_tr).mean(dim=1)
@@ -69,13 +69,11 @@ def test_a_recipe_is_what_fit_does_with_fresh_learners(few_shot: FewShot) -> Non
     }
     rest: dict[str, Any] = {"regularizer": penalty, "schedule": lambda done: float(done > 0)}
     rest |= {"visit": visit, "visits": (0, 4)}
-    by_recipe = Recipe(make=flat, look_up=few_shot.look_up, **common).train(
-        Same(), stream(0, "h"), **rest
-    )
+    by_recipe = Recipe(make=flat, **common).train(Same(), stream(0, "h"), **rest)
     assert penalized == [3] * 6  # twice in each step but the first
     assert visited == [(0, 3), (4, 3)]
     assert not by_recipe.training
-    by_hand = stack(flat, 3, stream(0, "h"), look_up=few_shot.look_up)
+    by_hand = stack(flat, 3, stream(0, "h"))
     fit(by_hand, Same(), **common, **rest)
     for name, value in by_hand.state().items():
         assert torch.equal(by_recipe.state()[name], value)

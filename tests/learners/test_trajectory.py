@@ -15,7 +15,7 @@ from neural_complexity.learners.trajectory import (
     usable_tasks,
 )
 from neural_complexity.losses import squared_error
-from neural_complexity.points import Points, indexed
+from neural_complexity.points import Points, raw
 from neural_complexity.regularizers.oracle import oracle_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
@@ -72,14 +72,12 @@ def test_chunks_get_the_rows_that_are_theirs(task: Task, monkeypatch: pytest.Mon
 def test_points_are_learned_as_their_values_are(
     few_shot: FewShot, image_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = few_shot.draw(5, stream(0, "x"))
-    X_tr, X_te = (indexed(X, few_shot.look_up) for X in (numbers.X_tr, numbers.X_te))
-    points = Task(X_tr, numbers.Y_tr, X_te, numbers.Y_te)
+    points = few_shot.sample(5, stream(0, "x"))
     monkeypatch.setattr(trajectory, "CHUNK", 3)
     a, b = (train_learners(image_recipe, t, seed=0) for t in (points, points.loaded()))
     assert torch.equal(a.loss_te, b.loss_te)
     assert isinstance(a.end.X_te, Points)  # the store's inputs are not carried along
-    assert torch.equal(a.end.X_te.indices, numbers.X_te)
+    assert torch.equal(a.end.X_te.indices, raw(points.X_te))
 
 
 def test_a_learner_has_diverged_when_its_losses_were_infinite_or_are_ten_times_higher() -> None:

@@ -24,7 +24,7 @@ def gap_measure(
     loss: PointLoss,
     classes: int | None = None,
 ) -> Measure:
-    """Makes what `surface` measures: losses, the gap, and what NCs say of it.
+    """Returns what `surface` measures: losses, the gap, and what NCs predict of it.
 
     Args:
         networks: Gap predictors by name; asked about the test inputs of the task. All see the same
@@ -37,13 +37,10 @@ def gap_measure(
         Maps K learners to "train loss", "test loss" and "gap", and for each NC "NC, name" (the gap
         that it predicts) and "regularized loss, name" (train loss + NC, Eq. (4) at weight 1), (K,)
         each.
-
-    Raises:
-        TypeError: If the task is not of NC's own type.
-        ValueError: If it is not one task, does not fit NC or is not finite.
     """
     if len(task) != 1:
         raise ValueError(f"task must be one task, got {len(task)}")
+    task = task.loaded()
     contexts = {}  # once for the whole plane
     for name, nc in networks.items():
         nc.check(classes=classes, X_tr=task.X_tr, Y_tr=task.Y_tr, X_te=task.X_te)
@@ -68,9 +65,9 @@ def gap_measure(
 
 
 def _expanded(tree: Any, K: int) -> Any:
-    """Gives all tensors of a tree of dataclasses, (1, ...), as (K, ...) without copying them."""
-    if isinstance(tree, Tensor):
-        return tree.expand(K, *tree.shape[1:])
+    """Returns all tensors of a tree of dataclasses, (1, ...), as (K, ...) without copying them."""
+    if isinstance(tree, Tensor):  # what has one axis is of no task: centres and scales
+        return tree.expand(K, *tree.shape[1:]) if tree.ndim > 1 else tree
     if is_dataclass(tree) and not isinstance(tree, type):
         return replace(tree, **{f.name: _expanded(getattr(tree, f.name), K) for f in fields(tree)})
     return tree

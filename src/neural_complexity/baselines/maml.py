@@ -1,33 +1,48 @@
 """MAML (Finn et al. 2017): one set of initial parameters from which learners learn quickly."""
 
 import copy
-import math
-import time
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
+from neural_complexity.baselines.optimize import Optimization, optimize
 from neural_complexity.learners.batched import PlacedLearner
 from neural_complexity.learners.fit import unroll
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.checkpoint import pack, unpack
-from neural_complexity.meta.trainer import lr_factor
-from neural_complexity.meta.training_loop import Moment, Resume, Watch, keep, recall
+from neural_complexity.meta.trainer import Status
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task, TaskFamily
+from neural_complexity.workspace import Workspace
 
-__all__ = ["Maml", "maml_loss", "start_from", "train_maml"]
+__all__ = ["MamlTraining", "maml_loss", "start_from", "train_maml"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MamlTraining(Optimization):
+    """The settings of MAML.
+
+    Args:
+        tasks: Tasks per update of the initial parameters.
+        steps: Updates of a learner that gradients flow through.
+    """
+
+    tasks: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("tasks", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
 def maml_loss(start: PlacedLearner, task: Task, recipe: Recipe, steps: int) -> Tensor:
     """Computes the test loss of learners after a few updates, as a function of where they start.
 
     Args:
-        start: B learners; the result is differentiable in their parameters.
+        start: B learners; the result is differentiable in their parameters, to second order.
         task: Their tasks.
         recipe: How they learn; its number of steps and its optimizer are not used.
         steps: The number of updates, by plain gradient descent.
@@ -39,140 +54,48 @@ def maml_loss(start: PlacedLearner, task: Task, recipe: Recipe, steps: int) -> T
     return recipe.loss(h(task.X_te), task.Y_te).mean(dim=1)
 
 
-class Maml:
-    """The initial parameters and their optimizer, on their way.
+def train_maml(
+    family: TaskFamily,
+    recipe: Recipe,
+    training: MamlTraining,
+    *,
+    seed: int,
+    device: str = "cpu",
+    work: Workspace | None = None,
+    callback: ProgressCallback | None = None,
+) -> tuple[nn.Module, list[Status]]:
+    """Learns initial parameters from which learners of new tasks learn quickly.
 
-    One iteration draws `tasks` tasks, lets one learner for each start from the current parameters
-    and train for `steps` updates, and moves the parameters down the mean test loss of the trained
-    learners, by gradients through their training (second order).
+    Each update draws tasks, trains one learner for each from the current parameters, and moves the
+    parameters down the mean test loss of the trained learners.
 
     Args:
         family: Where tasks come from.
         recipe: How learners learn.
+        training: The settings.
         seed: The one seed of all draws.
-        iterations: How often to update the parameters.
-        tasks: Tasks per iteration.
-        steps: Updates of a learner within an iteration.
-        lr: The peak learning rate of Adam.
-        warmup: The part of training in which the learning rate rises.
-        decay: Whether it falls to zero afterwards.
         device: Where parameters and learners live.
-        resume: The state of an earlier run, from `state`.
-    """
-
-    def __init__(
-        self,
-        family: TaskFamily,
-        recipe: Recipe,
-        *,
-        seed: int,
-        iterations: int,
-        tasks: int,
-        steps: int,
-        lr: float,
-        warmup: float = 0.05,
-        decay: bool = True,
-        device: str = "cpu",
-        resume: Resume | None = None,
-    ) -> None:
-        for name, value in (("iterations", iterations), ("tasks", tasks), ("steps", steps)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        self.family, self.recipe, self.seed = family, recipe, seed
-        self.iterations, self.tasks, self.steps = iterations, tasks, steps
-        self.lr, self.warmup, self.decay, self.device = lr, warmup, decay, device
-        with seeded(seed, "MAML weights"):
-            self.module = recipe.make().to(device)
-        self.trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        self.adam = torch.optim.Adam(self.trained.values(), lr=lr)
-        self.iteration = 0
-        self.loss = math.nan  # of the last iteration
-        if resume is not None:
-            tensors, counters = resume
-            self.iteration, self.loss = counters["iteration"], counters["loss"]
-            unpack(tensors, self.module, self.adam)
-
-    @property
-    def done(self) -> bool:
-        """Whether all iterations are done."""
-        return self.iteration >= self.iterations
-
-    def iterate(self) -> None:
-        """Updates the parameters once.
-
-        Raises:
-            FloatingPointError: If the test loss is not finite.
-        """
-        progress = self.iteration / self.iterations
-        for group in self.adam.param_groups:
-            group["lr"] = self.lr * lr_factor(progress, warmup=self.warmup, decay=self.decay)
-        draw = stream(self.seed, "MAML tasks", self.iteration)
-        task = self.family.sample(self.tasks, draw).to(self.device)
-        loss = maml_loss(self._learners(), task, self.recipe, self.steps).mean()
-        self.loss = loss.item()
-        if not math.isfinite(self.loss):
-            raise FloatingPointError(
-                f"MAML's loss must be finite, got {self.loss} at iteration {self.iteration}; a "
-                f"smaller lr may help"
-            )
-        self.adam.zero_grad()
-        loss.backward()
-        self.adam.step()
-        self.iteration += 1
-
-    def _learners(self) -> PlacedLearner:
-        """Gives one learner per task, all at the current parameters."""
-        own = [*self.module.named_parameters(), *self.module.named_buffers()]
-        state = {name: tensor.expand(self.tasks, *tensor.shape) for name, tensor in own}
-        return PlacedLearner(self.module, state, tuple(self.trained))
-
-    def state(self) -> Resume:
-        """Gives all that a new process needs to go on."""
-        return pack(self.module, self.adam), {"iteration": self.iteration, "loss": self.loss}
-
-
-def train_maml(
-    build: Callable[[Resume | None], Maml],
-    *,
-    save_every: int,
-    folder: Path | None = None,
-    identity: str = "",
-    watch: Watch | None = None,
-) -> tuple[nn.Module, list[Moment]]:
-    """Runs all iterations of MAML; goes on where an earlier run in `folder` stopped.
-
-    The result does not depend on where, or how often, it was stopped.
-
-    Args:
-        build: Makes MAML from the state to go on from.
-        save_every: Iterations between two checkpoints, and between two moments kept.
-        folder: Where the checkpoint is kept; nothing is kept if `None`.
-        identity: Names the settings; a checkpoint of others is refused.
-        watch: Told after each iteration.
+        work: Where a checkpoint is kept; see `optimize`.
+        callback: Called after each update.
 
     Returns:
         A module with the initial parameters found, and the losses on the way.
-
-    Raises:
-        ValueError: If the checkpoint does not fit.
     """
-    resume, history = recall(folder, identity)
-    maml = build(resume)
-    before = history[-1].seconds if history else 0.0
-    start = time.perf_counter()
-    while not maml.done:
-        maml.iterate()
-        seconds = before + time.perf_counter() - start
-        moment = Moment(maml.iteration, maml.iterations, 0, 0, seconds, maml.loss)
-        if maml.iteration % save_every == 0 or maml.done:
-            history.append(moment)
-            if folder is not None:
-                keep(folder, identity, maml.state(), history)
-        if watch is not None:
-            watch(moment)
-    return maml.module, history
+    with seeded(seed, "MAML weights"):
+        module = recipe.make().to(device)
+    trained = tuple(name for name, p in module.named_parameters() if p.requires_grad)
+
+    def loss(update: int) -> Tensor:
+        task = family.sample(training.tasks, stream(seed, "MAML tasks", update)).to(device)
+        own = [*module.named_parameters(), *module.named_buffers()]
+        state = {name: tensor.expand(training.tasks, *tensor.shape) for name, tensor in own}
+        start = PlacedLearner(module, state, trained)
+        return maml_loss(start, task, recipe, training.steps).mean()
+
+    own = None if work is None else work.sub("maml", family, recipe, training, seed)
+    return module, optimize(module, loss, training, stage="MAML", work=own, callback=callback)
 
 
 def start_from(recipe: Recipe, module: nn.Module) -> Recipe:
-    """Gives the same way to learn for learners that all start as copies of one module."""
+    """Returns the same way to learn for learners that all start as copies of one module."""
     return replace(recipe, make=partial(copy.deepcopy, module))

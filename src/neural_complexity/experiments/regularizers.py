@@ -12,6 +12,7 @@ from torch import Tensor
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.metareg import train_metareg
+from neural_complexity.baselines.optimize import Optimization
 from neural_complexity.experiments.base.comparison import (
     FEW,
     NONE,
@@ -31,10 +32,11 @@ from neural_complexity.experiments.base.comparison import (
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import how_made, load_networks
+from neural_complexity.experiments.base.plots import learner_axis
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.evaluate import Trajectory
+from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
@@ -144,20 +146,15 @@ def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) 
 def _metareg(
     config: Config, recipe: Recipe, work: Workspace, callback: ProgressCallback | None
 ) -> Method:
-    def watch(done: int, seconds: float, loss: float) -> None:
-        if callback is not None:
-            callback("MetaReg", done, config.metareg_iterations, seconds, {"test loss": loss})
-
     weights = train_metareg(
         Sinusoids(),
         recipe,
-        seed=config.seed,
-        iterations=config.metareg_iterations,
+        Optimization(updates=config.metareg_iterations, lr=config.metareg_lr),
         tasks=config.metareg_tasks,
-        lr=config.metareg_lr,
+        seed=config.seed,
         device=config.device,
-        folder=work.folder,
-        watch=watch,
+        work=work,
+        callback=callback,
     )
     return Method({"method": "MetaReg"}, everywhere(weighted_l1_penalty(weights)))
 
@@ -288,9 +285,8 @@ def _curves(rows: list[Row]) -> Canvas:
         ax.plot(*series(rows, "test loss", "step", **keys), ms=3.5, lw=1.2, **look)
     published = [v or torch.nan for v in PAPER["NC direct (1)"]]
     ax.plot(STEPS, published, "--", color=COLORS["target"], lw=0.8, label="the paper's NC")
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(STEPS, [str(step) for step in STEPS])
-    ax.set(xlabel="learner step", ylabel="test loss")
+    learner_axis(ax, STEPS)
+    ax.set_ylabel("test loss")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return canvas
 

@@ -1,30 +1,44 @@
 """Section 4.1: NC on sinusoid regression, its fit to the gap and its use as a regularizer."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from typing import Annotated
 
+import numpy as np
 import torch
+from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
+from neural_complexity.assessment.drawing import COLORS
+from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base.comparison import (
+    NONE,
     Method,
-    nc_method,
+    evaluation_tasks,
+    kept_tasks,
+    label,
+    losses_at,
+    nc_methods,
     oracle,
     sinusoid_recipe,
     train_with,
+    unlabelled_inputs,
 )
-from neural_complexity.experiments.base.configs import Basics, check_least
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import HEADS
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.rows import Row, score_row
-from neural_complexity.experiments.base.training import Training, ours, train_validated
-from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.evaluate import CHUNK, Trajectory, predict_gaps, usable_tasks
+from neural_complexity.experiments.base.plots import (
+    plot_meta_training,
+    plot_points,
+    plot_targets,
+    scatter_gaps,
+)
+from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
+from neural_complexity.experiments.base.table_views import distinct, find, select, show
+from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
+from neural_complexity.learners.trajectory import CHUNK
 from neural_complexity.meta.scores import (
-    Estimate,
     correlation,
     count,
     estimate,
@@ -33,59 +47,46 @@ from neural_complexity.meta.scores import (
     r_squared,
     share_of_oracle,
 )
-from neural_complexity.meta.training_loop import Moment
+from neural_complexity.meta.trainer import Status
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell
-from neural_complexity.seeding import stream
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.workspace import Workspace
 
-__all__ = ["NAME", "PRESETS", "Config", "cpu", "paper", "run", "smoke"]
+__all__ = ["EXPERIMENT"]
 
 NAME = "sinusoid"
-REPORTED_STEPS = (1, 2, 4, 8, 16)
-PAPER_LOSS = {
+STEPS = (1, 2, 4, 8, 16)
+PAPER_LOSS: dict[Key, dict[int, float]] = {
     "none": {1: 4.17, 2: 4.04, 4: 4.05, 8: 4.04, 16: 4.05},
     "NC": {1: 3.87, 2: 3.60, 4: 3.36, 8: 3.13, 16: 2.93},
 }
 PAPER_R2 = 0.9589
+METHOD = ("method", "head", "mode")  # keys that name a method
+SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
+CURVES = ("loss_tr", "loss_te")
+SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te", "Y_te")
+TASKS_DRAWN, CANDIDATES = 6, 512  # tasks drawn one by one, chosen among the first ones
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Basics):
+class Config(BaseConfig):
     """Sinusoid regression; the defaults are the paper's."""
 
-    learner_width: int = 40
+    learner_width: Annotated[int, AtLeast(1)] = 40
     """Units of each hidden layer of the learner."""
-    learner_layers: int = 2
+    learner_layers: Annotated[int, AtLeast(0)] = 2
     """Hidden layers of the learner."""
-    steps: int = 16
+    steps: Annotated[int, AtLeast(1)] = 16
     """Updates of the learner."""
-    lr: float = 0.01
+    lr: Annotated[float, POSITIVE] = 0.01
     """Learning rate of the learner (SGD)."""
     posterior: Training = field(default_factory=Training)
     """NC with our head."""
     direct: Training = field(default_factory=Training)
     """NC with the paper's head."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, 1, "learner_width", "steps")
-        if self.learner_layers < 0:
-            raise ValueError(f"learner_layers must not be negative, got {self.learner_layers}")
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive, got {self.lr}")
-
-
-def paper() -> Config:
-    """The paper's wiring and sizes, for a GPU."""
-    return Config()
-
-
-def cpu() -> Config:
-    """Minutes on two cores."""
-    sizes = partial(ours, width=128, batch=128, updates=32, capacity=150_000)
-    return Config(posterior=sizes(iterations=200), direct=sizes(iterations=300, tasks=256))
 
 
 def smoke() -> Config:
@@ -94,158 +95,257 @@ def smoke() -> Config:
     return Config(eval_tasks=256, posterior=tiny, direct=tiny)
 
 
-PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
+def cpu() -> Config:
+    """Minutes on two cores."""
+    sizes = partial(ours, width=128, batch=128, updates=32, capacity=150_000)
+    return Config(posterior=sizes(iterations=200), direct=sizes(iterations=300, tasks=256))
 
 
-def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
-    """Meta-trains NC with both heads and scores them on held-out tasks.
+PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": Config}
 
-    Args:
-        config: The settings.
-        folder: Where unfinished work is kept, so that the same call goes on after an interruption.
-        tell: Told about the progress.
-    """
-    family = Sinusoids()
+
+def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
+    """Meta-trains NC with both heads and scores them on held-out tasks."""
     recipe = sinusoid_recipe(
         width=config.learner_width, layers=config.learner_layers, steps=config.steps, lr=config.lr
     )
+    setup = Setup(family=Sinusoids(), recipe=recipe, seed=config.seed, device=config.device)
     networks: dict[str, NeuralComplexity] = {}
-    history: dict[str, list[Moment]] = {}
+    history: dict[str, list[Status]] = {}
     for head in HEADS:
-        networks[head], history[head] = train_validated(
-            getattr(config, head),
-            head,
-            family,
-            recipe,
-            seed=config.seed,
-            device=config.device,
-            folder=folder,
-            tell=tell,
-        )
-    task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    unlabelled = family.sample(config.eval_tasks, stream(config.seed, "unlabelled inputs")).X_te
-    task, unlabelled = task.to(config.device), unlabelled.to(config.device)
-    trajectories = _follow_all(config, recipe, task, unlabelled, networks, tell)
-    kept = usable_tasks(trajectory.finite for trajectory in trajectories.values())
-    task = task[kept]
-    trajectories = {method: trajectory[kept] for method, trajectory in trajectories.items()}
-    rows = [
-        _row(config, "all", f"{config.steps} steps", "diverged tasks", count(~kept), None),
-        *_loss_rows(config, trajectories),
-        *_belief_rows(config, task, networks["posterior"]),
-        *_fit_rows(config, trajectories, networks),
-    ]
-    return Outcome(rows, _figure_tensors(task, trajectories, networks), networks, history)
+        training = getattr(config, head)
+        networks[head], history[head] = train_network(training, head, setup, work, callback)
+    task = evaluation_tasks(config)
+    ncs = nc_methods(networks, task, unlabelled_inputs(config))
+    methods = [NONE, *ncs, oracle(recipe, task)]
+    parts = Parts(work.sub("evaluation"), len(methods), callback)
+
+    def train(method: Method) -> dict[str, Tensor]:
+        learners = train_with(method, recipe, task, seed=config.seed)
+        found = losses_at(learners, range(config.steps + 1)) | {"gap": learners.gap}
+        if method is NONE:
+            found |= {**learners.end.named(), "Y_te": task.Y_te}
+        for head, nc in networks.items():
+            if method.keys in (NONE.keys, _regularized(head)):
+                told = judge(nc, learners.end)
+                found |= {f"predicted/{head}": told.gap, f"points/{head}": told.points}
+        return found
+
+    results = {method.name: parts.do(method.name, partial(train, method)) for method in methods}
+    kept = kept_tasks(results.values())
+    for result in results.values():
+        del result["diverged"]
+        result |= {key: t[:, kept] if key in CURVES else t[kept] for key, t in result.items()}
+    rows = [make_row(NAME, config.seed, "diverged tasks", count(~kept), step=config.steps)]
+    rows += _loss_rows(config, methods, results)
+    rows += _belief_rows(config, task[kept], networks["posterior"])
+    rows += _fit_rows(config, results)
+    tensors = {
+        f"{name}/{key}": tensor.mean(dim=1) if key in CURVES else tensor
+        for name, result in results.items()
+        for key, tensor in result.items()
+    }
+    return Outcome(rows, tensors, networks, history)
 
 
-def _follow_all(
-    config: Config,
-    recipe: Recipe,
-    task: Task,
-    unlabelled: Tensor,
-    networks: dict[str, NeuralComplexity],
-    tell: Tell | None,
-) -> dict[str, Trajectory]:
-    """Lets the same initial learners learn the same tasks under each penalty, by method."""
-    methods = [Method("none")]
-    for head, nc in networks.items():
-        methods.append(nc_method(f"NC {head}, transductive", nc, task))
-        methods.append(nc_method(f"NC {head}, inductive", nc, task, X_unlabelled=unlabelled))
-    methods.append(oracle(recipe, task))
-    trajectories, start = {}, time.perf_counter()
-    for method in methods:
-        trajectory = train_with(method, recipe, task, seed=config.seed)
-        trajectories[method.name] = trajectory
-        if tell is not None:
-            facts = {f"loss, {method.name}": trajectory.loss_te[-1].mean().item()}
-            seconds = time.perf_counter() - start
-            tell("evaluation", len(trajectories), len(methods), seconds, facts)
-    return trajectories
+def _regularized(head: str) -> Keys:
+    """The method of the paper."""
+    return {"method": "NC", "head": head, "mode": "transductive"}
 
 
-def _row(
-    config: Config,
-    method: str,
-    setting: str,
-    metric: str,
-    score: Estimate,
-    paper: float | None = None,
-) -> Row:
-    return score_row(NAME, config.seed, method, setting, metric, score, paper)
-
-
-def _loss_rows(config: Config, trajectories: dict[str, Trajectory]) -> list[Row]:
+def _loss_rows(
+    config: Config, methods: list[Method], results: dict[str, dict[str, Tensor]]
+) -> list[Row]:
     """Test loss after a number of steps, and the share of the oracle."""
     rows = []
-    none, oracle = trajectories["none"], trajectories["oracle"]
-    for method, trajectory in trajectories.items():
-        published = PAPER_LOSS.get("NC" if method.endswith("transductive") else method, {})
-        for step in sorted({*REPORTED_STEPS, config.steps}):
-            if step > config.steps:
-                continue
-            setting = f"{step} steps"
-            loss = estimate_mean(trajectory.loss_te[step])
-            rows.append(_row(config, method, setting, "test loss", loss, published.get(step)))
-            loss = estimate_mean(trajectory.loss_tr[step])
-            rows.append(_row(config, method, setting, "train loss", loss, None))
-            if method not in ("none", "oracle"):
-                losses = (t.loss_te[step] for t in (none, trajectory, oracle))
-                share = estimate(share_of_oracle, *losses)
-                rows.append(_row(config, method, setting, "share of oracle", share, None))
+    for method in methods:
+        keys, result = method.keys, results[method.name]
+        published = {} if keys.get("mode") == "inductive" else PAPER_LOSS.get(keys["method"], {})
+        for step in sorted({step for step in STEPS if step < config.steps} | {config.steps}):
+            row = partial(make_row, NAME, config.seed, **keys, step=step)
+            loss = estimate_mean(result["loss_te"][step])
+            rows.append(row("test loss", loss, published.get(step)))
+            rows.append(row("train loss", estimate_mean(result["loss_tr"][step])))
+            if keys["method"] == "NC":
+                three = (results["none"], result, results["oracle"])
+                share = estimate(share_of_oracle, *(r["loss_te"][step] for r in three))
+                rows.append(row("share of oracle", share))
     return rows
 
 
+@torch.no_grad()
 def _belief_rows(config: Config, task: Task, nc: NeuralComplexity) -> list[Row]:
     """The posterior head's own mean as a predictor: what regularizing with it pulls h towards."""
     losses = []
-    with torch.no_grad():
-        for i in range(0, len(task), CHUNK):
-            part = task[i : i + CHUNK]
-            own = nc.belief(part.X_tr, part.Y_tr, part.X_te).prediction
-            losses.append(nc.loss(own, part.Y_te).mean(dim=1))
-    loss = estimate_mean(torch.cat(losses))
-    return [_row(config, "NC posterior, its beliefs", "no learner", "test loss", loss, None)]
+    for part in (task[i : i + CHUNK] for i in range(0, len(task), CHUNK)):
+        own = nc.belief(part.X_tr, part.Y_tr, part.X_te).prediction
+        losses.append(nc.loss(own, part.Y_te).mean(dim=1))
+    keys = {"method": "NC", "head": "posterior", "mode": "its beliefs"}
+    return [make_row(NAME, config.seed, "test loss", estimate_mean(torch.cat(losses)), **keys)]
 
 
-def _fit_rows(
-    config: Config, trajectories: dict[str, Trajectory], networks: dict[str, NeuralComplexity]
-) -> list[Row]:
+def _fit_rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row]:
     """How well each NC predicts the gap where learners end, without and with its own help."""
     rows = []
-    scores = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
-    for head, nc in networks.items():
-        ends = {
-            "unregularized endpoints": trajectories["none"],
-            "regularized endpoints": trajectories[f"NC {head}, transductive"],
-        }
-        for setting, trajectory in ends.items():
-            predicted = predict_gaps(nc, trajectory.end)
-            for metric, score in scores.items():
-                value = estimate(score, predicted, trajectory.gap)
-                published = PAPER_R2 if metric == "R2" else None
-                rows.append(_row(config, f"NC {head}", setting, metric, value, published))
+    for head in HEADS:
+        for learners, name in _ends(head).items():
+            predicted, gap = results[name][f"predicted/{head}"], results[name]["gap"]
+            row = partial(make_row, NAME, config.seed, method="NC", head=head, learners=learners)
+            for metric, score in SCORES.items():
+                paper = PAPER_R2 if metric == "R2" else None
+                rows.append(row(metric, estimate(score, predicted, gap), paper))
     return rows
 
 
-def _figure_tensors(
-    task: Task, trajectories: dict[str, Trajectory], networks: dict[str, NeuralComplexity]
-) -> dict[str, Tensor]:
-    """Everything the figures need, so that they can be drawn again without the run."""
-    tensors: dict[str, Tensor] = {}
-    for method, trajectory in trajectories.items():
-        tensors[f"loss_tr/{method}"] = trajectory.loss_tr.mean(dim=1)
-        tensors[f"loss_te/{method}"] = trajectory.loss_te.mean(dim=1)
-    shown = slice(0, 512)  # tasks drawn one by one are chosen among these
-    end = trajectories["none"].end[shown]
-    tensors |= {f"tasks/{name}": tensor for name, tensor in end.named().items()}
-    tensors["tasks/Y_te"] = task.Y_te[shown]
-    for head, nc in networks.items():
-        for kind, method in (
-            ("unregularized", "none"),
-            ("regularized", f"NC {head}, transductive"),
-        ):
-            tensors[f"predicted/{kind}/{head}"] = predict_gaps(nc, trajectories[method].end)
-            tensors[f"gap/{kind}/{head}"] = trajectories[method].gap
-        with torch.no_grad():
-            tensors[f"points/{head}"] = nc.predict_points(*end.tensors())
-    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+def _ends(head: str) -> dict[str, str]:
+    """The methods on whose learners an NC is scored, by kind."""
+    return {"unregularized": NONE.name, "regularized": label(_regularized(head))}
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns the tables of test losses and of the fit to the gap."""
+    return [_losses(rows), _fits(rows)]
+
+
+def _losses(rows: list[Row]) -> Table:
+    losses = select(rows, "test loss")
+    steps = sorted({int(row.keys["step"]) for row in losses if "step" in row.keys})
+    lines = []
+    for keys in distinct(losses, *METHOD):
+        belief = find(losses, "test loss", **keys, step=None)
+        found = [belief or find(losses, "test loss", **keys, step=step) for step in steps]
+        share = find(rows, "share of oracle", **keys, step=steps[-1])
+        digits = 2 if belief is None else 4
+        lines.append((label(keys), *(show(row, digits) for row in found), show(share, digits=4)))
+    for keys in (NONE.keys, _regularized("direct")):
+        found = [find(losses, "test loss", **keys, step=step) for step in steps]
+        published = ["" if r is None or r.paper is None else f"{r.paper:.2f}" for r in found]
+        lines.append((f"the paper's {keys['method']}", *published, ""))
+    diverged = sum(row.value for row in select(rows, "diverged tasks"))
+    return Table(
+        f"Test loss after learner steps, {losses[0].n:,} held-out tasks",
+        ("regularizer", *(f"{step} steps" for step in steps), "share of oracle"),
+        tuple(lines),
+        f"Value ± 95 % interval over tasks. Share of oracle at {steps[-1]} steps. Tasks left out "
+        f"because a learner diverged: {diverged:.0f}. "
+        "NC's beliefs are its own mean for y, used as a predictor without any learner.",
+    )
+
+
+def _fits(rows: list[Row]) -> Table:
+    fits = select(rows, "R2")
+    lines = []
+    for keys in distinct(fits, "method", "head", "learners"):
+        found = [show(find(rows, metric, **keys), 4) for metric in SCORES]
+        lines.append((f"{label(keys)}, {keys['learners']} learners", *found))
+    lines.append(("the paper's NC", f"{PAPER_R2:.4f}", "", ""))
+    return Table(
+        f"Predicted against true gap, {fits[0].n:,} held-out tasks",
+        ("gap predictor", *SCORES),
+        tuple(lines),
+        "Value ± 95 % interval over tasks, for learners after their last step. R2 is the "
+        "coefficient of determination.",
+    )
+
+
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws the figures from what a run left."""
+    return [
+        Drawing(
+            "gap-fit",
+            _gap_fit(outcome.tensors),
+            "Predicted against true gap",
+            "One dot per held-out task, after the learner's last step; the outermost 0.2 % of "
+            f"tasks are cut off. The paper's R2 is {PAPER_R2}. Left: plain learners. Right: "
+            "learners regularized by the same NC.",
+        ),
+        Drawing(
+            "learning-curves",
+            _curves(outcome.tensors),
+            "Train and test loss while learning",
+            "Mean over held-out tasks; test solid, train dashed. In the paper the test loss "
+            "with NC is below the train loss throughout.",
+        ),
+        Drawing(
+            "tasks",
+            _tasks(outcome.tensors),
+            "What NC sees, point by point",
+            "Plain learners, from the smallest to the largest gap predicted by the posterior "
+            "head. Above: training points, test targets (never shown to NC) and the learner's "
+            "predictions. Below: each test point's loss minus the training loss, and NC's "
+            "estimate.",
+        ),
+        Drawing(
+            "meta-training",
+            plot_meta_training(outcome.history, PAPER_R2),
+            "What meta-training time buys",
+            "1 - R2 on 512 validation learners, by seconds of meta-training; the line is the "
+            "paper's final value.",
+        ),
+    ]
+
+
+def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
+    canvas = Canvas(figsize=(6.4, 3.1 * len(HEADS)), layout="constrained")
+    axes = canvas.subplots(len(HEADS), 2)
+    for i, head in enumerate(HEADS):
+        for j, (kind, name) in enumerate(_ends(head).items()):
+            true, predicted = tensors[f"{name}/gap"], tensors[f"{name}/predicted/{head}"]
+            score = scatter_gaps(axes[i, j], true, predicted, COLORS[head])
+            axes[i, j].set_title(f"{head} head, {kind}: {score}")
+    return canvas
+
+
+def _curves(tensors: dict[str, Tensor]) -> Canvas:
+    canvas = Canvas(figsize=(5.2, 3.4), layout="constrained")
+    ax = canvas.subplots()
+    ax.plot(tensors["none/loss_te"], color=COLORS["none"], label="none")
+    ax.plot(tensors["none/loss_tr"], color=COLORS["none"], ls="--", lw=1)
+    for head in reversed(HEADS):
+        name, color = label(_regularized(head)), COLORS[head]
+        ax.plot(tensors[f"{name}/loss_te"], color=color, label=f"NC {head}")
+        ax.plot(tensors[f"{name}/loss_tr"], color=color, ls="--", lw=1)
+    # As dots: the posterior head's curve is the same line.
+    ax.plot(tensors["oracle/loss_te"], "o", ms=3.5, color=COLORS["oracle"], label="oracle")
+    ax.plot([], color=COLORS["target"], label="test")
+    ax.plot([], color=COLORS["target"], ls="--", lw=1, label="train")
+    ax.set(xlabel="learner step", ylabel="mean squared error")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return canvas
+
+
+def _tasks(tensors: dict[str, Tensor]) -> Canvas:
+    order = tensors["none/predicted/posterior"][:CANDIDATES].argsort()
+    picks = order[np.linspace(0, len(order) - 1, TASKS_DRAWN).round().astype(int)]
+    canvas = Canvas(figsize=(11, 4.4), layout="constrained")
+    axes = canvas.subplots(2, TASKS_DRAWN, sharex=True, height_ratios=(3, 2))
+    for (top, bottom), index in zip(axes.T, picks.tolist(), strict=True):
+        task = {name: tensors[f"none/{name}"][index] for name in SETS}
+        told = {head: tensors[f"none/points/{head}"][index] for head in reversed(HEADS)}
+        plot_targets(top, task)
+        true = plot_points(bottom, task, told)
+        top.set_title(f"gap {true.mean():.2f}, NC {told['posterior'].mean():.2f}")
+        bottom.set_xlabel("x")
+    axes[0, 0].set_ylabel("y")
+    axes[1, 0].set_ylabel("loss - train loss")
+    canvas.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower left", ncols=3)
+    canvas.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
+    return canvas
+
+
+EXPERIMENT = Experiment(
+    name=NAME,
+    title="Sinusoid regression",
+    lead=(
+        "NC meta-trained on sinusoids A sin(x + b), 10 training and 15 test points, judged on "
+        "held-out tasks. A learner regularized by NC descends its training loss plus the gap that "
+        "NC predicts. Transductive: NC judges the learner on the unlabelled test inputs "
+        "themselves, as in the paper; inductive: on other unlabelled inputs. The oracle descends "
+        "the test loss itself: no gap predictor can do better."
+    ),
+    config=Config,
+    presets=PRESETS,
+    run=run,
+    tables=tables,
+    figures=figures,
+)

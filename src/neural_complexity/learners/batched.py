@@ -131,11 +131,7 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def stack(
-    make: Callable[[], nn.Module],
-    batch: int,
-    generator: torch.Generator,
-    *,
-    look_up: Callable[[Tensor], Tensor] | None = None,
+    make: Callable[[], nn.Module], batch: int, generator: torch.Generator
 ) -> "BatchedLearner":
     """Returns B independent learners, with parameters drawn as the module itself would draw them.
 
@@ -148,7 +144,6 @@ def stack(
         make: Builds one freshly initialised module; called on the CPU.
         batch: The number of learners, B.
         generator: The source of randomness; parameters live on its device.
-        look_up: Maps indices to inputs.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -168,8 +163,8 @@ def stack(
         elif first.pure and torch.equal(value, twin[name]):  # drawn from nothing: equal in all
             stacked[name] = value.to(generator.device).expand(batch, *value.shape).clone()
         else:
-            return BatchedLearner(template, _one_by_one(make, batch, generator), look_up)
-    return BatchedLearner(template, stacked, look_up)
+            return BatchedLearner(template, _one_by_one(make, batch, generator))
+    return BatchedLearner(template, stacked)
 
 
 def _as_gradient(stacked: Tensor) -> Tensor:
@@ -192,14 +187,8 @@ class BatchedLearner(nn.Module):
         state: Its parameters and buffers by name, each with a leading axis of length B.
     """
 
-    def __init__(
-        self,
-        template: nn.Module,
-        state: dict[str, Tensor],
-        look_up: Callable[[Tensor], Tensor] | None = None,
-    ) -> None:
+    def __init__(self, template: nn.Module, state: dict[str, Tensor]) -> None:
         super().__init__()
-        self.look_up = look_up
         trained = {name for name, p in template.named_parameters() if p.requires_grad}
         # Kept in tuples and dictionaries of our own: parameter names hold dots, which modules
         # refuse.
@@ -251,15 +240,7 @@ class BatchedLearner(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
-        return self.predict(self.see(X))
-
-    def see(self, X: Tensor) -> Tensor:
-        """Returns the values of inputs, (B, points, D)."""
-        return values(X) if self.look_up is None else self.look_up(X)  # until all are Points
-
-    def predict(self, inputs: Tensor) -> Tensor:
-        """Predicts from inputs, (B, points, D), never from numbers."""
-        return _predict(self.__dict__["template"], self.state(), inputs)
+        return _predict(self.__dict__["template"], self.state(), values(X))
 
 
 @dataclass(frozen=True)

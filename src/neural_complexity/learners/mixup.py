@@ -9,6 +9,7 @@ from torch.distributions import Gamma
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Objective
 from neural_complexity.losses import PointLoss
+from neural_complexity.points import values
 from neural_complexity.task import Task
 
 __all__ = ["mixup"]
@@ -32,13 +33,13 @@ def mixup(loss: PointLoss, alpha: float) -> Objective:
 
 
 def _mixed(loss: PointLoss, alpha: float, h: BatchedLearner, task: Task) -> Tensor:
-    inputs = h.see(task.X_tr)
+    inputs = values(task.X_tr)
     B, M = inputs.shape[:2]
     rows = torch.arange(B, device=inputs.device).unsqueeze(-1)
     order = torch.rand(B, M, device=inputs.device).argsort(dim=1)
     share = _shares(alpha, B, inputs)
     weight = share.view(B, *[1] * (inputs.ndim - 1))
-    H = h.predict(torch.lerp(inputs[rows, order], inputs, weight))  # (B, M, C)
+    H = h(torch.lerp(inputs[rows, order], inputs, weight))  # (B, M, C)
     own, other = loss(H, task.Y_tr), loss(H, task.Y_tr[rows, order])  # (B, M)
     return share * own.mean(dim=1) + (1 - share) * other.mean(dim=1)
 

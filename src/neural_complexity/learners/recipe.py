@@ -4,7 +4,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import Batches, Learning, Observer, Regularizer, Visitor
@@ -19,11 +19,9 @@ class Recipe(Learning):
 
     Args:
         make: Builds one freshly initialised module.
-        look_up: Maps indices to inputs, for tasks that hold indices.
     """
 
     make: Callable[[], nn.Module]
-    look_up: Callable[[Tensor], Tensor] | None = None
 
     def train(
         self,
@@ -51,7 +49,7 @@ class Recipe(Learning):
             The B trained learners, in evaluation mode.
         """
         device = (task if isinstance(task, Task) else task(0)).X_tr.device
-        h = stack(self.make, len(task), generator, look_up=self.look_up).to(device)
+        h = stack(self.make, len(task), generator).to(device)
         seed = int(torch.randint(2**62, (), generator=generator))
         elsewhere = [] if device.type == "cpu" else [device]
         # Noise layers draw from the global generators; so that learners depend on `generator`

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.points import join
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
@@ -58,11 +57,6 @@ class Trajectory:
         """Which learners have diverged at the end, (B,)."""
         return diverged(self.loss_tr + self.loss_te)[-1]
 
-    @property
-    def finite(self) -> Tensor:  # until all have moved to `diverged`
-        """The others, (B,)."""
-        return ~self.diverged
-
 
 def train_learners(
     recipe: Recipe,
@@ -83,11 +77,10 @@ def train_learners(
     """
     chunks = [slice(i, i + CHUNK) for i in range(0, len(task), CHUNK)]
     parts = [_train_chunk(recipe, task[rows], seed, rows, penalty, observe) for rows in chunks]
-    ends = zip(*(part.end.tensors() for part in parts), strict=True)
     return Trajectory(
         torch.cat([part.loss_tr for part in parts], dim=1),
         torch.cat([part.loss_te for part in parts], dim=1),
-        Snapshot(*(join(sets) for sets in ends)),
+        Snapshot.join([part.end for part in parts]),
         torch.cat([part.gap for part in parts]),
     )
 

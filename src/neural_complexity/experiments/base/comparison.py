@@ -1,10 +1,9 @@
 """The same learners on the same tasks under one method after another."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from neural_complexity.experiments.base.config import BaseConfig
@@ -12,7 +11,12 @@ from neural_complexity.experiments.base.rows import Keys
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.evaluate import Trajectory, follow
+from neural_complexity.learners.trajectory import (
+    Trajectory,
+    diverged,
+    train_learners,
+    usable_rows,
+)
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.regularizers.noise import VariationalDropout, variational_penalty
@@ -48,7 +52,6 @@ Penalty = Callable[[slice], Regularizer]  # of some of the tasks
 # the hard tasks that are missing. With a larger share of them a method gets no mean.
 FEW = 0.01
 LABEL = {"head": " {}", "weight": " ({:g})", "points": " ({} points)", "mode": ", {}"}
-DIVERGED = 10.0  # a learner whose losses end this many times above where they began
 
 
 @dataclass(frozen=True)
@@ -171,23 +174,21 @@ def train_with(method: Method, recipe: Recipe, task: Task, *, seed: int) -> Traj
     if method.noise is not None:
         assert isinstance(recipe.make, partial), "noise needs learners made by mlp"
         make = partial(recipe.make, noise=method.noise)
-        recipe = Recipe(make=make, loss=recipe.loss, steps=recipe.steps, lr=recipe.lr)
-    return follow(recipe, task, seed=seed, penalty=method.penalty)
+        recipe = replace(recipe, make=make)
+    return train_learners(recipe, task, seed=seed, penalty=method.penalty)
 
 
 def losses_at(trajectory: Trajectory, steps: Sequence[int]) -> dict[str, Tensor]:
     """Returns the losses after some steps, and who had diverged then, (steps, B) each."""
-    rows = list(steps)
-    loss_tr, loss_te = trajectory.loss_tr[rows], trajectory.loss_te[rows]
-    limit = DIVERGED * (trajectory.loss_tr[0] + trajectory.loss_te[0])
-    fine = loss_tr + loss_te <= limit  # what is not a number is not fine
-    return {"loss_tr": loss_tr, "loss_te": loss_te, "diverged": ~fine}
+    loss_tr, loss_te = trajectory.loss_tr, trajectory.loss_te
+    found = {"loss_tr": loss_tr, "loss_te": loss_te, "diverged": diverged(loss_tr + loss_te)}
+    return {name: tensor[list(steps)] for name, tensor in found.items()}
 
 
-def kept_tasks(results: Sequence[dict[str, Tensor]]) -> Tensor:
+def kept_tasks(results: Iterable[dict[str, Tensor]]) -> Tensor:
     """Returns on which tasks no method's learner had diverged at the end, (B,).
 
-    One learner that diverges under one method would hide what all others did: its task is left out
-    of all methods, and counted.
+    Raises:
+        FloatingPointError: If there are not two such tasks.
     """
-    return ~torch.stack([result["diverged"][-1] for result in results]).any(dim=0)
+    return usable_rows(result["diverged"][-1] for result in results)

@@ -17,7 +17,7 @@ from neural_complexity.assessment.drawing import STYLE, save
 from neural_complexity.assessment.page import Figure
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base.rows import Row
-from neural_complexity.meta.training_loop import Moment
+from neural_complexity.meta.trainer import Status
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -32,7 +32,7 @@ class Outcome:
     rows: list[Row]
     tensors: dict[str, Tensor] = field(default_factory=dict)
     networks: dict[str, NeuralComplexity] = field(default_factory=dict)
-    history: dict[str, list[Moment]] = field(default_factory=dict)
+    history: dict[str, list[Status]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)  # what else a reader should know, as JSON
 
 

@@ -86,6 +86,6 @@ def load_tensors(folder: str, prefix: str, experiment: str) -> dict[str, Tensor]
 def how_made(networks: dict[str, NeuralComplexity], pieces: Pieces) -> dict[str, Any]:
     """Gives the facts of a run that asked NCs: the commits these are from, and the time taken."""
     return {
-        "networks": {head: nc.provenance.get("commit") for head, nc in networks.items()},
+        "networks": {head: nc.card.commit for head, nc in networks.items()},
         "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
     }

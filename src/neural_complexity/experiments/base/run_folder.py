@@ -12,7 +12,7 @@ from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import Experiment, Outcome
 from neural_complexity.experiments.base.rows import commit, read_rows, write_rows
 from neural_complexity.files import read_json, read_tensors, write_json, write_tensors
-from neural_complexity.meta.training_loop import Moment
+from neural_complexity.meta.trainer import Status
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace, fingerprint
 
@@ -92,11 +92,13 @@ class RunFolder:
         made_by = commit() if config["commit"] == commit() else f"{config['commit']}..{commit()}"
         rows = [replace(row, commit=made_by) for row in outcome.rows]
         for name, nc in outcome.networks.items():
-            nc.provenance = {**nc.provenance, **config, "commit": made_by, "network": name}
+            notes = {**nc.card.notes, **config, "network": name}
+            notes.pop("commit")
+            nc.card = replace(nc.card, commit=made_by, notes=notes)
             nc.save(self.path / f"nc-{name}.safetensors")
         write_tensors(self.path / "figures.safetensors", outcome.tensors, {})
-        moments = {n: [moment.to_json() for moment in m] for n, m in outcome.history.items()}
-        content = {"machine": _machine(), "facts": outcome.facts, "history": moments}
+        history = {n: [status.to_json() for status in s] for n, s in outcome.history.items()}
+        content = {"machine": _machine(), "facts": outcome.facts, "history": history}
         write_json(self.path / "run.json", content)
         write_rows(self.path / "rows.jsonl", rows)
         shutil.rmtree(self.work, ignore_errors=True)
@@ -111,7 +113,7 @@ class RunFolder:
         run = read_json(self.path / "run.json")
         try:
             tensors, _ = read_tensors(self.path / "figures.safetensors")
-            history = {n: [Moment(**m) for m in moments] for n, moments in run["history"].items()}
+            history = {n: [Status(**m) for m in s] for n, s in run["history"].items()}
             return Outcome(rows, tensors, {}, history, run.get("facts", {})), run["machine"]
         except (FileNotFoundError, KeyError, TypeError) as error:
             raise ValueError(

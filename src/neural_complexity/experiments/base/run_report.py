@@ -38,7 +38,7 @@ def write_report(folder: RunFolder) -> tuple[list[Table], dict[str, float]]:
     outcome, machine = folder.results()
     tables = experiment.tables(outcome.rows)
     figures = experiment.draw(outcome, folder.figures)
-    training = {name: round(moments[-1].seconds, 1) for name, moments in outcome.history.items()}
+    training = {name: round(scores[-1].seconds, 1) for name, scores in outcome.history.items()}
     details: dict[str, Any] = {
         "commit": outcome.rows[0].commit,
         "seed": outcome.rows[0].seed,

@@ -1,57 +1,47 @@
 """How an experiment meta-trains one NC, as part of its config."""
 
-import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from torch import Tensor
+import torch
 
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.evaluate import Trajectory, follow, predict_gaps
-from neural_complexity.meta.executor import Engine
+from neural_complexity.learners.trajectory import Trajectory, train_learners
+from neural_complexity.meta.executor import CollectionQueue
+from neural_complexity.meta.nc_loss import Augment, TrainingInputs
 from neural_complexity.meta.scores import r_squared
-from neural_complexity.meta.trainer import Augment, MetaLearner, Supervision, embed_all
-from neural_complexity.meta.training_loop import (
-    Moment,
-    Resume,
-    Stop,
-    Watch,
-    meta_train,
-    tell_moments,
-)
+from neural_complexity.meta.trainer import MetaLearner, MetaTraining, Status, meta_train
+from neural_complexity.model.cached import embed_store
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell
+from neural_complexity.points import Embeddings, Points
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
-from neural_complexity.task import IndexedFamily, TaskFamily
+from neural_complexity.task import TaskFamily
+from neural_complexity.workspace import Workspace
 
-__all__ = [
-    "Head",
-    "Training",
-    "ours",
-    "train_nc",
-    "train_validated",
-    "validation_learners",
-    "validation_r2",
-]
+__all__ = ["Head", "Setup", "Training", "ours", "train_network", "validation_r2"]
 
 Head = Literal["posterior", "direct"]
+Count = Annotated[int, AtLeast(1)]
+Part = Annotated[float, Between(0, 1, open_end=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Checked):
     """An NC and its meta-training; the defaults are the paper's for the sinusoid (appendix C)."""
 
-    width: int = 1024
+    width: Count = 1024
     """Width d of every layer of NC."""
-    heads: int = 8
+    heads: Count = 8
     """Attention heads (the paper does not say)."""
-    encoder_layers: int = 3
+    encoder_layers: Count = 3
     """n_enc."""
-    decoder_layers: int = 3
+    decoder_layers: Count = 3
     """n_dec."""
     query_skip: bool = False
     """Whether the decoder also sees the test point's own embedding."""
@@ -61,71 +51,58 @@ class Training:
     """Direct head: whether test points are averaged before decoding."""
     scale_by_width: bool = True
     """Whether attention divides by the root of the whole width, as the official code does."""
-    supervision: Supervision = "set"
+    supervision: Literal["point", "set"] = "set"
     """One target per learner ("set", the paper) or per test point ("point")."""
-    belief_weight: float = 0.0
+    belief_weight: Annotated[float, AtLeast(0)] = 0.0
     """Posterior head: how much the labels count beside the gaps."""
-    iterations: int = 5000
+    iterations: Count = 5000
     """Collections (the paper does not say)."""
-    updates: int = 10
+    updates: Count = 10
     """NC updates per collection (the paper does not say)."""
-    tasks: int = 512
+    tasks: Count = 512
     """New tasks per collection (the paper does not say)."""
-    batch: int = 512
+    batch: Count = 512
     """Bank rows per NC update, bs."""
-    lr: float = 0.0005
+    lr: Annotated[float, POSITIVE] = 0.0005
     """Adam's learning rate, or its peak."""
-    warmup: float = 0.0
+    warmup: Part = 0.0
     """The part of training in which the learning rate rises."""
     decay: bool = False
     """Whether the learning rate then falls to zero along a cosine."""
-    ramp: float = 0.5
+    ramp: Part = 0.5
     """The part of training in which the weight of NC rises to 1 (the paper does not say)."""
     spread_weights: bool = False
     """Whether each learner draws its own weight below the scheduled one."""
-    capacity: int = 1_000_000
+    capacity: Count = 1_000_000
     """Rows of the memory bank (the paper does not say)."""
-    validation_tasks: int = 512
+    validation_tasks: Count = 512
     """Other tasks, on whose learners NC is scored on its way."""
 
     def __post_init__(self) -> None:
-        positive = ("encoder_layers", "decoder_layers", "iterations", "updates", "tasks", "batch")
-        for name in (*positive, "capacity", "validation_tasks"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("warmup", "ramp"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.belief_weight < 0:
-            raise ValueError(f"belief_weight must not be negative, got {self.belief_weight}")
-        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+        super().__post_init__()
+        if self.width % self.heads:
             raise ValueError(
                 f"width must be a multiple of heads, got width={self.width}, heads={self.heads}"
             )
 
     def architecture(self, head: Head) -> dict[str, Any]:
-        """Gives NC's arguments for a head."""
+        """Returns the fields of NC's `Architecture` for a head."""
         names = ["width", "heads", "encoder_layers", "decoder_layers", "query_skip"]
         names += ["observed_loss", "scale_by_width"]
         own = {name: getattr(self, name) for name in names}
         return {**own, "head": head, "pool_first": self.pool_first and head == "direct"}
 
     def learning(self) -> dict[str, Any]:
-        """Gives the meta-learner's arguments."""
+        """Returns the fields of `MetaTraining`."""
         names = ["iterations", "updates", "batch", "tasks", "lr", "warmup", "decay", "ramp"]
         names += ["spread_weights", "capacity", "supervision", "belief_weight"]
         return {name: getattr(self, name) for name in names}
 
 
 def ours(**sizes: Any) -> Training:
-    """Gives what we found to work better than the paper's wiring, at any size.
+    """Returns what we found to work better than the paper's wiring, at any size.
 
-    `docs/deviations.md` has the figures.
-
-    Args:
-        sizes: Any field of `Training`.
+    `docs/deviations.md` has the figures; `sizes` are fields of `Training`.
     """
     wiring: dict[str, Any] = {
         "query_skip": True,
@@ -143,170 +120,115 @@ def ours(**sizes: Any) -> Training:
     return Training(**(wiring | sizes))
 
 
-def validation_learners(
-    family: TaskFamily, recipe: Recipe, *, tasks: int = 512, seed: int, device: str
-) -> Trajectory:
-    """Trains the held-out learners on which NC is scored on its way."""
-    task = family.sample(tasks, stream(seed, "validation tasks")).to(device)
-    return follow(recipe, task, seed=seed)
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What an NC is meta-trained on.
+
+    Args:
+        family: Where tasks come from.
+        recipe: How learners learn.
+        seed: The one seed of all draws.
+        device: Where NC and learners live.
+        start: A trained NC of the same architecture to go on from, which stays as it is.
+        images_from: A trained NC whose image encoder is taken over and stays as it is, so that each
+            image is embedded once.
+        embeddings: What it makes of all images; made when needed if `None`.
+        augment: Changes images at random while NC learns from them.
+        units: The number of tasks that NC takes its units from; 0 for 4,096, or 128 of images.
+        collections: Where learners are trained; in this process if `None`.
+    """
+
+    family: TaskFamily
+    recipe: Recipe
+    seed: int
+    device: str
+    start: NeuralComplexity | None = None
+    images_from: NeuralComplexity | None = None
+    embeddings: Embeddings | None = field(default=None, compare=False)
+    augment: Augment | None = None
+    units: int = 0
+    collections: CollectionQueue | None = field(default=None, compare=False)
+
+    def validation_learners(self, tasks: int = 512) -> Trajectory:
+        """Trains the held-out learners on which NC is scored on its way."""
+        task = self.family.sample(tasks, stream(self.seed, "validation tasks")).to(self.device)
+        return train_learners(self.recipe, task, seed=self.seed)
+
+    def network(self, training: Training, head: Head) -> tuple[NeuralComplexity, TrainingInputs]:
+        """Returns an NC before its training, and how inputs reach it.
+
+        Raises:
+            ValueError: If `start` has another architecture than the settings.
+        """
+        few = self.family.sample(1, stream(self.seed, "example")).X_tr
+        store = few.store if isinstance(few, Points) else None
+        # Images have many pixels each: fewer tasks tell their units just as well.
+        units = self.units or (4096 if store is None else 128)
+        example = self.family.sample(units, stream(self.seed, "units"))
+        with seeded(self.seed, "weights", head):
+            nc = NeuralComplexity.for_tasks(example, **training.architecture(head)).to(self.device)
+        if self.start is not None:
+            if self.start.architecture != nc.architecture:
+                raise ValueError(
+                    f"the NC to start from must have the architecture of its settings, "
+                    f"{nc.architecture}, got {self.start.architecture}"
+                )
+            nc.load_state_dict(self.start.state_dict())
+        embeddings = self.embeddings
+        if self.images_from is not None:
+            nc.take_image_encoder(self.images_from)
+            if embeddings is None and store is not None:
+                embeddings = embed_store(nc, store, torch.arange(len(store)))  # type: ignore[arg-type]
+        return nc, TrainingInputs(augment=self.augment, embeddings=embeddings)
 
 
 def validation_r2(learners: Trajectory, nc: NeuralComplexity) -> float:
-    """Scores NC's predicted gaps of those that did not diverge by R2; NaN if there are not two."""
-    usable = learners.finite
+    """Returns R2 of the gaps predicted of learners that did not diverge; NaN of fewer than two."""
+    usable = ~learners.diverged
     if usable.sum() < 2:
         return math.nan
     whole = learners[usable]
-    return r_squared(predict_gaps(nc, whole.end), whole.gap).item()
+    return r_squared(judge(nc, whole.end).gap, whole.gap).item()
 
 
-def train_nc(
+def train_network(
     training: Training,
     head: Head,
-    family: TaskFamily,
-    recipe: Recipe,
+    setup: Setup,
+    work: Workspace,
+    callback: ProgressCallback | None = None,
     *,
-    seed: int,
-    device: str,
-    validate: Callable[[NeuralComplexity], float],
-    start: NeuralComplexity | None = None,
-    images_from: NeuralComplexity | None = None,
-    embeddings: Tensor | None = None,
-    augment: Augment | None = None,
-    engine: Engine | None = None,
-    lag: int = 0,
-    units: int | None = None,
-    folder: Path | None = None,
-    watch: Watch | None = None,
-    stop: Stop | None = None,
-) -> tuple[NeuralComplexity, list[Moment]]:
-    """Meta-trains one NC, going on where an earlier run in `folder` stopped.
-
-    Args:
-        training: The settings.
-        head: Which head.
-        family: Where tasks come from.
-        recipe: How learners learn.
-        seed: The one seed of all draws.
-        device: Where NC and learners live.
-        validate: Scores NC on held-out learners.
-        start: A trained NC of the same architecture to go on from, which stays as it is; none if
-            `None`.
-        images_from: A trained NC whose image encoder is taken over and stays as it is, so that each
-            image is embedded once; trained with the rest if `None`.
-        embeddings: What it makes of all images, from `embed_all`; made here if `None`.
-        augment: Changes images at random while NC learns from them.
-        engine: Makes the collections; see `MetaLearner`.
-        lag: How many collections it is ahead.
-        units: The number of tasks that NC takes its units from.
-        folder: Where checkpoint and bank are while it runs; in memory if `None`.
-        watch: Told after each iteration.
-        stop: Asked after each score whether to end early; see `meta_train`.
-
-    Returns:
-        NC and its scores on the way.
-
-    Raises:
-        ValueError: If `start` has another architecture than the settings.
-    """
-    # Images have many pixels each: fewer tasks tell their units just as well.
-    by_number = isinstance(family, IndexedFamily)
-    units = units or (128 if by_number else 4096)
-    example = family.sample(units, stream(seed, "units"))
-    with seeded(seed, "weights", head):
-        nc = NeuralComplexity.for_tasks(example, **training.architecture(head)).to(device)
-    if start is not None:
-        if start.architecture != nc.architecture:
-            raise ValueError(
-                f"the NC to start from must have the architecture of its settings, "
-                f"{nc.architecture}, got {start.architecture}"
-            )
-        nc.load_state_dict(start.state_dict())
-    if embeddings is not None and images_from is None:
-        raise ValueError("embeddings need the NC that made them as images_from, got none")
-    if images_from is not None:
-        nc.take_image_encoder(images_from)
-        if embeddings is None and isinstance(family, IndexedFamily):
-            embeddings = embed_all(nc, family)
-    save_every = max(1, training.iterations // 20)
-
-    def build(bank: Path | None, resume: Resume | None) -> MetaLearner:
-        return MetaLearner(
-            nc,
-            family,
-            recipe,
-            seed=seed,
-            bank_folder=bank,
-            keep=0 if bank is None else save_every,  # a bank in memory cannot be taken back
-            resume=resume,
-            embeddings=embeddings,
-            augment=augment,
-            engine=engine,
-            lag=lag,
-            **training.learning(),
-        )
-
-    history = meta_train(
-        build,
-        validate=validate,
-        validate_every=max(1, training.iterations // 20),
-        save_every=save_every,
-        folder=folder,
-        identity=json.dumps([asdict(training), head, seed, repr(family), recipe.steps, recipe.lr]),
-        watch=watch,
-        stop=stop,
-    )
-    return nc, history
-
-
-def train_validated(
-    training: Training,
-    head: Head,
-    family: TaskFamily,
-    recipe: Recipe,
-    *,
-    seed: int,
-    device: str,
     name: str = "",
-    start: NeuralComplexity | None = None,
-    images_from: NeuralComplexity | None = None,
-    embeddings: Tensor | None = None,
-    folder: Path | None = None,
-    tell: Tell | None = None,
-) -> tuple[NeuralComplexity, list[Moment]]:
-    """Meta-trains one NC as `train_nc` does, scored by its R2 on learners of other tasks.
+    validate: Callable[[NeuralComplexity], float] | None = None,
+    stop: Callable[[Status], bool] | None = None,
+) -> tuple[NeuralComplexity, list[Status]]:
+    """Meta-trains one NC, continuing where an earlier run in its workspace stopped.
 
     Args:
         training: The settings.
         head: Which head.
-        family: Where tasks come from.
-        recipe: How learners learn.
-        seed: The one seed of all draws.
-        device: Where NC and learners live.
+        setup: What it is trained on.
+        work: The experiment's workspace; this one's is below, under its name.
+        callback: Called after each iteration.
         name: What to call it, where the head does not say enough.
-        start: A trained NC to go on from; none if `None`.
-        images_from: A trained NC whose image encoder is taken over; none if `None`.
-        embeddings: What it makes of all images; made here if `None`.
-        folder: Where the experiment keeps unfinished work; this one's is below, under its name.
-        tell: Told about the progress.
+        validate: Scores NC on its way; its R2 on learners of other tasks if `None`.
+        stop: Asked after each score whether to end early.
 
     Returns:
         NC and its scores on the way.
     """
-    learners = validation_learners(
-        family, recipe, tasks=training.validation_tasks, seed=seed, device=device
+    if validate is None:
+        validate = partial(validation_r2, setup.validation_learners(training.validation_tasks))
+    nc, inputs = setup.network(training, head)
+    learner = MetaLearner(
+        nc,
+        setup.family,
+        setup.recipe,
+        seed=setup.seed,
+        training=MetaTraining(**training.learning()),
+        collections=setup.collections,
+        workspace=work.sub(name or head, training, head, setup),
+        inputs=inputs,
     )
-    return train_nc(
-        training,
-        head,
-        family,
-        recipe,
-        seed=seed,
-        device=device,
-        validate=partial(validation_r2, learners),
-        start=start,
-        images_from=images_from,
-        embeddings=embeddings,
-        folder=None if folder is None else folder / (name or head),
-        watch=tell_moments(tell, name or head),
-    )
+    history = meta_train(learner, validate, stage=name or head, callback=callback, stop=stop)
+    return nc, history

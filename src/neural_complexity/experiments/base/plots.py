@@ -1,0 +1,91 @@
+"""Parts of figures that several experiments draw."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from torch import Tensor
+
+from neural_complexity.assessment.drawing import COLORS
+from neural_complexity.meta.scores import r_squared
+from neural_complexity.meta.trainer import Status
+
+__all__ = [
+    "learner_axis",
+    "plot_meta_training",
+    "plot_points",
+    "plot_targets",
+    "scatter_gaps",
+]
+
+
+def scatter_gaps(
+    ax: Axes, true: Tensor, predicted: Tensor, color: str, *, cut: float = 0.001
+) -> str:
+    """Plots predicted against true gaps, (B,), without the outermost tasks.
+
+    Args:
+        ax: Where to.
+        true: One dot per task.
+        predicted: Likewise.
+        color: Of the dots.
+        cut: The share of values left out at either end: a handful of extreme tasks would squeeze
+            all others into a corner.
+
+    Returns:
+        The coefficient of determination, as text for a title.
+    """
+    both = np.stack([true.numpy(), predicted.numpy()])
+    low, high = np.quantile(both[:, np.isfinite(both).all(axis=0)], [cut, 1 - cut])
+    ax.plot(true, predicted, ".", ms=2, alpha=0.25, color=color, rasterized=True)
+    ax.plot([low, high], [low, high], color=COLORS["target"], lw=0.8)
+    ax.set(xlim=(low, high), ylim=(low, high), aspect="equal")
+    ax.set(xlabel="true gap", ylabel="predicted gap")
+    return f"R2 = {r_squared(predicted, true).item():.4f}"
+
+
+def plot_targets(ax: Axes, task: dict[str, Tensor]) -> None:
+    """Plots one task, its sets (n, 1) by name, and what its learner predicts."""
+    x_tr, y_tr, x_te, y_te, h_te = (
+        task[name].squeeze(-1) for name in ("X_tr", "Y_tr", "X_te", "Y_te", "H_te")
+    )
+    ax.plot(x_tr, y_tr, "o", ms=4, color=COLORS["target"], label="training points")
+    ax.plot(x_te, y_te, "o", ms=4, mfc="none", color=COLORS["target"], label="test targets")
+    ax.plot(x_te, h_te, "+", ms=6, color=COLORS["none"], label="learner on test inputs")
+
+
+def plot_points(ax: Axes, task: dict[str, Tensor], told: dict[str, Tensor]) -> Tensor:
+    """Plots each test point's squared loss minus the training loss, and NC's estimates by head.
+
+    Returns:
+        The true values, (N,).
+    """
+    error_te, error_tr = task["H_te"] - task["Y_te"], task["H_tr"] - task["Y_tr"]
+    true = error_te.square().squeeze(-1) - error_tr.square().mean()
+    x_te = task["X_te"].squeeze(-1)
+    ax.vlines(x_te, 0, true, color=COLORS["none"], lw=1)
+    ax.plot(x_te, true, "o", ms=4, mfc="none", color=COLORS["target"], label="true")
+    for (head, estimate), mark in zip(told.items(), "x+", strict=True):
+        ax.plot(x_te, estimate, mark, ms=6, color=COLORS[head], label=f"NC {head}")
+    return true
+
+
+def learner_axis(ax: Axes, steps: tuple[int, ...]) -> None:
+    """Makes the horizontal axis that of a learner's steps, in powers of two."""
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(steps, [str(step) for step in steps])
+    ax.set_xlabel("learner step")
+
+
+def plot_meta_training(history: Mapping[str, Sequence[Status]], paper: float) -> Canvas:
+    """Draws 1 - R2 by seconds of meta-training, one line per head, and the paper's final value."""
+    canvas = Canvas(figsize=(5.2, 3.2), layout="constrained")
+    ax = canvas.subplots()
+    for head, scores in history.items():
+        seconds, left = zip(*((s.seconds, 1 - s.r2) for s in scores), strict=True)
+        ax.plot(seconds, left, ".-", color=COLORS[head], label=f"{head} head")
+    ax.axhline(1 - paper, color=COLORS["none"], lw=0.8, ls=":", label="paper")
+    ax.set(xlabel="seconds of meta-training", ylabel="1 - R2", yscale="log")
+    ax.legend()
+    return canvas
