@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from neural_complexity import ledger
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.seeding import stream
@@ -75,6 +76,7 @@ def train_learners(
         penalty: Makes the regularizer for a slice of the tasks; none if `None`.
         observe: Sees the learners of a slice after each number of steps.
     """
+    ledger.record("report", task.X_te, task.Y_te)
     chunks = [slice(i, i + CHUNK) for i in range(0, len(task), CHUNK)]
     parts = [_train_chunk(recipe, task[rows], seed, rows, penalty, observe) for rows in chunks]
     return Trajectory(
