@@ -10,8 +10,8 @@ from neural_complexity.experiments.base.one_dataset import large_posterior
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
-from neural_complexity.meta.collect_splits import SplitCollector
-from neural_complexity.meta.executor import Engine, Here, Processes
+from neural_complexity.meta.collect import SplitCollector
+from neural_complexity.meta.executor import CollectionQueue, process_pool
 from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import seeded, stream
@@ -36,15 +36,20 @@ def collector() -> SplitCollector:
     tasks = splits()
     make = partial(image_mlp, SHAPE, [500], CLASSES)
     sgd = partial(SGD, momentum=0.9, foreach=True)
-    recipe = Recipe(
-        make=make, loss=cross_entropy, steps=60, lr=0.01, optimizer=sgd, look_up=tasks.look_up
-    )
+    recipe = Recipe(make=make, loss=cross_entropy, steps=60, lr=0.01, optimizer=sgd)
     return SplitCollector(
-        tasks, recipe, seed=0, tasks=2, looks=16, smallest=4000, unlabelled=1000, shown=500
+        splits=tasks,
+        recipe=recipe,
+        seed=0,
+        tasks=2,
+        looks=16,
+        smallest=4000,
+        unlabelled=1000,
+        context_size=500,
     )
 
 
-def learner(engine: Engine, lag: int, updates: int) -> MetaLearner:
+def learner(collections: CollectionQueue, lag: int, updates: int) -> MetaLearner:
     tasks = splits()
     with seeded(0, "weights"):
         nc = NeuralComplexity.for_tasks(
@@ -62,14 +67,14 @@ def learner(engine: Engine, lag: int, updates: int) -> MetaLearner:
         lr=1e-4,
         ramp=0.0,  # all learners are regularized: each collection costs the same
         capacity=5000,
-        engine=engine,
+        collections=collections,
         lag=lag,
     )
 
 
 def balance() -> int:
-    """Gives how many updates of NC take as long as one collection."""
-    alone, both = (learner(Here(collector()), 0, updates) for updates in (0, 4))
+    """Returns how many updates of NC take as long as one collection."""
+    alone, both = (learner(CollectionQueue(collector()), 0, updates) for updates in (0, 4))
     collecting, whole = seconds_each(alone.iterate, both.iterate, rounds=4)
     return max(1, round(4 * collecting / (whole - collecting)))
 
@@ -79,9 +84,8 @@ def advance(meta: MetaLearner, threads: int) -> None:
     torch.set_num_threads(threads)
     for _ in range(ITERATIONS):
         meta.iterate()
-    assert meta.engine is not None
-    if meta.lag:
-        meta.engine.take(meta.iteration)
+    if meta.training.lag:
+        meta.collections.take(meta.iteration)
     torch.set_num_threads(1)
 
 
@@ -89,9 +93,9 @@ def main() -> None:
     hold_memory()
     torch.set_num_threads(1)
     updates = balance()
-    with Processes(collector) as elsewhere:
+    with process_pool() as pool, CollectionQueue(collector(), pool) as elsewhere:
         apart = learner(elsewhere, 1, updates)
-        in_turn, threaded = (learner(Here(collector()), 0, updates) for _ in range(2))
+        in_turn, threaded = (learner(CollectionQueue(collector()), 0, updates) for _ in range(2))
         one, two, second = seconds_each(
             partial(advance, in_turn, 1),
             partial(advance, threaded, 2),

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from neural_complexity.points import Points, Store
+from neural_complexity.task import Task
 
-__all__ = ["Ledger", "Role", "choosing", "record", "recording"]
+__all__ = ["Ledger", "Role", "choosing", "record", "record_task", "recording"]
 
 # Labels of a point taught NC or a baseline; chose between networks, weights or times to stop;
 # trained a learner; or are what reported numbers were computed from.
@@ -34,6 +35,12 @@ def record(role: Role, X: Tensor, Y: Tensor) -> None:
     ledger = _ledger.get()
     if ledger is not None:
         ledger.add("choose" if role == "report" and _choosing.get() else role, X, Y)
+
+
+def record_task(role: Role, task: Task) -> None:
+    """Notes that the training and test points of tasks are consumed."""
+    record(role, task.X_tr, task.Y_tr)
+    record(role, task.X_te, task.Y_te)
 
 
 @contextmanager

@@ -10,10 +10,9 @@ from neural_complexity.model.encoders import ImageEncoder
 from neural_complexity.points import Points
 from neural_complexity.seeding import seeded
 from neural_complexity.tasks.augment import moved
-from neural_complexity.tasks.image_datasets import SingleDataset
 
 CLASSES = 3
-dataset = SingleDataset("glyphs", thumbnails(classes=CLASSES, drawings=20), 50)
+dataset = thumbnails(classes=CLASSES, drawings=20)
 labels = dataset.labels
 chosen = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:50]
 images = Points(chosen, dataset)

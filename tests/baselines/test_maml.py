@@ -128,4 +128,4 @@ def test_a_checkpoint_of_another_recipe_is_refused(recipe: Recipe, tmp_path: Pat
 @pytest.mark.parametrize("name", ["updates", "tasks", "steps"])
 def test_impossible_sizes_are_refused(recipe: Recipe, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        train(recipe, **{name: 0})
+        train(recipe, **{name: 0})  # type: ignore[arg-type]

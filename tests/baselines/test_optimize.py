@@ -17,7 +17,7 @@ class KilledError(Exception):
 
 def train(
     folder: Path | None, stop_after: int | None = None, **change: Any
-) -> tuple[nn.Module, list[Status]]:
+) -> tuple[nn.Linear, list[Status]]:
     settings = Optimization(**{"updates": 50, "lr": 0.01, "warmup": 0.1, **change})
     torch.manual_seed(0)
     module = nn.Linear(2, 1)
@@ -25,7 +25,8 @@ def train(
 
     def loss(update: int) -> Tensor:
         X = torch.randn(8, 2, generator=stream(0, "x", update))
-        return (module(X) - X.sum(dim=1, keepdim=True)).square().mean()
+        error: Tensor = module(X) - X.sum(dim=1, keepdim=True)
+        return error.square().mean()
 
     def callback(stage: str, done: int, total: int, *_: object) -> None:
         assert (stage, total) == ("a line", settings.updates)

@@ -16,15 +16,13 @@ from torch import Tensor
 
 import unlucky
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.executor import Collection, CollectionQueue, Job, process_pool
-from neural_complexity.meta.trainer import MetaLearner
-from neural_complexity.meta.training_loop import Resume, meta_train
+from neural_complexity.meta.trainer import MetaLearner, MetaTraining, meta_train
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.workspace import Workspace
 from unlucky import TASKS, Unlucky, family, plain, recipe
 
 ROWS = TASKS * (recipe.steps + 1)
@@ -46,25 +44,37 @@ def make_nc() -> NeuralComplexity:
 
 
 def learner(
-    engine: CollectionQueue | None, lag: int = 0, recipe: Recipe | None = None, **options: object
+    collections: CollectionQueue | None = None,
+    lag: int = 0,
+    workspace: Workspace | None = None,
+    recipe: Recipe | None = None,
 ) -> MetaLearner:
-    settings = {
-        "seed": 0,
-        "iterations": ITERATIONS,
-        "updates": 3,
-        "batch": 16,
-        "lr": 0.01,
-        "capacity": 100,  # wraps
-        **options,
-    }
-    return MetaLearner(make_nc(), family, recipe, engine=engine, lag=lag, **settings)  # type: ignore[arg-type]
+    training = MetaTraining(
+        iterations=ITERATIONS,
+        updates=3,
+        batch=16,
+        tasks=TASKS,
+        lr=0.01,
+        capacity=100,  # wraps
+        lag=lag,
+        interval=3,
+    )
+    return MetaLearner(
+        make_nc(),
+        family,
+        recipe,
+        seed=0,
+        training=training,
+        collections=collections,
+        workspace=workspace,
+    )
 
 
 Trained = tuple[dict[str, Tensor], Tensor, float]
 
 
 def outcome(meta: MetaLearner) -> Trained:
-    """Gives NC's weights, what the bank holds and the last loss."""
+    """Returns NC's weights, what the bank holds and the last loss."""
     snapshot, _ = meta.bank.sample(400, stream(0, "rows"))
     return meta.nc.state_dict(), snapshot.H_te, meta.loss
 
@@ -101,38 +111,10 @@ def lives(pid: int) -> bool:
         return False
 
 
-def test_without_lag_an_engine_changes_nothing() -> None:
-    assert_same(
-        train(learner(None, recipe=recipe, tasks=TASKS)), train(learner(CollectionQueue(plain())))
-    )
-
-
-def test_on_images_without_lag_an_engine_changes_nothing(
-    few_shot: FewShot, image_recipe: Recipe
-) -> None:
-    found = []
-    for asynchronous in (False, True):
-        torch.manual_seed(0)
-        units = few_shot.sample(16, stream(0, "units"))
-        nc = NeuralComplexity.for_tasks(
-            units, loss="cross_entropy", width=8, channels=4, image_layers=2
-        )
-        collector = TaskCollector(family=few_shot, recipe=image_recipe, tasks=4, seed=0)
-        meta = MetaLearner(
-            nc,
-            few_shot,
-            None if asynchronous else image_recipe,
-            tasks=0 if asynchronous else 4,
-            engine=CollectionQueue(collector) if asynchronous else None,
-            seed=0,
-            iterations=3,
-            updates=2,
-            batch=8,
-            lr=0.01,
-            capacity=100,
-        )
-        found.append(train(meta))
-    assert_same(*found)
+def test_without_a_queue_it_has_one_of_its_own() -> None:
+    assert_same(train(learner(recipe=recipe)), train(learner(CollectionQueue(plain()))))
+    with pytest.raises(ValueError, match="a recipe must be given where there are no collections"):
+        learner()
 
 
 class Diary:
@@ -141,7 +123,7 @@ class Diary:
     def __init__(self) -> None:
         self.jobs: list[Job] = []
         self.weights: dict[int, Tensor] = {}
-        self.engine = CollectionQueue(self.collect)
+        self.queue = CollectionQueue(self.collect)
 
     def collect(self, nc: NeuralComplexity, job: Job) -> Collection:
         self.jobs.append(job)
@@ -152,7 +134,7 @@ class Diary:
 @pytest.mark.parametrize("lag", [0, 1, 2, 10])
 def test_a_collection_is_made_with_the_nc_of_lag_iterations_before(lag: int) -> None:
     diary = Diary()
-    meta = learner(diary.engine, lag)
+    meta = learner(diary.queue, lag)
     at_start = []
     while not meta.done:
         at_start.append(next(meta.nc.parameters()).clone())
@@ -168,26 +150,18 @@ def test_a_collection_is_made_with_the_nc_of_lag_iterations_before(lag: int) -> 
 
 
 def session(
-    engine: CollectionQueue,
+    queue: CollectionQueue,
     folder: Path | None = None,
     between: Callable[[int], None] = lambda _: None,
 ) -> Trained:
     """Trains with a lag of two and a checkpoint every three iterations."""
-    found = []
-
-    def build(bank: Path | None, resume: Resume | None) -> MetaLearner:
-        found.append(learner(engine, 2, bank_folder=bank, keep=3, resume=resume))
-        return found[0]
-
+    meta = learner(queue, 2, Workspace(folder))
     meta_train(
-        build,
-        validate=lambda nc: next(nc.parameters()).sum().item(),
-        validate_every=2,
-        save_every=3,
-        folder=folder,
-        watch=lambda moment: between(moment.iteration),
+        meta,
+        lambda nc: next(nc.parameters()).sum().item(),
+        callback=lambda _, done, *__: between(done),
     )
-    return outcome(found[0])
+    return outcome(meta)
 
 
 def interrupt(after: int, iteration: int) -> None:
@@ -368,23 +342,11 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with process_pool() as pool, pytest.raises((AttributeError, PicklingError), match="pickle"):
         CollectionQueue(lambda *_: None, pool, folder=tmp_path)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="lag must not be negative, got -1"):
-        learner(CollectionQueue(plain()), -1)
-    with pytest.raises(ValueError, match="lag must be 0 without an engine, got 1"):
-        learner(None, 1, recipe=recipe, tasks=TASKS)
-    with pytest.raises(ValueError, match="without an engine there must be a recipe and at least"):
-        learner(None)
-    meta = learner(CollectionQueue(plain()), 1, bank_folder=tmp_path, keep=1)
+    meta = learner(CollectionQueue(plain()), 1, Workspace(tmp_path))
     meta.iterate()
-    meta.bank.flush()
+    meta.save()
     with pytest.raises(ValueError, match="lag must be 1 as it was so far, got 2"):
-        learner(CollectionQueue(plain()), 2, bank_folder=tmp_path, keep=1, resume=meta.state())
-    tensors, counters = meta.state()
-    del counters["lag"]  # as releases before engines wrote it
-    with pytest.raises(ValueError, match="must be of this release, got an earlier one"):
-        learner(
-            CollectionQueue(plain()), 1, bank_folder=tmp_path, keep=1, resume=(tensors, counters)
-        )
+        learner(CollectionQueue(plain()), 2, Workspace(tmp_path))
 
 
 def test_a_collection_of_another_size_is_refused() -> None:

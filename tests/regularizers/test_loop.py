@@ -1,6 +1,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -87,13 +88,13 @@ def test_with_training_points_these_are_what_nc_knows(labels: bool, head: str) -
     assert penalty.trust == pytest.approx(own)
     torch.testing.assert_close(value, own**2 * expected.squeeze(0))
     penalty(model, *minibatch(labels=labels, M=3, seed=9))
-    assert penalty.trust == pytest.approx(own)  # found out once
+    assert penalty.trust == pytest.approx(own)  # measured once
     assert penalty.tests == 1
 
 
 def test_nc_is_shown_as_many_training_points_as_it_was_trained_with() -> None:
     nc, model = small_nc(), mlp(3, (5,), 4)
-    nc.provenance["shown"] = 6
+    nc.card = replace(nc.card, context_size=6)
     X, Y, _ = minibatch(M=50)
     penalties = [NCRegularizer(nc, safeguard=False, X_tr=X, y_tr=Y, seed=s) for s in (0, 0, 1)]
     seen: list[Tensor] = []
@@ -272,7 +273,7 @@ def test_weight_zero_trains_bit_for_bit_as_no_regularizer(name: str) -> None:
 
 def test_training_that_is_resumed_goes_on_as_if_it_had_not_stopped() -> None:
     nc = small_nc()
-    nc.provenance["shown"] = 8
+    nc.card = replace(nc.card, context_size=8)
     X, Y, _ = minibatch(M=20, seed=77)
     given_points: list[dict[str, Any]] = [{}, {"X_tr": X, "y_tr": Y}]
     for more in given_points:
@@ -421,9 +422,9 @@ def test_compiled_models_are_judged_alike() -> None:
 def test_nc_follows_the_inputs_to_their_device() -> None:
     X, Y, _ = minibatch(M=20)
     penalty = NCRegularizer(small_nc(), X_tr=X, y_tr=Y)
-    penalty._follow(torch.device("meta"))
-    assert penalty._known is not None
-    assert {t.device.type for t in (*penalty.nc.parameters(), *penalty._known)} == {"meta"}
+    penalty._move(torch.device("meta"))
+    assert penalty._fixed is not None
+    assert {t.device.type for t in (*penalty.nc.parameters(), *penalty._fixed)} == {"meta"}
 
 
 def test_an_nc_that_is_not_trusted_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:

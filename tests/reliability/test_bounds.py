@@ -22,26 +22,13 @@ from neural_complexity.reliability.bounds import (
     needed,
     rank,
 )
-from neural_complexity.reliability.calibration import Calibration
-from neural_complexity.reliability.shift import _as_odd_as_the_last, likeness, unlike
+from synthetic import DRAWS, KINDS, calibration, tolerance
 
-DRAWS = 10_000
 SIDES: tuple[Side, ...] = ("two", "upper")
 methods = pytest.mark.parametrize("method", METHODS)
 sides = pytest.mark.parametrize("side", SIDES)
 confidences = st.floats(0.05, 0.995)
 deltas = st.floats(0.001, 0.5)
-
-
-def calibration(n: int = 200, k: int = 3, seed: int = 0) -> Calibration:
-    generator = torch.Generator().manual_seed(seed)
-    predicted, noise = torch.randn(2, n, generator=generator)
-    spread = torch.rand(n, generator=generator) + 0.1
-    features = torch.randn(n, k, generator=generator)
-    names = tuple(f"feature {i}" for i in range(k))
-    return Calibration(
-        predicted, predicted + spread * noise, spread, features, names, ((10, 10), (20, 20))
-    )
 
 
 @methods
@@ -196,54 +183,7 @@ def test_bad_wishes_get_one_clear_sentence(options: dict[str, Any], sentence: st
         bound(calibration(), 0.0, 1.0, **options)
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"true": torch.zeros(4)}, r"true must have shape \(5,\) in a calibration of 5 learners"),
-        ({"features": torch.zeros(5, 2)}, r"features must have shape \(5, 3\)"),
-        ({"true": torch.full((5,), math.nan)}, "true must be real numbers"),
-        ({"predicted": torch.zeros(5, dtype=torch.int64)}, "predicted must be real numbers"),
-        ({"predicted": torch.full((5,), math.inf)}, "predicted must be finite"),
-        ({"spread": torch.zeros(5)}, "spread must be positive"),
-        ({"predicted": torch.zeros(0)}, "a calibration must have at least one learner"),
-    ],
-)
-def test_broken_calibrations_are_refused(change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        replace(calibration(5), **change)
-
-
-def test_other_sizes_are_said() -> None:
-    c = calibration()  # of 10 training and 20 test points
-    assert c.beyond(10, 20) == c.beyond(5, 40) == ""
-    assert "21 training points against 10" in c.beyond(21, 20)
-    assert "training points" not in c.beyond(10, 9)
-    assert "9 test points against 20" in c.beyond(10, 9)
-
-
 # Coverage. Each draw is a calibration set and a new learner.
-
-
-def tolerance(p: float, draws: int = DRAWS) -> float:
-    """Four standard deviations of a share of so many draws: one in 30,000 correct tests fails."""
-    return 4 * math.sqrt(p * (1 - p) / draws)
-
-
-def heavy_tails(*shape: int) -> Tensor:
-    """Errors of Cauchy's distribution, shifted: they have no mean."""
-    return torch.empty(shape).cauchy_() + 0.5
-
-
-def ties(*shape: int) -> Tensor:
-    """Errors that are whole numbers, most of them 0 or 1."""
-    return torch.empty(shape).exponential_().floor()
-
-
-KINDS: dict[str, Callable[..., Tensor]] = {
-    "normal": torch.randn,
-    "heavy tails": heavy_tails,
-    "ties": ties,
-}
 
 
 def covered(
@@ -302,77 +242,6 @@ def test_a_rank_that_is_too_small_would_be_noticed(
         assert good < 0.9 - tolerance(0.9)
     else:
         assert inside.double().mean() < confidence - tolerance(confidence)
-
-
-# Whether a learner is like those calibrated on.
-
-
-@given(n=st.integers(1, 60), k=st.integers(1, 8), seed=st.integers(0, 1000))
-def test_p_values_are_ranks_whatever_the_units(n: int, k: int, seed: int) -> None:
-    c = calibration(n, k, seed)
-    new = torch.randn(5, k)
-    p = likeness(c, new)
-    assert p.shape == (5,)
-    assert ((p * (n + 1)).round() - p * (n + 1)).abs().max() < 1e-9
-    assert (p >= 1 / (n + 1) - 1e-12).all()
-    assert (p <= 1).all()
-    units, origin = 10.0 ** torch.arange(k) / 100, torch.arange(k)
-    other = replace(c, features=c.features * units + origin)
-    # As far as rounding and the floor of constant features go.
-    assert (likeness(other, new * units + origin) - p).abs().max() <= 1 / (n + 1) + 1e-12
-    alone = torch.cat([likeness(c, row.unsqueeze(0)) for row in new])
-    assert torch.equal(alone, p)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["normal", "heavy tails", "ties", "constant"])
-def test_p_values_of_like_learners_are_uniform(kind: str) -> None:
-    """P[p <= a] <= a, over calibration sets and new learners; close to it where nothing ties."""
-    bags = KINDS[kind](DRAWS, 40, 2) if kind != "constant" else torch.ones(DRAWS, 40, 2)
-    p = _as_odd_as_the_last(bags)
-    first = replace(calibration(39, 2), features=bags[0, :-1])
-    assert float(p[0]) == float(likeness(first, bags[0, -1:]))
-    for a in (0.05, 0.1, 0.5):
-        rate = float((p <= a + 1e-9).double().mean())
-        assert rate <= a + tolerance(a)
-        if kind in ("normal", "heavy tails"):
-            assert rate >= a - tolerance(a)
-
-
-def test_odd_learners_are_found_and_what_is_odd_is_said() -> None:
-    c = calibration(200)
-    ordinary = unlike(c, torch.zeros(3))
-    assert ordinary.p_value > 0.5
-    odd = unlike(c, torch.tensor([0.0, -9.0, 0.0]))
-    assert odd.p_value == pytest.approx(1 / 201)
-    assert odd.feature == "feature 1"
-    assert "feature 1 is small" in odd.note
-    together = c.features.clone()
-    together[:, 2] = together[:, 0] + 0.01 * together[:, 1]
-    c = replace(c, features=together)
-    apart = unlike(c, torch.tensor([1.0, 0.0, -1.0]))  # neither is odd by itself
-    assert apart.p_value == pytest.approx(1 / 201)
-    assert apart.feature in ("feature 0", "feature 2")
-    assert "otherwise like it" in apart.note
-    diverged = unlike(c, torch.tensor([0.0, math.nan, 0.0]))
-    assert diverged.p_value == pytest.approx(1 / 201)
-    assert "diverged" in diverged.note
-
-
-def test_what_never_varied_is_odd_when_it_differs_but_not_by_rounding() -> None:
-    c = calibration(200)
-    features = c.features.clone()
-    features[:, 1] = 2.0
-    c = replace(c, features=features)
-    assert unlike(c, torch.tensor([0.0, 2.0 + 1e-7, 0.0])).p_value > 0.5
-    odd = unlike(c, torch.tensor([0.0, 2.5, 0.0]))
-    assert odd.p_value == pytest.approx(1 / 201)
-    assert odd.feature == "feature 1"
-
-
-def test_features_of_another_kind_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"features must be \(learners, 3\), got shape \(1, 2\)"):
-        unlike(calibration(), torch.zeros(2))
 
 
 def test_an_interval_is_data() -> None:

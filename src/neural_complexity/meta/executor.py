@@ -275,25 +275,3 @@ def _end_with(line: Connection) -> None:
     """Ends this process when a line breaks, also in the middle of a job."""
     connection.wait([line])
     os._exit(1)
-
-
-class Processes(CollectionQueue):  # until all have moved
-    """A queue with a pool of its own."""
-
-    def __init__(
-        self,
-        make: Callable[[], Collector],
-        *,
-        workers: int = 1,
-        threads: int = 1,
-        folder: Path | None = None,
-    ) -> None:
-        super().__init__(make(), process_pool(workers, threads=threads), folder=folder)
-
-    def close(self) -> None:
-        assert self.executor is not None
-        self.executor.shutdown()
-        super().close()
-
-
-Engine = Here = CollectionQueue  # until all have moved

@@ -14,12 +14,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from neural_complexity.convert.arrays_in import inputs, targets
-from neural_complexity.learners.fit import Regularizer
-from neural_complexity.model.heads import PosteriorHead
-from neural_complexity.model.indexed import by_embeddings
-from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.pretrained_files import find_nc
-from neural_complexity.regularizers.nc import nc_penalty_by_number, nc_penalty_by_points
+from neural_complexity.model.cached import CachedEmbeddings, FixedContext
+from neural_complexity.model.network import NeuralComplexity, find_nc
+from neural_complexity.regularizers.nc import minibatch_penalty
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
@@ -55,33 +52,26 @@ class NCRegularizer:
     Args:
         nc: The gap predictor, which stays as it is; or the path of a saved one, or the name of one
             that ships.
-        weight: The lambda of Eq. (4), or a function that gives it from the number of calls made so
-            far. At 1, the paper's, the training loss cancels out and the model learns from NC
-            alone: best if NC knows much more than the labels tell, and harmful if it knows less. At
-            0.1 labels have the last word where there are some. At 0 nothing is asked of the model,
-            and training is what it is without.
+        weight: The lambda of Eq. (4), or a function of the number of calls made so far. At 1, the
+            paper's, the training loss cancels out and the model learns from NC alone: best if NC
+            knows much more than the labels tell, and harmful if it knows less. At 0.1 labels have
+            the last word where there are some. At 0 nothing is asked of the model.
         floor: As in `nc_penalty`; the paper's by default.
-        safeguard: Whether the weight is multiplied by the square of `trust`. Trust is found out
-            once from X_tr and y_tr if they are given, otherwise from the minibatches of the first
-            calls: it is the mean over ten of them, over those there were until then. Of these,
-            minibatches of labels with one point of each class are passed over.
+        safeguard: Whether the weight is multiplied by the square of `trust`. Trust is measured once
+            on X_tr and y_tr if they are given, otherwise on the minibatches of the first ten calls:
+            it is their mean so far. Minibatches with one point of each class are passed over.
         mode: `"train"` judges the model as it is, which in training means with dropout and with the
             batch statistics of each of the two sets of inputs. `"eval"` judges it as it will be
             used, in evaluation mode, and restores each module's mode. With batch normalization that
             does harm: running statistics lag behind and count as constants, so the gap is that of
-            another function than the one whose loss is descended, and the two training losses
-            pull against each other instead of cancelling out (on digits it cost accuracy where
+            another function than the one whose loss is descended (on digits it cost accuracy where
             `"train"` gained some).
-        X_tr: Training points that NC's knowledge of the task comes from, (points, D) or (points,
-            channels, height, width): as many at random as NC was trained with. x and y of a call
-            then give no more than the training loss. Without them the minibatch itself is what NC
-            knows of the task, as in the paper.
+        X_tr: Training points that NC's context of the task comes from, (points, D) or (points,
+            channels, height, width): as many at random as NC's context size. x and y of a call then
+            give no more than the training loss. Without them the minibatch itself is the context,
+            as in the paper.
         y_tr: Their labels, (points,), or targets, (points,) or (points, C).
         seed: Decides which of these points are taken.
-
-    Raises:
-        TypeError: If something is of the wrong kind.
-        ValueError: If something does not fit NC.
     """
 
     def __init__(
@@ -110,14 +100,13 @@ class NCRegularizer:
             raise ValueError(f"mode must be train or eval, got {mode}")
         self.weight, self.floor, self.safeguard, self.mode = weight, floor, safeguard, mode
         self.calls = 0  # made so far
-        self.trust = 0.0  # found out so far
+        self.trust = 0.0  # as measured so far
         self.tests = 0  # that it is the mean of
-        self._known = None if X_tr is None else _known_points(self.nc, X_tr, y_tr, seed)
-        self._regularizer = self._make()
+        self._fixed = None if X_tr is None else _context_points(self.nc, X_tr, y_tr, seed)
         self.weight_now()
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, x_unlabelled: Tensor) -> Tensor:
-        """Gives the penalty on a minibatch.
+        """Computes the penalty on a minibatch.
 
         Args:
             model: Maps inputs to predictions; a module, or any other function, which is called as
@@ -130,9 +119,8 @@ class NCRegularizer:
             A scalar, differentiable in the model's parameters.
 
         Raises:
-            TypeError: If something is of the wrong kind.
             ValueError: If something does not fit NC, or is not finite; also if trust cannot be
-                found out, as no class has two points.
+                measured, as no class has two points.
         """
         if not callable(model):
             raise TypeError(f"model must be a module or a function, got {type(model).__name__}")
@@ -146,15 +134,11 @@ class NCRegularizer:
         return torch.zeros((), dtype=dtype, requires_grad=torch.is_grad_enabled())
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives what training that is resumed needs to go on as if it had not stopped."""
+        """Returns what resumed training needs to continue as if it had not stopped."""
         return {"calls": self.calls, "trust": self.trust, "tests": self.tests}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where another regularizer stopped.
-
-        Raises:
-            ValueError: If the state is of something else.
-        """
+        """Continues from the state of another regularizer."""
         if set(state) != set(self.state_dict()):
             raise ValueError(
                 f"state must hold {', '.join(self.state_dict())}, got {', '.join(state) or 'none'}"
@@ -162,11 +146,7 @@ class NCRegularizer:
         self.calls, self.trust, self.tests = state["calls"], state["trust"], state["tests"]
 
     def weight_now(self) -> float:
-        """Gives the weight of the next call.
-
-        Raises:
-            ValueError: If there is none, or it is negative.
-        """
+        """Returns the weight of the next call."""
         weight = float(self.weight(self.calls) if callable(self.weight) else self.weight)
         if not 0 <= weight < math.inf:
             raise ValueError(f"weight must be a number that is not negative, got {weight}")
@@ -177,20 +157,14 @@ class NCRegularizer:
     ) -> Tensor | None:
         """Computes the penalty, nothing where NC is not trusted at all."""
         X = self._see("x", x)
-        self._follow(X.device)
+        self._move(X.device)
         X_te = self._see("x_unlabelled", x_unlabelled, like=X)
         H = self._predict("model(x)", model, x)
         classes = H.shape[-1] if self.nc.labels else None
-        Y = targets(
-            "y",
-            y,
-            labels=self.nc.labels,
-            outputs=H.shape[-1],
-            points=len(X),
-            dtype=X.dtype,
-            device=X.device,
-        )
-        X_tr, Y_tr = (X[None], Y[None]) if self._known is None else self._known
+        place: dict[str, Any] = {"dtype": X.dtype, "device": X.device}
+        sizes: dict[str, Any] = {"outputs": H.shape[-1], "points": len(X)}
+        Y = targets("y", y, labels=self.nc.labels, **sizes, **place)
+        X_tr, Y_tr = (X[None], Y[None]) if self._fixed is None else self._fixed
         if classes is not None and int(Y_tr.max()) >= classes:
             raise ValueError(
                 f"model(x) must have a column for every label of y_tr, got {classes} columns for "
@@ -204,43 +178,39 @@ class NCRegularizer:
             return None
         H_te = self._predict("model(x_unlabelled)", model, x_unlabelled, like=H)
         snapshot = Snapshot(X[None], Y[None], H[None], X_te[None], H_te[None])
-        h = _Answered(H[None])
-        if self._known is not None and not isinstance(self.nc.head, PosteriorHead):
+        if self._fixed is not None and self.nc.head.sees_predictions:
             seen = X_tr.squeeze(0).to(x.dtype).reshape(-1, *x.shape[1:])
-            h = _Answered(self._predict("model(X_tr)", model, seen, like=H)[None])
+            H = self._predict("model(X_tr)", model, seen, like=H)
+        encode = (
+            CachedEmbeddings(self.nc) if self._fixed is None else FixedContext(self.nc, X_tr, Y_tr)
+        )
+        regularizer = minibatch_penalty(self.nc, encode, floor=self.floor)
         with torch.autocast(X.device.type, enabled=False):
-            penalty = weight * trusted**2 * self._regularizer(h, snapshot).squeeze(0)
+            gap = regularizer(_Answered(H[None]), snapshot).squeeze(0)
+            penalty = weight * trusted**2 * gap
         if not penalty.isfinite():
             raise ValueError(f"targets and predictions must be smaller, got a penalty of {penalty}")
         return penalty
 
-    def _make(self) -> Regularizer:
-        if self._known is None:
-            return nc_penalty_by_number(
-                self.nc, by_embeddings(self.nc, self.nc.embed), floor=self.floor
-            )
-        return nc_penalty_by_points(self.nc, *self._known, floor=self.floor)
-
     def _see(self, name: str, x: object, like: Tensor | None = None) -> Tensor:
-        """Gives inputs as NC sees them, (points, ...)."""
+        """Returns inputs as NC sees them, (points, ...)."""
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
         if like is not None and x.device != like.device:
             raise ValueError(f"{name} must be on {like.device} like x, got {x.device}")
         return inputs(name, x, shape=self.nc.shape, dtype=self.nc.x_mean.dtype)
 
-    def _follow(self, device: torch.device) -> None:
-        """Moves NC and what it knows to the device of the inputs, if they are elsewhere."""
-        if self.nc.x_mean.device == device:
+    def _move(self, device: torch.device) -> None:
+        """Moves NC and its context to the device of the inputs, if they are elsewhere."""
+        if self.nc.device == device:
             return
         self.nc.to(device)
-        if self._known is not None:
-            X, Y = self._known
-            self._known = X.to(device), Y.to(device)
-        self._regularizer = self._make()
+        if self._fixed is not None:
+            X, Y = self._fixed
+            self._fixed = X.to(device), Y.to(device)
 
     def _predict(self, name: str, model: Model, x: Tensor, like: Tensor | None = None) -> Tensor:
-        """Gives predictions as NC sees them, (points, C)."""
+        """Returns predictions as NC sees them, (points, C)."""
         with _without_trace(model, x.device, self.mode) as h:
             H = h(x)
         if not isinstance(H, Tensor) or not H.is_floating_point():
@@ -259,8 +229,8 @@ class NCRegularizer:
         return H
 
     def _trust(self, X: Tensor, Y: Tensor, classes: int | None) -> float:
-        """Gives trust, which the first calls find out."""
-        wanted = TESTS if self._known is None else 1
+        """Returns trust, which the first calls measure."""
+        wanted = TESTS if self._fixed is None else 1
         # A minibatch where nothing can be tested is an error, unless another could be.
         distinct = self.nc.labels and len(Y[0].unique()) == Y.shape[1]
         if self.tests < wanted and not (self.tests and distinct):
@@ -272,15 +242,16 @@ class NCRegularizer:
         return self.trust
 
 
-def _known_points(
+def _context_points(
     nc: NeuralComplexity, X_tr: object, y_tr: object, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Takes the training points that NC's knowledge of a task comes from, (1, M, ...) each."""
-    place: dict[str, Any] = {"dtype": nc.x_mean.dtype, "device": nc.x_mean.device}
+    """Draws the training points that NC's context comes from, (1, M, ...) each."""
+    place: dict[str, Any] = {"dtype": nc.x_mean.dtype, "device": nc.device}
     X = inputs("X_tr", X_tr, shape=nc.shape, **place)
     outputs = None if nc.symmetric else nc.outputs
     Y = targets("y_tr", y_tr, labels=nc.labels, outputs=outputs, points=len(X), **place)
-    some = torch.randperm(len(X), generator=stream(seed, "shown"))[: nc.shown].sort().values
+    order = torch.randperm(len(X), generator=stream(seed, "shown"))
+    some = order[: nc.card.context_size].sort().values
     return X[None, some.to(X.device)], Y[None, some.to(X.device)]
 
 
@@ -299,7 +270,7 @@ class _Answered:
 
 @contextmanager
 def _without_trace(model: Model, device: torch.device, mode: str) -> Iterator[Model]:
-    """Gives the model to be judged in a mode, and takes back what that changes."""
+    """Yields the model to be judged in a mode, and takes back what that changes."""
     elsewhere = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(elsewhere, device_type=device.type if elsewhere else "cuda"):
         if not isinstance(model, nn.Module):

@@ -11,8 +11,6 @@ __all__ = ["VariationalDropout", "variational_penalty"]
 
 # Kingma, Salimans and Welling (2015), Eq. (14): a cubic approximation for alpha <= 1.
 CUBIC = (1.16145124, -1.50204118, 0.58629921)
-
-
 RHO = "dropout_rho"
 
 
@@ -41,16 +39,10 @@ class VariationalDropout(nn.Module):
 
 
 def variational_penalty(*, weight: float = 1.0) -> Regularizer:
-    """Makes the penalty weight * KL(posterior | prior) / M of learners with `VariationalDropout`.
+    """Returns the penalty weight * KL(posterior | prior) / M of learners with `VariationalDropout`.
 
     With the squared error as -log p(y | x) of a normal y with variance 1/2 this is the bound of
     Kingma et al. (2015), per training point, up to a constant.
-
-    Args:
-        weight: The factor in front of it.
-
-    Returns:
-        A regularizer for `fit`.
     """
 
     def penalty(h: Learner, snapshot: Snapshot) -> Tensor:

@@ -15,7 +15,7 @@ Norm = Callable[[list[Tensor]], Tensor]  # all parameters, each (B, ...), to one
 
 
 def _weights(parameters: list[Tensor]) -> list[Tensor]:
-    """Gives the weight matrices among parameters, (B, out, in)."""
+    """Returns the weight matrices among parameters, (B, out, in)."""
     return [p for p in parameters if p.ndim == 3]
 
 
@@ -30,7 +30,7 @@ def l2(parameters: list[Tensor]) -> Tensor:
 
 
 def group_norm(p: float, q: float) -> Norm:
-    """Makes the L_{p,q} norm of a network (Neyshabur et al. 2015).
+    """Returns the L_{p,q} norm of a network (Neyshabur et al. 2015).
 
     It is the product over layers of the q-norm, over units, of the p-norms of their incoming
     weights.
@@ -71,18 +71,7 @@ NORMS: dict[str, Norm] = {
 
 
 def norm_penalty(norm: str, weight: float) -> Regularizer:
-    """Makes the penalty weight * norm(parameters).
-
-    Args:
-        norm: Its name in `NORMS`.
-        weight: The lambda in front of it.
-
-    Returns:
-        A regularizer for `fit`.
-
-    Raises:
-        ValueError: If there is no such norm.
-    """
+    """Returns the penalty weight * norm(parameters), for a norm of `NORMS` by name."""
     if norm not in NORMS:
         raise ValueError(f"norm must be one of {', '.join(NORMS)}, got {norm}")
 
@@ -93,14 +82,11 @@ def norm_penalty(norm: str, weight: float) -> Regularizer:
 
 
 def weighted_l1_penalty(weights: Sequence[Tensor]) -> Regularizer:
-    """Makes the penalty of MetaReg (Balaji et al. 2018): the sum of weight * |p|.
+    """Returns the penalty of MetaReg (Balaji et al. 2018): the sum of weight * |p|.
 
     Args:
         weights: One per parameter of the learner, of its shape without the leading axis; learned by
-            `meta.metareg.train_metareg`.
-
-    Returns:
-        A regularizer for `fit`.
+            `baselines.metareg.train_metareg`.
     """
 
     def penalty(h: Learner, _: Snapshot) -> Tensor:

@@ -10,17 +10,10 @@ __all__ = ["oracle_penalty"]
 
 
 def oracle_penalty(loss: PointLoss, Y_te: Tensor) -> Regularizer:
-    """Makes the penalty that is the true gap, so that learners descend their test loss.
+    """Returns the true gap to test targets, (B, N, C), so that learners descend their test loss.
 
     No gap predictor can do better at weight 1 (the paper's "optimal regularizer"), and no learner
     may use it: it looks at the test targets.
-
-    Args:
-        loss: The loss per point.
-        Y_te: Test targets, (B, N, C).
-
-    Returns:
-        A regularizer for `fit`.
     """
 
     def penalty(_: Learner, snapshot: Snapshot) -> Tensor:

@@ -45,6 +45,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from scipy.stats import binom
 from torch import Tensor
 
 from neural_complexity.reliability.calibration import Calibration
@@ -111,9 +112,6 @@ def bound(
     Returns:
         The interval. With too few calibration learners for what is asked it is infinite, and its
         note says how many are needed.
-
-    Raises:
-        ValueError: If an argument is out of its range.
     """
     _check(confidence, method, side, delta)
     if not (math.isfinite(predicted_gap) and 0 < spread < math.inf):
@@ -150,17 +148,9 @@ def margin(
 ) -> Tensor:
     """Computes how far above the predicted gap (and below it) the bound lies.
 
-    Args:
-        residuals: True minus predicted gap of the calibration learners, (..., n).
-        spreads: NC's own standard deviations of these, (..., n).
-        spread: The same for the new learner, (...).
-        confidence: As in `bound`.
-        method: As in `bound`.
-        side: As in `bound`.
-        delta: As in `bound`.
-
-    Returns:
-        One value per calibration set and new learner, (...); infinite if there are too few.
+    `residuals` are true minus predicted gaps of calibration learners, (..., n), `spreads` NC's own
+    standard deviations of these, and `spread` the same for the new learner, (...). The rest is as
+    in `bound`. The result, (...), is infinite if there are too few calibration learners.
     """
     _check(confidence, method, side, delta)
     n = residuals.shape[-1]
@@ -181,34 +171,19 @@ def margin(
 def rank(n: int, confidence: float, *, method: Method, delta: float = 0.05) -> int:
     """Computes which of n ordered scores bounds that of a new learner: the k-th smallest.
 
-    Args:
-        n: How many calibration learners there are.
-        confidence: As in `bound`.
-        method: As in `bound`.
-        delta: As in `bound`.
-
-    Returns:
-        k, from 1 to n, or n + 1 if not even the largest score is large enough.
+    It is n + 1 if not even the largest score is large enough.
     """
     if method == "dkw":
         k = _ceil(n * (confidence + math.sqrt(math.log(1 / delta) / (2 * n))))
     elif method == "clopper_pearson":
-        below = _binomial_cdf(n, confidence)  # P[Binomial <= j] for j = 0 ... n
-        enough = torch.tensor(1 - delta - ROUNDING, dtype=torch.float64)
-        k = int(torch.searchsorted(below, enough)) + 1
+        k = int(binom.ppf(1 - delta - ROUNDING, n, confidence)) + 1
     else:
         k = _ceil((n + 1) * confidence)
     return min(max(k, 1), n + 1)
 
 
 def needed(confidence: float, *, method: Method, delta: float = 0.05) -> int:
-    """Computes how many calibration learners a finite bound needs, at least.
-
-    Args:
-        confidence: As in `bound`.
-        method: As in `bound`.
-        delta: As in `bound`.
-    """
+    """Computes how many calibration learners a finite bound needs, at least."""
     if method == "dkw":
         return _ceil(math.log(1 / delta) / (2 * (1 - confidence) ** 2))
     if method == "clopper_pearson":
@@ -230,22 +205,11 @@ def guaranteed_coverage(
         epsilon: How far.
         side: Which of the two.
         delta: The share of calibration sets for which it may be wrong, at most 1/2.
-
-    Returns:
-        A probability; less than 0 says nothing.
     """
     _check(0.5, "dkw", side, delta)
     n = residuals.numel()
     exceeding = int(((residuals.abs() if side == "two" else residuals) > epsilon).sum())
     return 1 - exceeding / n - math.sqrt(math.log(1 / delta) / (2 * n))
-
-
-def _binomial_cdf(n: int, p: float) -> Tensor:
-    """Gives P[Binomial(n, p) <= j] for j from 0 to n, (n + 1,)."""
-    j = torch.arange(n + 1, dtype=torch.float64)
-    whole = torch.tensor(n + 1.0, dtype=torch.float64).lgamma()
-    ways = whole - (j + 1).lgamma() - (n - j + 1).lgamma()
-    return (ways + j * math.log(p) + (n - j) * math.log1p(-p)).exp().cumsum(dim=0)
 
 
 def _ceil(number: float) -> int:
@@ -264,7 +228,7 @@ def _check(confidence: float, method: str, side: str, delta: float) -> None:
 
 
 def _claim(n: int, confidence: float, method: Method, delta: float) -> str:
-    """Says what a bound from n learners claims."""
+    """Returns what a bound from n learners claims, as a sentence."""
     least = needed(confidence, method=method, delta=delta)
     if rank(n, confidence, method=method, delta=delta) > n:
         return (

@@ -1,4 +1,4 @@
-"""What is known of learners on held-out tasks, which bounds and likeness go by."""
+"""What is known of learners on held-out tasks: the basis of bounds and of tests for shift."""
 
 import json
 from collections.abc import Sequence
@@ -60,17 +60,17 @@ class Calibration:
         return self.true - self.predicted
 
     def tensors(self) -> dict[str, Tensor]:
-        """Gives the tensors by name, for a file."""
+        """Returns the tensors by name, for a file."""
         names = ("predicted", "true", "spread", "features")
         return {name: getattr(self, name) for name in names}
 
     def text(self) -> str:
-        """Gives the rest, for a file."""
+        """Returns the rest, for a file."""
         return json.dumps({"names": self.names, "sizes": self.sizes, "note": self.note})
 
     @classmethod
     def read(cls, tensors: dict[str, Tensor], text: str) -> "Calibration":
-        """Makes a calibration from what `tensors` and `text` gave.
+        """Returns the calibration that `tensors` and `text` describe.
 
         Raises:
             KeyError: If something is missing.
@@ -90,14 +90,9 @@ class Calibration:
         )
 
     def beyond(self, M: int, N: int) -> str:
-        """Says how the sizes of a learner's sets differ from those calibrated on.
+        """Returns a sentence if M training or N test points are far from those calibrated on.
 
-        Args:
-            M: Training points.
-            N: Test points.
-
-        Returns:
-            A sentence if a set is less than half or more than twice as large, else nothing.
+        That is if a set is less than half or more than twice as large.
         """
         said = [
             f"{size} {name} points against {low if low == high else f'{low} to {high}'}"
@@ -112,7 +107,7 @@ class Calibration:
 
 
 def join(calibrations: Sequence[Calibration]) -> Calibration:
-    """Makes one calibration of several, whose learners have the same features; notes are lost."""
+    """Joins calibrations whose learners have the same features; notes are lost."""
     first = calibrations[0]
     M, N = zip(*(c.sizes for c in calibrations), strict=True)
     spans = tuple((min(low for low, _ in span), max(high for _, high in span)) for span in (M, N))

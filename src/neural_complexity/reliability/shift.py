@@ -1,4 +1,4 @@
-"""Whether a new learner is like those calibrated on: if it is not, bounds say nothing about it."""
+"""A test for distribution shift: bounds hold for learners like those calibrated on only."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from neural_complexity.reliability.calibration import Calibration
 
-__all__ = ["Likeness", "likeness", "unlike"]
+__all__ = ["Shift", "detect_shift", "shift_p_values"]
 
 STANDS_OUT = 3.0  # standard deviations from the mean that a feature is told by itself
 BLOCK = 64  # learners compared at a time: bounds memory
@@ -16,18 +16,15 @@ ROUNDING = 1e-9  # of distances that should be equal
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """Whether a new learner is like those calibrated on, and what stands out in it."""
+class Shift:
+    """How far a new learner is from those calibrated on."""
 
-    p_value: float
-    """The chance that a learner that is like them looks at least as odd as this one."""
-    feature: str
-    """In what it differs most."""
-    note: str
-    """The same as a sentence."""
+    p_value: float  # the chance that a learner like them looks at least as odd as this one
+    feature: str  # in which it differs most
+    note: str  # the same as a sentence
 
 
-def unlike(calibration: Calibration, features: Tensor) -> Likeness:
+def detect_shift(calibration: Calibration, features: Tensor) -> Shift:
     """Tests whether a new learner is exchangeable with the calibration learners.
 
     Where it is not, the bounds say nothing about it.
@@ -37,7 +34,7 @@ def unlike(calibration: Calibration, features: Tensor) -> Likeness:
         features: What tells the new one apart, (k,); NaN, of a learner that diverged, is as odd as
             can be.
     """
-    p_value = float(likeness(calibration, features.unsqueeze(0)))
+    p_value = float(shift_p_values(calibration, features.unsqueeze(0)))
     difference = features.detach().cpu().double() - calibration.features.mean(dim=0)  # (k,)
     scale = _scale(calibration.features)
     own = difference / scale
@@ -58,16 +55,16 @@ def unlike(calibration: Calibration, features: Tensor) -> Likeness:
     as_odd = round(p_value * (n + 1)) - 1  # itself not counted
     told = f"{as_odd} of" if as_odd else "none of the"
     note = f"{note}; {told} {n} calibration learners {'look' if as_odd > 1 else 'looks'} as odd"
-    return Likeness(p_value, name, note)
+    return Shift(p_value, name, note)
 
 
-def likeness(calibration: Calibration, features: Tensor) -> Tensor:
-    """Computes for new learners how many learners like the calibration ones look as odd.
+def shift_p_values(calibration: Calibration, features: Tensor) -> Tensor:
+    """Computes for new learners which share of exchangeable learners looks at least as odd.
 
-    How odd a learner is, is told by its Mahalanobis distance from the mean of all n + 1, itself
-    included, which puts learners in the same order as their distance from the n others does. The
-    rank of the new one's distance is uniform if the n + 1 are exchangeable: P[p <= a] <= a for
-    every a, whatever the distribution of the features (a conformal p-value).
+    How odd a learner looks is its Mahalanobis distance from the mean of all n + 1, itself included,
+    which puts learners in the same order as their distance from the n others does. The rank of the
+    new one's distance is uniform if the n + 1 are exchangeable: P[p <= a] <= a for every a,
+    whatever the distribution of the features (a conformal p-value).
 
     Args:
         calibration: The learners to compare with.
@@ -91,7 +88,7 @@ def likeness(calibration: Calibration, features: Tensor) -> Tensor:
 
 
 def _as_odd_as_the_last(bags: Tensor) -> Tensor:
-    """Gives the share of each bag's learners, (B, n + 1, k), that look as odd as its last, (B,)."""
+    """Computes the share of a bag's learners, (B, n + 1, k), as odd as its last one, (B,)."""
     z = (bags - bags.mean(dim=1, keepdim=True)) / _scale(bags).unsqueeze(1)  # (B, n + 1, k)
     solved: Tensor = torch.linalg.solve(_covariance(z), z.mT).mT
     odd = (solved * z).sum(dim=2)  # (B, n + 1)
@@ -100,13 +97,16 @@ def _as_odd_as_the_last(bags: Tensor) -> Tensor:
 
 
 def _scale(features: Tensor) -> Tensor:
-    """Gives standard deviations over learners; of what hardly varies, a small part of its size."""
+    """Returns standard deviations over learners; of what hardly varies, a part of its size."""
     mean = features.mean(dim=-2)
     return torch.maximum(features.std(dim=-2, correction=0), 1e-4 * (1 + mean.abs()))
 
 
 def _covariance(features: Tensor) -> Tensor:
-    """Gives the covariance of scaled features (..., n, k), as (..., k, k) that can be inverted."""
+    """Computes an invertible covariance of scaled features (..., n, k), as (..., k, k)."""
     centred = features - features.mean(dim=-2, keepdim=True)
     own = centred.mT @ centred / features.shape[-2]
     return own + 1e-6 * torch.eye(features.shape[-1], dtype=features.dtype)
+
+
+Likeness, unlike, likeness = Shift, detect_shift, shift_p_values  # until all have moved
