@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from neural_complexity.cli import EXPERIMENTS, main
+from neural_complexity.cli import main
+from neural_complexity.experiments.base.experiment import experiment_names
 from neural_complexity.experiments.base.rows import read_rows
 from neural_complexity.model.network import NeuralComplexity
 
-NAMES = ", ".join(EXPERIMENTS)
+NAMES = ", ".join(experiment_names())
 TINY = [
     "--preset=smoke",
     "--eval-tasks=64",
@@ -164,7 +165,7 @@ def test_resuming_a_finished_run_only_reports(finished: Path) -> None:
 def test_the_experiments_and_what_ships_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
-    assert listed == [*EXPERIMENTS, "NCs", *NeuralComplexity.pretrained_names()]
+    assert listed == [*experiment_names(), "NCs", *NeuralComplexity.pretrained_names()]
 
 
 def test_help_shows_every_field_of_the_config(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,6 +175,9 @@ def test_help_shows_every_field_of_the_config(capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     for word in ("--preset", "--resume", "--seed", "--posterior.width"):
         assert word in text
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "--resume DIR" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -249,6 +253,27 @@ def test_bad_fields_are_refused_before_anything_is_written(
     assert len(message.splitlines()) == 1
     assert sentence in message
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Expected one of {list, run, report, assess}"),
+        (["train"], "Expected one of {list, run, report, assess}"),
+        (["list", "all"], "unrecognized arguments: all"),
+        (["report"], "DIR must be the folder of a run, got nothing"),
+        (["assess", "--nc", "digits"], "Missing from neural-complexity assess: --train PATH"),
+        (["assess", "--nc", "digits", "--method", "hope"], "invalid choice 'hope'"),
+    ],
+)
+def test_words_that_are_no_command_get_one_sentence_and_exit_code_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert sentence in line
+    assert len(line) < 200
 
 
 def test_debug_shows_the_traceback() -> None:

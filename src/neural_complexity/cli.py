@@ -1,18 +1,19 @@
 """The command `neural-complexity`."""
 
-import argparse
 import contextlib
 import io
-import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import dropwhile, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
+from tyro.conf import FlagConversionOff, FlagCreatePairsOff, Positional, arg, subcommand
 
-from neural_complexity.assessment.from_files import LAYOUT, assess_files
+from neural_complexity.assessment.from_files import ModelFiles, assess_files
 from neural_complexity.assessment.tables import to_rich
 from neural_complexity.experiments.base.experiment import (
     Experiment,
@@ -24,15 +25,15 @@ from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.run_folder import RunFolder, config_from_dict
 from neural_complexity.experiments.base.run_report import compare_runs, write_report
 from neural_complexity.files import write_json, write_text
-from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.pretrained_files import find_nc
+from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.progress import ProgressDisplay
-from neural_complexity.reliability.bounds import METHODS
+from neural_complexity.reliability.bounds import Method
 
 __all__ = ["main"]
 
-EXPERIMENTS = tuple(experiment_names())
+PROGRAM = "neural-complexity"
 DEFAULT_PRESET = "cpu"
+HELP = ("-h", "--help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,27 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What follows the command's name; the process's own if `None`.
 
     Returns:
-        The exit code: 0, or 1 after an error (2 by `assess`, whose errors are in what it was
-        given), which is then one sentence on standard error.
+        The exit code: 0; or 1 after an error, 2 after one in what the user typed or gave to
+        `assess`, which is then one sentence on standard error.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    parser = _parser()
-    options, rest = parser.parse_known_args([word for word in words if word != "--debug"])
+    words = [word for word in words if word != "--debug"]
+    code = 2
     try:
-        if options.command == "run":
-            _run(options, rest)
-        elif rest:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        elif options.command == "list":
-            _list()
-        elif options.command == "assess":
-            _assess(options)
-        elif len(options.folders) == 1:
-            _report(RunFolder(options.folders[0]))
-        else:
-            table = compare_runs([RunFolder(folder) for folder in options.folders])
-            _console().print(to_rich(table))
+        command, fields = _parse_command(words)
+        code = 2 if isinstance(command, Assess) else 1
+        command(*fields)
     except KeyboardInterrupt:
         print("stopped; go on with --resume and the folder of the run", file=sys.stderr)
         return 130
@@ -74,161 +65,181 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # Not one of ours: say what kind it is and how to learn more.
             sentence = f"{type(error).__name__}: {sentence} (--debug shows where)"
         print(f"error: {sentence}", file=sys.stderr)
-        return 2 if options.command == "assess" else 1
+        return code
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="neural-complexity",
-        description="Learn to predict the generalization gap, and train better models with it.",
-        epilog="--debug after any command shows the traceback of an error.",
-        allow_abbrev=False,
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="show the experiments, and the NCs that ship with the package")
-    run = commands.add_parser(
-        "run",
-        help="run an experiment",
-        usage="neural-complexity run NAME [--preset PRESET] [--out DIR | --resume DIR] [--FIELD X]",
-        allow_abbrev=False,
-        add_help=False,
-    )
-    run.add_argument("name", nargs="?", metavar="NAME", help="one of: " + ", ".join(EXPERIMENTS))
-    run.add_argument("--preset", help=f"sizes to start from (default: {DEFAULT_PRESET})")
-    run.add_argument("--out", type=Path, help="a new folder (default: runs/NAME-PRESET-SEED)")
-    run.add_argument("--resume", type=Path, help="the folder of a run to go on with")
-    run.add_argument("-h", "--help", action="store_true", help="show this and all config fields")
-    run.set_defaults(parser=run)
-    report = commands.add_parser(
-        "report", help="draw tables, figures and page of a run again, or compare several"
-    )
-    report.add_argument("folders", type=Path, metavar="DIR", nargs="+")
-    _add_assess(commands)
-    return parser
+@dataclass(frozen=True)
+class List:
+    """Show the experiments, and the NCs that ship with the package."""
+
+    def __call__(self) -> None:
+        for name in experiment_names():
+            experiment = load_experiment(name)
+            print(f"{name:14} {experiment.summary}  presets: {', '.join(experiment.presets)}")
+        print("\nNCs that ship with the package, for NeuralComplexity.pretrained(NAME):")
+        for name, judges in NeuralComplexity.pretrained_names().items():
+            print(f"{name:15} {judges}")
 
 
-def _add_assess(commands: Any) -> None:
-    assess = commands.add_parser(
-        "assess",
-        help="predict how badly a model of yours generalizes, from files",
-        description="Predict how badly a model of yours generalizes, from what it said.",
-        epilog=LAYOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    assess.add_argument(
-        "--nc", required=True, metavar="NC", help="a saved NC, or the name of one that ships"
-    )
-    for name in ("train", "test", "predictions"):
-        assess.add_argument(f"--{name}", type=Path, required=True, metavar="FILE", help="see below")
-    assess.add_argument("--predictions-train", type=Path, metavar="FILE", help="see below")
-    assess.add_argument("--target", nargs="+", metavar="COLUMN", help="default: the last column")
-    assess.add_argument(
-        "--probabilities", action="store_true", help="predictions are probabilities, not logits"
-    )
-    assess.add_argument("--confidence", type=float, default=0.95, help="of the bound, %(default)s")
-    assess.add_argument(
-        "--method", choices=METHODS, default=METHODS[0], help="of the bound, %(default)s"
-    )
-    assess.add_argument("--out", type=Path, metavar="FILE", help="a page (.html) or all (.json)")
+@dataclass(frozen=True)
+class Run:
+    """Run an experiment; `run NAME --help` shows the fields of its config."""
 
+    name: Annotated[Positional[str], arg(metavar="NAME", help_behavior_hint="")] = ""
+    """The experiment; `list` shows them."""
+    preset: Annotated[str | None, arg(metavar="PRESET", help_behavior_hint="(default: cpu)")] = None
+    """Sizes to start from."""
+    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    """A new folder (default: runs/NAME-PRESET-SEED)."""
+    resume: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    """The folder of a run to go on with."""
 
-def _assess(options: argparse.Namespace) -> None:
-    out = options.out
-    if out is not None and (out.suffix not in (".html", ".json") or not out.parent.is_dir()):
-        raise ValueError(f"--out must be a .html or .json file in a folder that exists, got {out}")
-    assessment, notes = assess_files(
-        find_nc(options.nc),
-        train=options.train,
-        test=options.test,
-        predictions=options.predictions,
-        predictions_train=options.predictions_train,
-        target=options.target,
-        probabilities=options.probabilities,
-        confidence=options.confidence,
-        method=options.method,
-    )
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-    print(assessment)
-    if out is not None and out.suffix == ".html":
-        write_text(out, assessment.to_html())
-    elif out is not None:
-        write_json(out, assessment.to_dict())
+    def __call__(self, fields: list[str]) -> None:
+        experiment = load_experiment(self.name or "nothing")
+        if self.resume is not None:
+            if fields or self.preset or self.out:
+                raise ValueError("--resume keeps the config of its run, got further options")
+            folder = RunFolder(self.resume)
+            config = self._started_config(folder, experiment)
+        else:
+            preset = self.preset or DEFAULT_PRESET
+            config = self._parse_config(experiment, preset, fields)
+            folder = RunFolder(self.out or Path(f"runs/{self.name}-{preset}-{config.seed}"))
+            folder.start(self.name, config)
+        if not folder.finished:
+            hold_memory()
+            with ProgressDisplay(Console(stderr=True), folder.tensorboard) as display:
+                folder.perform(experiment, config, display)
+        _report(folder)
 
-
-def _list() -> None:
-    for name in EXPERIMENTS:
-        experiment = load_experiment(name)
-        print(f"{name:14} {experiment.summary}  presets: {', '.join(experiment.presets)}")
-    print("\nNCs that ship with the package, for NeuralComplexity.pretrained(NAME):")
-    for name, judges in NeuralComplexity.pretrained_names().items():
-        print(f"{name:15} {judges}")
-
-
-def _run(options: argparse.Namespace, rest: list[str]) -> None:
-    if options.help and options.name is None:
-        options.parser.print_help()
-        return
-    experiment = load_experiment(options.name or "nothing")
-    if options.resume is not None:
-        if rest or options.preset or options.out:
-            raise ValueError("--resume keeps the config of its run, got further options")
-        folder = RunFolder(options.resume)
-        config = _resumed_config(folder, options.name, experiment)
-    else:
-        preset = options.preset or DEFAULT_PRESET
+    def _parse_config(self, experiment: Experiment, preset: str, fields: list[str]) -> Any:
         if preset not in experiment.presets:
+            presets = ", ".join(experiment.presets)
+            raise ValueError(f"--preset must be one of {presets}, got {preset}")
+        return _parse(
+            experiment.config,
+            fields,
+            default=experiment.presets[preset](),
+            prog=f"{PROGRAM} run {self.name}",
+            description=f"{experiment.summary} Options: [--preset PRESET] [--out DIR | --resume "
+            f"DIR], and all fields of the config, with the values of preset {preset}:",
+            config=(FlagConversionOff,),
+        )
+
+    def _started_config(self, folder: RunFolder, experiment: Experiment) -> Any:
+        started = folder.read_config()
+        if started["experiment"] != self.name:
             raise ValueError(
-                f"--preset must be one of {', '.join(experiment.presets)}, got {preset}"
+                f"--resume must be a run of {self.name}, got one of {started['experiment']}"
             )
-        if options.help:
-            options.parser.print_help()
-            print(f"\nfields of the config, with the values of preset {preset}:\n")
-        config = _parse_fields(experiment, options, rest, preset)
-        folder = RunFolder(options.out or Path(f"runs/{options.name}-{preset}-{config.seed}"))
-        folder.start(options.name, config)
-    _work(folder, experiment, config)
+        if started["commit"] != commit():
+            print(f"note: started at {started['commit']}, goes on at {commit()}", file=sys.stderr)
+        return config_from_dict(experiment.config, started["config"])
 
 
-def _parse_fields(
-    experiment: Experiment, options: argparse.Namespace, rest: list[str], preset: str
-) -> Any:
-    said = io.StringIO()
+@dataclass(frozen=True)
+class Report:
+    """Draw tables, figures and page of a run again, or compare several runs."""
+
+    folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR [DIR ...]")]
+    """The folders of the runs."""
+
+    def __post_init__(self) -> None:
+        if not self.folders:
+            raise ValueError("DIR must be the folder of a run, got nothing")
+
+    def __call__(self) -> None:
+        if len(self.folders) == 1:
+            _report(RunFolder(self.folders[0]))
+        else:
+            table = compare_runs([RunFolder(folder) for folder in self.folders])
+            _console().print(to_rich(table))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assess:
+    """Predict how badly a model of yours generalizes, from files of its predictions."""
+
+    nc: str
+    """A saved NC, or the name of one that ships."""
+    files: Annotated[ModelFiles, arg(name="")]
+    confidence: float = 0.95
+    """Of the bound."""
+    method: Method = "conformal"
+    """Of the bound."""
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """A page (.html), or all numbers (.json)."""
+
+    def __call__(self) -> None:
+        out = self.out
+        if out is not None and (out.suffix not in (".html", ".json") or not out.parent.is_dir()):
+            raise ValueError(
+                f"--out must be a .html or .json file in a folder that exists, got {out}"
+            )
+        nc = find_nc(self.nc)
+        assessment, notes = assess_files(
+            nc, self.files, confidence=self.confidence, method=self.method
+        )
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        print(assessment)
+        if out is not None and out.suffix == ".html":
+            write_text(out, assessment.to_html())
+        elif out is not None:
+            write_json(out, assessment.to_dict())
+
+
+Command = (
+    Annotated[List, subcommand("list")]
+    | Annotated[Run, subcommand("run")]
+    | Annotated[Report, subcommand("report")]
+    | Annotated[Assess, subcommand("assess")]
+)
+
+
+def _parse_command(words: list[str]) -> tuple[Any, list[list[str]]]:
+    """Returns the command and its arguments: for a run, the words that are left for its config."""
+    # Help on a run is help on the config of its experiment, which has yet to be found.
+    about_config = words[:1] == ["run"] and len(words) > 2
+    help_words = [word for word in words if about_config and word in HELP]
+    command, rest = _parse(
+        Command,
+        [word for word in words if word not in help_words],
+        return_unknown_args=True,
+        prog=PROGRAM,
+        description="Learn to predict the generalization gap, and train better models with it. "
+        "--debug after any command shows the traceback of an error.",
+        config=(FlagCreatePairsOff,),
+    )
+    if isinstance(command, Run):
+        return command, [rest + help_words]
+    if rest:
+        raise ValueError(f"unrecognized arguments: {' '.join(rest)}")
+    return command, []
+
+
+def _parse(kind: Any, words: list[str], **options: Any) -> Any:
+    """Parses words by tyro, whose errors become a `ValueError` of one sentence."""
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(
-                experiment.config,
-                args=[*rest, "--help"] if options.help else rest,
-                default=experiment.presets[preset](),
-                prog=f"neural-complexity run {options.name}",
-                config=(tyro.conf.FlagConversionOff,),
-            )
+        with contextlib.redirect_stderr(errors):
+            return tyro.cli(kind, args=words, **options)
     except SystemExit as stop:
         if not stop.code:
             raise
-        # A box with the sentence first, and help behind a line; the sentence is what is wanted.
-        words = re.split(r"─{4,}", re.sub(r"[│╭╮╰╯]", " ", said.getvalue()))
-        sentence = next((w for w in words[1:] if len(w.split()) > 2), said.getvalue())
-        raise ValueError(" ".join(sentence.split())) from None
+        raise ValueError(_sentence(errors.getvalue())) from None
 
 
-def _resumed_config(folder: RunFolder, name: str, experiment: Experiment) -> Any:
-    started = folder.read_config()
-    if started["experiment"] != name:
-        raise ValueError(f"--resume must be a run of {name}, got one of {started['experiment']}")
-    if started["commit"] != commit():
-        print(f"note: started at {started['commit']}, goes on at {commit()}", file=sys.stderr)
-    return config_from_dict(experiment.config, started["config"])
+def _sentence(box: str) -> str:
+    """Returns what tyro says in a box: between the title or a rule below it and the next rule."""
+    lines = [line[2:].rstrip("│ ") for line in box.splitlines()[1:]]
+    text = takewhile(_is_text, dropwhile(lambda line: not _is_text(line), lines))
+    return " ".join(line.strip() for line in text if line[:8].strip())  # help is indented by eight
 
 
-def _work(folder: RunFolder, experiment: Experiment, config: Any) -> None:
-    if not folder.finished:
-        hold_memory()
-        with ProgressDisplay(Console(stderr=True), folder.tensorboard) as display:
-            folder.perform(experiment, config, display)
-    _report(folder)
+def _is_text(line: str) -> bool:
+    return bool(line.strip("─-╯ "))
 
 
 def _console() -> Console:

@@ -1,8 +1,5 @@
 import json
 import math
-from collections.abc import Callable
-from dataclasses import asdict, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,52 +12,14 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
+from assessed import KINDS, LABELS, draw, make, outputs_of, shape
 from neural_complexity.assessment.assess import assess, assess_predictions
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.losses import cross_entropy, squared_error
+from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.training_points import remember
-from neural_complexity.reliability.bounds import METHODS, Interval
-from neural_complexity.reliability.shift import Likeness
-from neural_complexity.snapshot import Snapshot
 
-SMALL: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-LABELS: dict[str, Any] = {"loss": "cross_entropy", **SMALL}
-
-
-@cache
-def make(kind: str) -> NeuralComplexity:
-    """Gives an untrained NC, or one that ships."""
-    made: dict[str, Any] = {
-        "real": lambda: NeuralComplexity(2, 1, **SMALL),
-        "real direct": lambda: NeuralComplexity(3, 2, head="direct", **SMALL),
-        "labels": lambda: NeuralComplexity(2, 3, symmetric=True, vote=True, metric=True, **LABELS),
-        "labels direct": lambda: NeuralComplexity(2, 3, head="direct", **LABELS),
-        "images": lambda: NeuralComplexity(
-            (1, 4, 4), 2, symmetric=True, channels=4, image_layers=1, **LABELS
-        ),
-    }
-    torch.manual_seed(0)
-    # What ships is in single precision, whatever the default is.
-    nc = made[kind]() if kind in made else NeuralComplexity.pretrained(kind).float()
-    return nc.requires_grad_(False)
-
-
-KINDS = ["real", "real direct", "labels", "labels direct", "images"]
 SHIPPED = ["sinusoid", "sinusoid-direct", "omniglot", "omniglot-direct"]
-
-
-def shape(nc: NeuralComplexity) -> tuple[int, ...]:
-    inputs = nc.architecture["inputs"]
-    return (inputs,) if isinstance(inputs, int) else tuple(inputs)
-
-
-def draw(nc: NeuralComplexity, M: int, N: int, C: int, seed: int = 0) -> list[NDArray[Any]]:
-    """Draws X_tr, y_tr, H_tr, X_te, H_te."""
-    g = np.random.default_rng(seed)
-    y = g.integers(C, size=M) if nc.labels else g.normal(size=(M, C))
-    sizes = ((M, *shape(nc)), None, (M, C), (N, *shape(nc)), (N, C))
-    return [y if size is None else g.normal(size=size) for size in sizes]
 
 
 def sentence(error: BaseException) -> str:
@@ -170,11 +129,6 @@ def test_what_ships_answers_for_any_model(kind: str) -> None:
     check_finite(nc.assess(model.double(), X_tr, y_tr, X_te), 12, 9)
 
 
-def outputs_of(nc: NeuralComplexity) -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape(nc)), nc.outputs))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_small_sets_are_judged_as_by_predict_however_they_come(kind: str) -> None:
     nc = make(kind)
@@ -233,12 +187,12 @@ def test_estimators_are_judged_by_their_probabilities_in_the_order_of_the_classe
     assert found.accuracy_tr == pytest.approx(model.score(X, y))
     # An NC that remembers the names of its classes finds the columns by them.
     named = NeuralComplexity(2, 4, **LABELS)
-    named.provenance["classes"] = ["eel", "ant", "cat", "dog"]
+    named.card = Card(classes=("eel", "ant", "cat", "dog"))
     by_name = named.assess(model, X, y, Z)
     lost = np.full((40 + 9, 4), np.log(1e-7))
     lost[:, [2, 3, 0]] = np.concatenate([model.predict_log_proba(X), model.predict_log_proba(Z)])
-    y_named = [named.provenance["classes"].index(label) for label in y]
-    del named.provenance["classes"]
+    y_named = [("eel", "ant", "cat", "dog").index(label) for label in y]
+    named.card = Card()
     by_number = assess_predictions(named, X, y_named, lost[:40], Z, lost[40:])
     np.testing.assert_allclose(by_name.points, by_number.points)
     with pytest.raises(ValueError, match="y_tr must hold numbers|must hold labels of the classes"):
@@ -308,59 +262,6 @@ def test_numbers_too_large_to_square_are_told() -> None:
         assess_predictions(nc, X, y, H, Z, 1e200 * G)
 
 
-def example(**changes: Any) -> Assessment:
-    nc = make("labels")
-    return replace(assess_predictions(nc, *draw(nc, 20, 200, 3)), **changes)
-
-
-BOUND = Interval(-0.5, 1.5, 0.9, "conformal", "as claimed")
-OPEN = Interval(-math.inf, math.inf, 0.9, "dkw", "too few")
-
-
-def test_an_assessment_can_be_read_drawn_and_stored() -> None:
-    for found in (
-        example(),
-        example(bound=BOUND, unlike=Likeness(0.03, "training loss", "odd"), trust=None),
-        example(bound=OPEN, warnings=("<b>odd</b> & bad",)),
-        example(points=np.array([1.0])),
-        example(points=np.array([1e-6, 1.0, 50.0]), accuracy_tr=None, accuracy_te=None),
-        example(points=np.zeros(3)),
-    ):
-        text = repr(found)
-        assert f"{found.loss_te:.4g}" in text
-        stored = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-        assert stored["points"] == found.points.tolist()
-        assert stored["worst"] == found.worst()
-        figure = found.plot()
-        assert len(figure.axes) == 2
-        figure.canvas.draw()  # type: ignore[no-untyped-call, unused-ignore]
-    assert stored["bound"] is None
-    assert example(bound=OPEN).to_dict()["bound"] == {**asdict(OPEN), "low": None, "high": None}
-    assert "-0.5 to +1.5 at 90 % (conformal)" in repr(example(bound=BOUND))
-    assert "p = 0.03" in repr(example(unlike=Likeness(0.03, "a", "b")))
-    page = example(bound=BOUND, warnings=("<b>odd</b> & bad",)).to_html()
-    assert "&lt;b&gt;odd&lt;/b&gt; &amp; bad" in page
-    assert page.count("src=") == page.count("src='data:image/png;base64,") == 1
-    assert "http" not in page
-    assert "link" not in page
-
-
-def test_doubts_are_told() -> None:
-    found = example()
-    assert any("not calibrated" in warning for warning in found.warnings)
-    assert found.bound is None
-    nc = make("labels")
-    X, _, H, Z, G = draw(nc, 3, 4, 3)
-    alone = assess_predictions(nc, X, [0, 1, 2], H, Z, G)
-    assert alone.trust is None
-    assert any("cannot be found out from its 3 points" in w for w in alone.warnings)
-    # An untrained NC understands nothing.
-    noise = assess_predictions(make("real"), *draw(make("real"), 50, 5, 1))
-    assert noise.trust is not None
-    assert noise.trust < 0.3
-    assert any("does not understand this training set" in w for w in noise.warnings)
-
-
 def test_trust_looks_at_pairs_of_a_class_where_there_are_many() -> None:
     nc = make("labels")
     X, _, _, Z, _ = draw(nc, 1200, 3, 1)
@@ -384,29 +285,6 @@ def test_a_known_function_is_judged_right() -> None:
     assert found.trust > 0.9
 
 
-def test_test_points_that_nc_learned_from_are_told() -> None:
-    nc = make("labels")
-    X, y, _, Z, _ = draw(nc, 6, 5, nc.outputs)
-    model = outputs_of(nc)
-    remember(nc, [torch.from_numpy(X), torch.from_numpy(Z[:2])])
-    told = nc.assess(model, X, y, np.asfortranarray(Z)).warnings
-    assert any("with the inputs of 2 of the 5 test" in warning for warning in told)
-    assert not any("learned from" in w for w in nc.assess(model, X, y, Z[2:]).warnings)
-
-
-def test_what_went_wrong_when_nc_was_made_is_told() -> None:
-    nc = make("labels")
-    X, y, _, Z, _ = draw(nc, 6, 5, nc.outputs)
-    found = nc.assess(outputs_of(nc), X, y, Z)
-    nc.provenance["report"] = {"beats_the_mean_gap": False, "verdict": "NC cannot. Do not."}
-    assert nc.assess(outputs_of(nc), X, y, Z).warnings[0] == "When it was made: NC cannot. Do not."
-    kind = {"what": "training loss", "from": 0.0, "to": 99.0, "mean_error": 0.1, "bias": 9.0}
-    nc.provenance["report"] = {"beats_the_mean_gap": True, "kinds": [kind]}
-    assert "gaps were too large by 9 on" in nc.assess(outputs_of(nc), X, y, Z).warnings[0]
-    kind["bias"] = 0.01 * found.gap
-    assert nc.assess(outputs_of(nc), X, y, Z).warnings == found.warnings
-
-
 def test_columns_and_arguments_in_the_wrong_place_are_noticed() -> None:
     import pandas
 
@@ -423,50 +301,3 @@ def test_columns_and_arguments_in_the_wrong_place_are_noticed() -> None:
     wrong = torch.nn.functional.one_hot((torch.from_numpy(y) + 1) % nc.outputs, nc.outputs)
     told = assess_predictions(nc, X, y, 9.0 * wrong, Z, torch.randn(5, nc.outputs)).warnings
     assert any("0.0 % of its training points right, fewer than by chance" in t for t in told)
-
-
-def calibrated(learners: int = 60) -> tuple[NeuralComplexity, Callable[[int], Snapshot]]:
-    """Gives an NC that knows how far it is off on noisy lines, and learners of such lines."""
-    nc = NeuralComplexity(1, 1, **SMALL)
-
-    def lines(seed: int, B: int = 1) -> tuple[Snapshot, torch.Tensor]:
-        g = torch.Generator().manual_seed(seed)
-        slope = torch.randn(B, 1, 1, generator=g)
-        X, Z = (torch.randn(B, n, 1, generator=g) for n in (8, 9))
-        Y, T = (slope * x + 0.3 * torch.randn(x.shape, generator=g) for x in (X, Z))
-        guess = slope + 0.2 * torch.randn(B, 1, 1, generator=g)
-        return Snapshot(X, Y, guess * X, Z, guess * Z), T
-
-    nc.calibrate([lines(0, learners)])
-    return nc, lambda seed: lines(seed)[0]
-
-
-def test_a_calibrated_nc_bounds_the_gap_and_tells_strangers() -> None:
-    nc, learner = calibrated()
-    usual = [t[0] for t in learner(1).tensors()]
-    found = assess_predictions(nc, *usual, confidence=0.9)
-    assert found.bound is not None
-    assert found.bound.low <= found.gap <= found.bound.high
-    assert found.bound.low >= -found.loss_tr - 1e-9
-    assert found.unlike is not None
-    assert found.unlike.p_value > 0.05
-    assert not any("unlike" in w or "sizes" in w or "calibrat" in w for w in found.warnings)
-    assert f"p = {found.unlike.p_value:.2g}" in repr(found)
-    X, y, H, Z, G = usual
-    odd = assess_predictions(nc, X, y, H + 50, Z, G + 50)
-    assert any("unlike what NC was calibrated on" in warning for warning in odd.warnings)
-    many = assess_predictions(nc, X.repeat(9, 1), y.repeat(9, 1), H.repeat(9, 1), Z, G)
-    assert any("72 training points against 8" in warning for warning in many.warnings)
-    few, enough = (assess_predictions(calibrated(n)[0], *usual).warnings for n in (19, 20))
-    assert any("calibrated on 19 learners, too few to tell" in warning for warning in few)
-    assert not any("too few to tell" in warning for warning in enough)
-    sure = assess_predictions(nc, *usual, confidence=0.999)
-    assert sure.bound is not None
-    assert math.isinf(sure.bound.high)
-    assert any("too few" in warning for warning in sure.warnings)
-    json.dumps(sure.to_dict(), allow_nan=False)
-    assert len(sure.plot().axes) == 2
-    for method in METHODS:
-        got = assess_predictions(nc, *usual, confidence=0.8, method=method).bound
-        assert got is not None
-        assert got.method == method

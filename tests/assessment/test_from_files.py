@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from neural_complexity.assessment.assess import assess_predictions
-from neural_complexity.assessment.from_files import assess_files
+from neural_complexity.assessment.from_files import ModelFiles, assess_files
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.cli import main
+from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
 
 SMALL: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
@@ -82,6 +83,10 @@ def real(tmp_path: Path) -> Files:
     return Files(tmp_path, labels=False)
 
 
+def ask(files: Files, **given: Any) -> tuple[Assessment, list[str]]:
+    return assess_files(files.nc, ModelFiles(**given))
+
+
 def same(found: tuple[Assessment, list[str]], expected: Assessment) -> None:
     np.testing.assert_allclose(found[0].points, expected.points, rtol=1e-5)
     assert found[0].gap == pytest.approx(expected.gap, rel=1e-4, abs=1e-6)
@@ -90,18 +95,18 @@ def same(found: tuple[Assessment, list[str]], expected: Assessment) -> None:
 def test_the_layout_is_read_as_it_is_documented(labels: Files, real: Files) -> None:
     for files in (labels, real):
         usual = files.usual()
-        same(assess_files(files.nc, **usual), files.expected())
+        same(ask(files, **usual), files.expected())
         two: dict[str, Any] = {
             "predictions_train": files.csv(
                 "tr.csv", "0,1,2"[: 2 * files.H.shape[1] - 1], *files.H.T
             ),
             "predictions": files.csv("te.csv", "0,1,2"[: 2 * files.H.shape[1] - 1], *files.G.T),
         }
-        same(assess_files(files.nc, **{**usual, **two}), files.expected())
+        same(ask(files, **{**usual, **two}), files.expected())
         first = files.csv("first.csv", "y,a,b", files.y, *files.X.T)
-        same(assess_files(files.nc, **{**usual, "train": first}, target=["y"]), files.expected())
+        same(ask(files, **{**usual, "train": first}, target=("y",)), files.expected())
         looked = files.csv("looked.csv", "a,b,y", *files.Z.T, np.zeros(N))
-        found = assess_files(files.nc, **{**usual, "test": looked})
+        found = ask(files, **{**usual, "test": looked})
         same(found, files.expected())
         assert found[1] == [f"column y of {looked} is not looked at"]
 
@@ -113,7 +118,7 @@ def test_npz_and_parquet_say_the_same(labels: Files) -> None:
     np.savez(arrays["train"], X=labels.X, y=labels.y)
     np.savez(arrays["test"], X=labels.Z, y=np.zeros(N))
     np.savez(arrays["predictions"], H_tr=labels.H, H_te=labels.G)
-    same(assess_files(labels.nc, **arrays), labels.expected())
+    same(ask(labels, **arrays), labels.expected())
     import pandas
 
     frames = {
@@ -124,14 +129,14 @@ def test_npz_and_parquet_say_the_same(labels: Files) -> None:
     tables: dict[str, Any] = {name: labels.folder / f"{name}.parquet" for name in frames}
     for name, frame in frames.items():
         frame.to_parquet(tables[name])
-    same(assess_files(labels.nc, **tables), labels.expected())
+    same(ask(labels, **tables), labels.expected())
     frames["train"].loc[3, "a"] = np.nan
     frames["train"].to_parquet(tables["train"])
     with pytest.raises(ValueError, match="column a of .* must have no missing values, got 1 of 12"):
-        assess_files(labels.nc, **tables)
+        ask(labels, **tables)
     tables["train"].write_bytes(b"PAR1 but no more")
     with pytest.raises(ValueError, match="must be a parquet file, got a damaged one"):
-        assess_files(labels.nc, **tables)
+        ask(labels, **tables)
 
 
 def test_parquet_without_its_extra_is_told(labels: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,25 +144,25 @@ def test_parquet_without_its_extra_is_told(labels: Files, monkeypatch: pytest.Mo
     path.touch()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"pip install 'neural-complexity\[tables\]'"):
-        assess_files(labels.nc, **{**labels.usual(), "train": path})
+        ask(labels, **{**labels.usual(), "train": path})
 
 
 def test_a_header_names_the_classes_in_any_order(labels: Files) -> None:
     usual, order = labels.usual(), [2, 0, 1]
     both = np.concatenate([labels.H, labels.G])[:, order]
     usual["predictions"] = labels.csv("named.csv", "2,0,1", *both.T)
-    same(assess_files(labels.nc, **usual), labels.expected())
+    same(ask(labels, **usual), labels.expected())
     usual["train"] = labels.csv("text.csv", "a,b,y", *labels.X.T, np.array(NAMES)[labels.y])
     header = ",".join(NAMES[i] for i in order)
     usual["predictions"] = labels.csv("named.csv", header, *both.T)
     expected = labels.expected()
-    labels.nc.provenance["classes"] = NAMES
-    same(assess_files(labels.nc, **usual), expected)
+    labels.nc.card = Card(classes=tuple(NAMES))
+    same(ask(labels, **usual), expected)
     shares = np.exp(both) / np.exp(both).sum(axis=1, keepdims=True)
     usual["predictions"] = labels.csv("shares.csv", header, *shares.T)
-    same(assess_files(labels.nc, **usual, probabilities=True), expected)
+    same(ask(labels, **usual, probabilities=True), expected)
     usual["predictions"] = labels.csv("order.csv", "p,q,r", *both[:, [1, 2, 0]].T)
-    same(assess_files(labels.nc, **usual), expected)
+    same(ask(labels, **usual), expected)
 
 
 def test_a_class_that_nc_does_not_know_is_told(labels: Files) -> None:
@@ -165,18 +170,18 @@ def test_a_class_that_nc_does_not_know_is_told(labels: Files) -> None:
     both = np.concatenate([labels.H, labels.G])
     labels.y = labels.y % 2
     usual["train"] = labels.csv("text.csv", "a,b,y", *labels.X.T, np.array(NAMES)[labels.y])
-    labels.nc.provenance["classes"] = NAMES
+    labels.nc.card = Card(classes=tuple(NAMES))
     usual["predictions"] = labels.csv("named.csv", "dog,cat,cow", *both[:, order].T)
     with pytest.raises(ValueError, match="the model's classes must hold .*, got 'cow'"):
-        assess_files(labels.nc, **usual)
+        ask(labels, **usual)
     usual["predictions"] = labels.csv("named.csv", "dog,cat,eel", *both[:, order].T)
-    expected = assess_files(labels.nc, **usual)[0]
+    expected = ask(labels, **usual)[0]
     # Numbers as names of classes: whole ones may be written with a point, or counted from 1.
     for first, classes in ((0, [0.0, 1.0, 2.0]), (1, [1, 2, 3])):
-        labels.nc.provenance["classes"] = classes
+        labels.nc.card = Card(classes=tuple(classes))
         usual["train"] = labels.csv("numbers.csv", "a,b,y", *labels.X.T, labels.y + first)
         usual["predictions"] = labels.csv("counted.csv", "0,1,2", *both.T)
-        same(assess_files(labels.nc, **usual), expected)
+        same(ask(labels, **usual), expected)
 
 
 def test_the_command_tells_and_writes_what_it_found(
@@ -195,7 +200,7 @@ def test_the_command_tells_and_writes_what_it_found(
     with pytest.raises(SystemExit) as stopped:
         main(["assess", "--help"])
     assert stopped.value.code == 0
-    assert "one row for each training row, in order" in capsys.readouterr().out
+    assert "One row for each training row, in order" in capsys.readouterr().out
 
 
 Change = Callable[[Files], dict[str, Any]]

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from neural_complexity.integrations import sklearn as estimators
+from neural_complexity.integrations import weight_choice
 from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
 from neural_complexity.losses import Categorical
-from neural_complexity.model.indexed import Beliefs
+from neural_complexity.model.cached import CachedStates
+from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.training_points import remember
+from neural_complexity.points import raw
 from neural_complexity.regularizers.trust import trust
+from neural_complexity.task import Task
 
 QUICK: dict[str, Any] = {"steps": 20, "lr": 0.1, "hidden": (8,)}
 
@@ -100,38 +103,19 @@ def test_the_attributes_are_what_nc_says(head: Any, labels: bool) -> None:
         assert model.predict(U) == pytest.approx(H_te[0, :, 0].numpy())
 
 
-def test_without_other_inputs_nc_judges_on_points_that_it_was_not_shown() -> None:
-    nc = labelled_nc()
-    nc.provenance["shown"] = 10
-    model = NCClassifier(nc, random_state=0)
-    Y = torch.arange(40) % 3
-    none = torch.arange(0)
-    parts = [model._arrange(nc, torch.arange(n), none, Y[:n], seed=n) for n in (2, 5, 40)]
-    for (task, shown), n in zip(parts, (2, 5, 40), strict=True):
-        known, judged = set(shown.X_tr[0].tolist()), set(task.X_te[0].tolist())
-        assert known | judged <= set(range(n))
-        assert not known & judged
-        assert len(known) == min(10, n - -(-n // 4))
-        assert len(judged) == -(-n // 4)
-        assert torch.equal(task.X_te, shown.X_te)
-        assert torch.equal(shown.Y_tr[0], Y[shown.X_tr[0]])
-    other, _ = model._arrange(nc, torch.arange(40), none, Y, seed=1)
-    assert not torch.equal(other.X_te, parts[-1][0].X_te)
-
-
 def test_an_nc_that_knows_less_than_the_labels_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.set_default_dtype(torch.float32)  # so that NC's precision is that of a plain estimator
     place = torch.from_numpy(np.unique(LABELS, return_inverse=True)[1])
 
-    def believe_wrongly(*arguments: Any, classes: int | None) -> Beliefs:
-        numbers = arguments[2].X_te.sort(dim=1).values
-        wrong = torch.nn.functional.one_hot((place[numbers % 40] + 1) % 3, 3)
-        return Beliefs(numbers, Categorical(5.0 * wrong.to(torch.get_default_dtype())))
+    def believe_wrongly(nc: NeuralComplexity, task: Task, *_: Any, **__: Any) -> CachedStates:
+        indices = raw(task.X_te).sort(dim=1).values
+        wrong = torch.nn.functional.one_hot((place[indices % 40] + 1) % 3, 3)
+        return CachedStates(nc, indices, Categorical(5.0 * wrong.to(torch.get_default_dtype())))
 
-    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
-    monkeypatch.setattr(estimators, "believe", believe_wrongly)
+    monkeypatch.setattr(weight_choice, "trust", lambda *_, **__: torch.ones(1))
+    monkeypatch.setattr(weight_choice, "cache", believe_wrongly)
     nc = labelled_nc()
     options: dict[str, Any] = {"steps": 40, "random_state": 0}
     guarded = NCClassifier(nc, **options).fit(X, LABELS, X_unlabelled=X)
@@ -148,17 +132,18 @@ PLACES = torch.from_numpy(np.unique(LABELS, return_inverse=True)[1])
 def remembering(points: slice, monkeypatch: pytest.MonkeyPatch) -> NeuralComplexity:
     """Gives an NC that learned from some points, whose labels it knows, and knows nothing else."""
 
-    def believe(*arguments: Any, classes: int | None) -> Beliefs:
-        numbers = arguments[2].X_te.sort(dim=1).values
-        known = torch.isin(numbers % 40, torch.arange(40)[points])
-        right = torch.nn.functional.one_hot(PLACES[numbers % 40], 3)
-        wrong = torch.nn.functional.one_hot((PLACES[numbers % 40] + 1) % 3, 3)
-        return Beliefs(numbers, Categorical(9.0 * torch.where(known[..., None], right, wrong)))
+    def believe(nc: NeuralComplexity, task: Task, *_: Any, **__: Any) -> CachedStates:
+        indices = raw(task.X_te).sort(dim=1).values
+        known = torch.isin(indices % 40, torch.arange(40)[points])
+        right = torch.nn.functional.one_hot(PLACES[indices % 40], 3)
+        wrong = torch.nn.functional.one_hot((PLACES[indices % 40] + 1) % 3, 3)
+        belief = Categorical(9.0 * torch.where(known[..., None], right, wrong))
+        return CachedStates(nc, indices, belief)
 
-    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
-    monkeypatch.setattr(estimators, "believe", believe)
+    monkeypatch.setattr(weight_choice, "trust", lambda *_, **__: torch.ones(1))
+    monkeypatch.setattr(weight_choice, "cache", believe)
     nc = labelled_nc()
-    remember(nc, [torch.from_numpy(X[points])])
+    nc.card = Card(learned_from=nc.card.remember([torch.from_numpy(X[points])]))
     return nc
 
 
@@ -167,7 +152,7 @@ def test_nc_is_not_tested_on_points_that_it_learned_from(monkeypatch: pytest.Mon
     nc = remembering(slice(30), monkeypatch)
     options: dict[str, Any] = {"steps": 40, "random_state": 0}
     assert NCClassifier(nc, **options).fit(X, LABELS, X_unlabelled=X).weight_ == 0
-    nc.provenance.pop("learned_from")
+    nc.card = Card()
     assert NCClassifier(nc, **options).fit(X, LABELS, X_unlabelled=X).weight_ > 0
 
 
@@ -176,7 +161,7 @@ def test_an_nc_that_learned_from_all_points_is_held_to_what_it_believes_of_other
     monkeypatch: pytest.MonkeyPatch, cost: float | None, helps: bool
 ) -> None:
     nc = remembering(slice(None), monkeypatch)
-    nc.provenance["belief_loss"] = cost
+    nc.card = replace(nc.card, belief_loss=cost)
     model = NCClassifier(nc, steps=40, random_state=0).fit(X, LABELS, X_unlabelled=X)
     assert (model.weight_ > 0) == helps
 
@@ -189,7 +174,7 @@ def test_what_an_earlier_fit_found_is_gone_and_weights_may_be_an_array() -> None
 
 
 def test_an_nc_that_is_not_trusted_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.zeros(1))
+    monkeypatch.setattr(weight_choice, "trust", lambda *_, **__: torch.zeros(1))
     with pytest.warns(UserWarning, match="NC is not trusted .* on the scale that it was made with"):
         assert NCClassifier(labelled_nc(), **QUICK).fit(X, LABELS).weight_ == 0
 
@@ -203,7 +188,7 @@ def test_where_nothing_can_be_told_the_first_weight_is_taken(weight: Any, chosen
 def test_labels_go_by_the_names_that_nc_remembers() -> None:
     """An NC that tells classes apart must be told which is which; one not seen has no column."""
     nc = labelled_nc(symmetric=False, metric=False)
-    nc.provenance["classes"] = ["c", "a", "b"]
+    nc.card = Card(classes=("c", "a", "b"))
     some = LABELS != "b"
     model = NCClassifier(nc, **QUICK, random_state=0, safeguard=False).fit(X[some], LABELS[some])
     assert model._columns.tolist() == [1, 0]

@@ -1,4 +1,4 @@
-"""The look that all figures share."""
+"""The style that all figures share."""
 
 from io import BytesIO
 from pathlib import Path
@@ -37,11 +37,7 @@ STYLE: dict[Any, Any] = {
 
 
 def save(canvas: Canvas, folder: Path, name: str) -> Path:
-    """Writes a figure as PDF, for a paper, and PNG, for a page.
-
-    Returns:
-        The PNG's path.
-    """
+    """Writes a figure as PDF, for a paper, and as PNG, for a page; returns the path of the PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / f"{name}.pdf", _printed(canvas, "pdf", {"CreationDate": None}).getvalue())
     write_bytes(folder / f"{name}.png", to_png(canvas))
@@ -49,12 +45,12 @@ def save(canvas: Canvas, folder: Path, name: str) -> Path:
 
 
 def to_png(canvas: Canvas) -> bytes:
-    """Gives a figure as a PNG for a page."""
+    """Returns a figure as a PNG for a page."""
     return _small(_printed(canvas, "png", {"Software": None}))
 
 
 def _printed(canvas: Canvas, kind: str, metadata: dict[str, str | None]) -> BytesIO:
-    """Gives a figure as a file without a date inside: the same numbers give the same file."""
+    """Prints a figure without a date inside: the same numbers give the same file."""
     picture = BytesIO()
     with mpl.rc_context(STYLE):
         canvas.savefig(picture, format=kind, metadata=metadata)
@@ -62,7 +58,7 @@ def _printed(canvas: Canvas, kind: str, metadata: dict[str, str | None]) -> Byte
 
 
 def _small(picture: BytesIO) -> bytes:
-    """Gives a PNG with 256 colours: pages hold pictures, and surfaces would make them megabytes."""
+    """Reduces a PNG to 256 colours: pages embed pictures, and surfaces would take megabytes."""
     small = BytesIO()
     with Image.open(picture) as full:
         full.convert("RGB").quantize(256).save(small, format="png", optimize=True)

@@ -1,30 +1,25 @@
-"""What comes out when NC is asked about one model."""
+"""The result of an assessment."""
 
 import math
-import tempfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from neural_complexity.assessment import summary_page
 from neural_complexity.reliability.bounds import Interval
 from neural_complexity.reliability.shift import Likeness
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from neural_complexity.assessment.summary_page import Findings
-
 __all__ = ["Assessment"]
 
-SHOWN = 5  # of the worst points in a summary
+WORST_IN_SUMMARY = 5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Assessment:
-    """What NC says about one model. All losses are of the kind that NC was trained to predict."""
+    """How well one model generalizes, as NC predicts it, in units of the loss that NC predicts."""
 
     gap: float
     """Predicted test loss minus training loss; positive means that the model overfits."""
@@ -41,13 +36,13 @@ class Assessment:
     spread: float
     """NC's own standard deviation of the test loss; no bound by itself."""
     bound: Interval | None
-    """Where the gap lies at the confidence that was asked for; `None` if NC is not calibrated."""
+    """Prediction interval of the gap; `None` if NC is not calibrated."""
     trust: float | None
     """How far NC understands this training set, from 0 to 1 (see `trust`); `None` if it cannot be
-    found out."""
+    tested."""
     unlike: Likeness | None
-    """Whether the model and its data are like those that NC was calibrated on, with a p-value;
-    `None` if NC is not calibrated."""
+    """Test for a distribution shift between this model and those that NC was calibrated on, with a
+    p-value; `None` if NC is not calibrated."""
     warnings: tuple[str, ...]
     """What to keep in mind, in plain sentences."""
     loss: str
@@ -56,10 +51,7 @@ class Assessment:
     """How many there were, M."""
 
     def worst(self, k: int = 10) -> list[int]:
-        """Gives the numbers, from 0, of the test points with the largest predicted loss.
-
-        Args:
-            k: How many, all of them if there are fewer.
+        """Returns the indices of the k test points with the largest predicted loss, worst first.
 
         Raises:
             ValueError: If k is negative.
@@ -70,125 +62,56 @@ class Assessment:
         return order
 
     def to_dict(self) -> dict[str, Any]:
-        """Gives everything as numbers, text, lists and `None`, as JSON knows them.
-
-        An end of a bound that is infinite is `None`.
-        """
-        interval = None if self.bound is None else asdict(self.bound)
-        if interval is not None:
-            interval |= {end: _finite(interval[end]) for end in ("low", "high")}
-        return {
-            "gap": self.gap,
-            "loss": self.loss,
-            "loss_tr": self.loss_tr,
-            "loss_te": self.loss_te,
-            "accuracy_tr": self.accuracy_tr,
-            "accuracy_te": self.accuracy_te,
-            "spread": self.spread,
-            "bound": interval,
-            "trust": self.trust,
+        """Returns everything as JSON can hold it; an infinite end of the bound is `None`."""
+        content = {name: value for name, value in vars(self).items() if name != "points"}
+        if self.bound is not None:
+            interval = asdict(self.bound)
+            ends = {end: interval[end] for end in ("low", "high") if math.isinf(interval[end])}
+            content["bound"] = interval | dict.fromkeys(ends)
+        return content | {
             "unlike": None if self.unlike is None else asdict(self.unlike),
-            "training_points": self.training_points,
-            "test_points": len(self.points),
             "warnings": list(self.warnings),
+            "test_points": len(self.points),
             "worst": self.worst(),
             "points": self.points.tolist(),
         }
 
-    def plot(self) -> "Figure":
+    def plot(self) -> Figure:
         """Draws the predicted loss of each test point, and the bound against the training loss.
 
         Returns:
             A matplotlib figure of two panels; `savefig` writes it.
         """
-        from neural_complexity.assessment.summary_page import draw
-
-        return draw(self._findings())
+        return summary_page.draw(self)
 
     def to_html(self) -> str:
-        """Makes one page of everything, which needs no other file and no network."""
-        from neural_complexity.assessment.drawing import to_png
-        from neural_complexity.assessment.page import Figure, render
-        from neural_complexity.assessment.summary_page import draw, tables
-
-        found = self._findings()
-        details = {k: v for k, v in self.to_dict().items() if k != "points"}
-        lead = (
-            f"Neural Complexity read {self.training_points} labelled training points and "
-            f"{len(self.points)} unlabelled test points, and what the model says about both."
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "assessment.png"
-            path.write_bytes(to_png(draw(found)))
-            picture = Figure(
-                path,
-                "How the loss is expected to spread",
-                "Left: every test point by its predicted loss. Right: the predicted test loss next "
-                "to the training loss.",
-            )
-            return render(
-                f"Predicted gap: {_signed(self.gap)}",
-                lead,
-                tables(found),
-                [picture],
-                details,
-                remarks=self.warnings,
-                detailed="All numbers but those of single points",
-            )
+        """Returns a page of everything, which needs no other file and no network."""
+        return summary_page.page(self)
 
     def __repr__(self) -> str:
-        sizes = f"{self.training_points} training and {len(self.points)} test points"
-        right_tr, right_te = (
+        accuracy_tr, accuracy_te = (
             "" if share is None else f"   accuracy {100 * share:.1f} %"
             for share in (self.accuracy_tr, self.accuracy_te)
         )
-        worst = ", ".join(f"{i} ({self.points[i]:.3g})" for i in self.worst(SHOWN))
+        bound, trust, shift = "none", "unknown", "unknown"
+        if self.bound is not None:
+            ends = f"{self.bound.low:+.3g} to {self.bound.high:+.3g}"
+            bound = f"{ends} at {100 * self.bound.confidence:g} % ({self.bound.method})"
+        if self.trust is not None:
+            trust = f"{self.trust:.2f}"
+        if self.unlike is not None:
+            shift = f"p = {self.unlike.p_value:.2g}"
+        worst = ", ".join(f"{i} ({self.points[i]:.3g})" for i in self.worst(WORST_IN_SUMMARY))
+        sizes = f"{self.training_points} training and {len(self.points)} test points"
         lines = [
             f"Assessment on {sizes}, {self.loss.replace('_', ' ')}",
-            f"  training loss        {self.loss_tr:.4g}{right_tr}",
-            f"  predicted test loss  {self.loss_te:.4g}{right_te}",
-            f"  predicted gap        {_signed(self.gap)}",
-            f"  bound of the gap     {self._bound_told()}",
-            f"  trust                {'unknown' if self.trust is None else f'{self.trust:.2f}'}",
-            f"  like calibration     {self._likeness_told()}",
+            f"  training loss        {self.loss_tr:.4g}{accuracy_tr}",
+            f"  predicted test loss  {self.loss_te:.4g}{accuracy_te}",
+            f"  predicted gap        {self.gap:+.3g}",
+            f"  bound of the gap     {bound}",
+            f"  trust                {trust}",
+            f"  like calibration     {shift}",
             f"  worst test points    {worst}",
             *(f"  note: {warning}" for warning in self.warnings),
         ]
         return "\n".join(lines)
-
-    def _bound_told(self) -> str:
-        if self.bound is None:
-            return "none"
-        ends = f"{_signed(self.bound.low)} to {_signed(self.bound.high)}"
-        return f"{ends} at {100 * self.bound.confidence:g} % ({self.bound.method})"
-
-    def _likeness_told(self) -> str:
-        return "unknown" if self.unlike is None else f"p = {self.unlike.p_value:.2g}"
-
-    def _findings(self) -> "Findings":
-        from neural_complexity.assessment.summary_page import Findings
-
-        interval, told = None, "no bound: NC is not calibrated"
-        if self.bound is not None:
-            low, high = (self.loss_tr + end for end in (self.bound.low, self.bound.high))
-            interval = (max(low, 0.0), max(high, 0.0))  # no loss is negative
-            told = f"{100 * self.bound.confidence:g} % bound ({self.bound.method})"
-        return Findings(
-            loss=self.loss,
-            loss_tr=self.loss_tr,
-            loss_te=self.loss_te,
-            accuracy_tr=self.accuracy_tr,
-            accuracy_te=self.accuracy_te,
-            interval=interval,
-            told=told,
-            points=self.points,
-            worst=self.worst(),
-        )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}"

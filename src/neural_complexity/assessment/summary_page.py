@@ -1,43 +1,71 @@
-"""The picture and the tables of an assessment of one model."""
+"""The figure, the tables and the page of an assessment."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
-from neural_complexity.assessment.drawing import COLORS, STYLE
+from neural_complexity.assessment.drawing import COLORS, STYLE, to_png
+from neural_complexity.assessment.page import Figure, render
 from neural_complexity.assessment.tables import Table
 
-__all__ = ["Findings", "draw", "tables"]
+if TYPE_CHECKING:
+    from neural_complexity.assessment.result import Assessment
 
-NAMED = 5  # of the worst points that the picture names
+__all__ = ["draw", "page", "tables"]
+
+NAMED = 5  # of the worst points that the figure names
 WIDE = 100.0  # ratio of largest and smallest loss from which on the scale is logarithmic
-TRAIN, TEST = COLORS["oracle"], COLORS["posterior"]
-WORST = COLORS["direct"]
+TRAIN, TEST, WORST = COLORS["oracle"], COLORS["posterior"], COLORS["direct"]
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # lines do not cross numbers
 
 
-@dataclass(frozen=True, kw_only=True)
-class Findings:
-    """The numbers that are shown."""
+def page(found: "Assessment") -> str:
+    """Renders the page of an assessment."""
+    return render(
+        f"Predicted gap: {found.gap:+.3g}",
+        f"Neural Complexity read {found.training_points} labelled training points and "
+        f"{len(found.points)} unlabelled test points, and what the model says about both.",
+        tables(found),
+        [
+            Figure(
+                to_png(draw(found)),
+                "How the loss is expected to spread",
+                "Left: every test point by its predicted loss. Right: the predicted test loss next "
+                "to the training loss.",
+            )
+        ],
+        {name: value for name, value in found.to_dict().items() if name != "points"},
+        warnings=found.warnings,
+        details_title="All numbers but those of single points",
+    )
 
-    loss: str
-    loss_tr: float
-    loss_te: float
-    accuracy_tr: float | None
-    accuracy_te: float | None
-    interval: tuple[float, float] | None  # of the test loss; ends may be infinite
-    told: str  # what the interval is, or why there is none
-    points: NDArray[np.float64]  # (N,)
-    worst: Sequence[int]
+
+def tables(found: "Assessment") -> list[Table]:
+    """Returns the tables of the page: the losses, and the worst test points."""
+    rows = [("loss", f"{found.loss_tr:.4g}", f"{found.loss_te:.4g}")]
+    if found.accuracy_tr is not None:
+        test = "" if found.accuracy_te is None else f"{100 * found.accuracy_te:.1f} %"
+        rows.append(("accuracy", f"{100 * found.accuracy_tr:.1f} %", test))
+    interval = _interval(found)
+    if interval is not None:
+        rows.append(("bound of the loss", "", f"{interval[0]:.4g} to {interval[1]:.4g}"))
+    title = f"Loss ({_unit(found)})"
+    worst = tuple((str(i), f"{found.points[i]:.4g}") for i in found.worst())
+    return [
+        Table(title, ("", "training", "test, predicted"), tuple(rows), _bound_label(found)),
+        Table(
+            "Test points that NC expects to go worst",
+            ("test point, counted from 0", "predicted loss"),
+            worst,
+        ),
+    ]
 
 
-def draw(found: Findings) -> Canvas:
+def draw(found: "Assessment") -> Canvas:
     """Draws the predicted loss of each test point, and of all of them next to the training loss."""
     with mpl.rc_context(STYLE):
         canvas = Canvas(figsize=(9.2, 3.4), layout="constrained")
@@ -47,24 +75,41 @@ def draw(found: Findings) -> Canvas:
     return canvas
 
 
-def _draw_points(axes: Axes, found: Findings) -> None:
+def _unit(found: "Assessment") -> str:
+    return found.loss.replace("_", " ")
+
+
+def _interval(found: "Assessment") -> tuple[float, float] | None:
+    """Returns the bound of the test loss, whose ends may be infinite, as no loss is negative."""
+    if found.bound is None:
+        return None
+    low, high = (max(found.loss_tr + end, 0.0) for end in (found.bound.low, found.bound.high))
+    return low, high
+
+
+def _bound_label(found: "Assessment") -> str:
+    if found.bound is None:
+        return "no bound: NC is not calibrated"
+    return f"{100 * found.bound.confidence:g} % bound ({found.bound.method})"
+
+
+def _draw_points(axes: Axes, found: "Assessment") -> None:
     order = np.argsort(found.points, kind="stable")
     ranked = found.points[order]
-    rank = np.arange(1, len(ranked) + 1)
+    rank = np.empty(len(ranked), dtype=int)
+    rank[order] = np.arange(1, len(ranked) + 1)
     few = len(ranked) <= 100
-    axes.plot(rank, ranked, "o" if few else "-", ms=3, lw=1.6, color=TEST, label="test points")
-    place = {int(point): i + 1 for i, point in enumerate(order)}
-    worst = list(found.worst)[: max(1, len(ranked) // 5)]  # among few, not all are the worst
-    places = [place[i] for i in worst]
-    axes.plot(places, found.points[worst], "o", ms=5, color=WORST, label="expected to go worst")
-    positive = ranked[0] > 0 and ranked[-1] > WIDE * ranked[0]
-    if positive:
+    line = "o" if few else "-"
+    axes.plot(rank[order], ranked, line, ms=3, lw=1.6, color=TEST, label="test points")
+    worst = found.worst()[: max(1, len(ranked) // 5)]  # among few, not all are the worst
+    axes.plot(rank[worst], found.points[worst], "o", ms=5, color=WORST, label="expected worst")
+    if ranked[0] > 0 and ranked[-1] > WIDE * ranked[0]:
         axes.set_yscale("log")
     # Names stand in a column left of the worst points, evenly spaced: their losses may be alike.
     for row, i in enumerate(worst[:NAMED]):
         axes.annotate(
             f"point {i}",
-            xy=(place[i], found.points[i]),
+            xy=(rank[i], found.points[i]),
             xytext=(0.6, 0.97 - 0.09 * row),
             textcoords="axes fraction",
             fontsize=8,
@@ -76,71 +121,32 @@ def _draw_points(axes: Axes, found: Findings) -> None:
     axes.set(
         title="Predicted loss of each test point",
         xlabel="test points, best to worst",
-        ylabel=found.loss.replace("_", " "),
+        ylabel=_unit(found),
     )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.03, y=0.12)
     axes.legend(loc="upper left")
 
 
-def _draw_losses(axes: Axes, found: Findings) -> None:
-    if found.interval is not None:
-        low, high = found.interval
-        # A bar of no end leaves the picture, with an arrow.
+def _draw_losses(axes: Axes, found: "Assessment") -> None:
+    interval = _interval(found)
+    if interval is not None:
+        # A bar of no end leaves the figure, with an arrow.
         far = 1.4 * max(found.loss_tr, found.loss_te)
-        ends = [low if np.isfinite(low) else 0.0, high if np.isfinite(high) else far]
-        axes.plot(
-            ends, [0, 0], color=TEST, lw=5, alpha=0.3, solid_capstyle="butt", label=found.told
-        )
-        if not np.isfinite(high):
+        ends = [interval[0], far if np.isinf(interval[1]) else interval[1]]
+        bar: dict[str, Any] = {"color": TEST, "lw": 5, "alpha": 0.3, "solid_capstyle": "butt"}
+        axes.plot(ends, [0, 0], label=_bound_label(found), **bar)
+        if np.isinf(interval[1]):
             axes.plot([far], [0], ">", ms=9, color=TEST, alpha=0.5, label="no upper end")
-    axes.plot([found.loss_tr], [1], "o", ms=8, color=TRAIN)
-    axes.plot([found.loss_te], [0], "o", ms=8, color=TEST)
+    for value, row, color in ((found.loss_tr, 1, TRAIN), (found.loss_te, 0, TEST)):
+        axes.plot([value], [row], "o", ms=8, color=color)
+        place: dict[str, Any] = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(f"{value:.3g}", (value, row), bbox=PAPER, **place)
     axes.axvline(found.loss_tr, color=TRAIN, lw=0.9, ls="--")
-    for value, row in ((found.loss_tr, 1), (found.loss_te, 0)):
-        axes.annotate(
-            f"{value:.3g}",
-            (value, row),
-            (0, 11),
-            textcoords="offset points",
-            ha="center",
-            bbox=PAPER,
-        )
-    axes.set(
-        title="Loss",
-        yticks=[1, 0],
-        ylim=(-0.7, 1.5),
-        xlabel=found.loss.replace("_", " "),
-    )
+    axes.set(title="Loss", yticks=[1, 0], ylim=(-0.7, 1.5), xlabel=_unit(found))
     axes.set_yticklabels(["training", "test,\npredicted"])
     axes.margins(x=0.15)
     if axes.dataLim.x0 >= 0:
         axes.set_xlim(left=0)  # so that a small gap looks small
-    if found.interval is not None:
+    if interval is not None:
         axes.legend(loc="lower right", frameon=True, framealpha=1, edgecolor="none")
-
-
-def tables(found: Findings) -> list[Table]:
-    """Makes the tables of the page."""
-    rows = [("loss", f"{found.loss_tr:.4g}", f"{found.loss_te:.4g}")]
-    if found.accuracy_tr is not None:
-        test = "" if found.accuracy_te is None else f"{100 * found.accuracy_te:.1f} %"
-        rows.append(("accuracy", f"{100 * found.accuracy_tr:.1f} %", test))
-    if found.interval is not None:
-        rows.append(
-            ("bound of the loss", "", f"{found.interval[0]:.4g} to {found.interval[1]:.4g}")
-        )
-    worst = tuple((str(i), f"{found.points[i]:.4g}") for i in found.worst)
-    return [
-        Table(
-            f"Loss ({found.loss.replace('_', ' ')})",
-            ("", "training", "test, predicted"),
-            tuple(rows),
-            found.told,
-        ),
-        Table(
-            "Test points that NC expects to go worst",
-            ("test point, counted from 0", "predicted loss"),
-            worst,
-        ),
-    ]

@@ -1,6 +1,5 @@
-"""Tables of results, for a terminal, a page and a document."""
+"""Tables of text: one value that the terminal, Markdown documents and pages are made from."""
 
-import html
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -9,7 +8,7 @@ from rich.table import Table as RichTable
 
 from neural_complexity.experiments.base.rows import Row
 
-__all__ = ["Table", "find", "show", "to_html", "to_markdown", "to_rich"]
+__all__ = ["Table", "find", "show", "to_markdown", "to_rich"]
 
 
 @dataclass(frozen=True)
@@ -27,13 +26,13 @@ class Table:
 
 
 def find(rows: list[Row], method: str, setting: str, metric: str) -> Row | None:
-    """Gives the one row of a method, setting and metric, if there is one."""
+    """Returns the one row of a method, setting and metric, if there is one."""
     found = [r for r in rows if (r.method, r.setting, r.metric) == (method, setting, metric)]
     return found[0] if found else None
 
 
 def show(row: Row | None, digits: int = 2) -> str:
-    """Writes a number with its interval."""
+    """Formats a number with its interval."""
     if row is None:
         return ""
     interval = "" if row.ci95 is None else f" ± {row.ci95:.{digits}f}"
@@ -42,7 +41,7 @@ def show(row: Row | None, digits: int = 2) -> str:
 
 
 def to_rich(table: Table) -> RichTable:
-    """Makes a table for the terminal."""
+    """Returns the table for a terminal."""
     rich = RichTable(
         title=escape(table.title),
         caption=escape(table.note) or None,
@@ -53,30 +52,13 @@ def to_rich(table: Table) -> RichTable:
     for i, name in enumerate(table.header):
         rich.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=i == 0)
     for row in table.rows:
-        rich.add_row(*(escape(cell) for cell in row))
+        rich.add_row(*map(escape, row))
     return rich
 
 
 def to_markdown(table: Table) -> str:
-    """Makes a table for a Markdown document."""
-    lines = [
-        "| " + " | ".join(table.header) + " |",
-        "| --- |" + " ---: |" * (len(table.header) - 1),
-        *("| " + " | ".join(row) + " |" for row in table.rows),
-    ]
+    """Returns the table for a Markdown document."""
+    rule = ("---", *["---:"] * (len(table.header) - 1))
+    lines = [f"| {' | '.join(row)} |" for row in (table.header, rule, *table.rows)]
     note = f"\n{table.note}\n" if table.note else ""
     return f"**{table.title}**\n\n" + "\n".join(lines) + "\n" + note
-
-
-def to_html(table: Table) -> str:
-    """Makes a table for a page."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.header)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in table.rows
-    )
-    note = f"<p class='note'>{html.escape(table.note)}</p>" if table.note else ""
-    return (
-        f"<h2>{html.escape(table.title)}</h2><div class='scroll'><table><thead><tr>{head}</tr>"
-        f"</thead><tbody>{body}</tbody></table></div>{note}"
-    )

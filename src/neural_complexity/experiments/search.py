@@ -1,40 +1,41 @@
-"""Appendix C: random search for NC's sizes, batch and learning rate on the sinusoid.
-
-No search library: drawing and stopping are a few lines, a setting is a pure function of the seed
-and the trial's index, and a killed search goes on inside the trial that was running.
-"""
+"""Appendix C: random search for NC's sizes, batch and learning rate on the sinusoid."""
 
 import math
-import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from statistics import fmean, median
-from typing import Any, Literal
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from torch import Tensor
 
+from neural_complexity.assessment.drawing import COLORS
+from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base.comparison import (
+    NONE,
     Method,
+    evaluation_tasks,
+    kept_tasks,
+    losses_at,
     nc_method,
     oracle,
     sinusoid_recipe,
     train_with,
 )
-from neural_complexity.experiments.base.configs import Basics, check_least
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.pieces import Pieces
-from neural_complexity.experiments.base.rows import Row, score_row
-from neural_complexity.experiments.base.training import (
-    ours,
-    train_nc,
-    validation_learners,
-    validation_r2,
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.random_search import (
+    PAPER_SETTING,
+    SEARCHED,
+    Config,
+    Search,
+    Trial,
+    draw_settings,
 )
-from neural_complexity.files import read_json, write_json
-from neural_complexity.meta.evaluate import Trajectory, predict_gaps, usable_tasks
+from neural_complexity.experiments.base.rows import Row, make_row
+from neural_complexity.experiments.base.table_views import distinct, find, select, show
+from neural_complexity.experiments.base.training import Setup
 from neural_complexity.meta.scores import (
     Estimate,
     count,
@@ -43,117 +44,24 @@ from neural_complexity.meta.scores import (
     r_squared,
     share_of_oracle,
 )
-from neural_complexity.meta.training_loop import Moment, tell_moments
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell
-from neural_complexity.seeding import stream
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.workspace import Workspace
 
-__all__ = [
-    "NAME",
-    "PAPER_SETTING",
-    "PRESETS",
-    "SEARCHED",
-    "Config",
-    "cpu",
-    "draw_settings",
-    "falls_behind",
-    "paper",
-    "read_setting",
-    "run",
-    "smoke",
-    "write_setting",
-]
+__all__ = ["EXPERIMENT"]
 
 NAME = "search"
-Setting = dict[str, Any]  # the searched fields of a `Training`
-# What the paper ended with: n_enc, d, n_dec, bs and lr.
-PAPER_SETTING: Setting = {
-    "encoder_layers": 3,
-    "width": 1024,
-    "decoder_layers": 3,
-    "batch": 512,
-    "lr": 0.0005,
+R2 = "validation R2"  # the metric that chooses
+RECIPE = sinusoid_recipe()  # the learner of section 4.1
+# How a trial ended: marker and colour.
+LOOKS = {
+    "best": ("o", COLORS["posterior"]),
+    "to the end": ("o", COLORS["none"]),
+    "stopped": ("x", COLORS["direct"]),
+    "diverged": ("v", COLORS["target"]),
 }
-SEARCHED = tuple(PAPER_SETTING)
-# The learner of section 4.1.
-RECIPE = sinusoid_recipe()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(Basics):
-    """Random search; the defaults are the paper's ranges. All other settings are ours."""
-
-    head: Literal["posterior", "direct"] = "direct"
-    """Which head; the paper's is direct."""
-    trials: int = 64
-    """How many settings to try (the paper does not say)."""
-    encoder_layers: tuple[int, ...] = (1, 2, 3)
-    """Choices for n_enc."""
-    width: tuple[int, ...] = (128, 256, 512, 1024)
-    """Choices for d."""
-    decoder_layers: tuple[int, ...] = (1, 2, 3)
-    """Choices for n_dec."""
-    batch: tuple[int, ...] = (128, 256, 512, 1024)
-    """Choices for bs."""
-    lr: tuple[float, ...] = (0.005, 0.001, 0.0005, 0.0001)
-    """Choices for the peak of Adam's learning rate."""
-    iterations: int = 5000
-    """Collections per trial (the paper does not say)."""
-    updates: int = 10
-    """NC updates per collection (the paper does not say)."""
-    tasks: int = 512
-    """New tasks per collection (the paper does not say)."""
-    capacity: int = 1_000_000
-    """Rows of the memory bank (the paper does not say)."""
-    grace: float = 0.25
-    """The part of a trial in which it is not stopped."""
-    startup: int = 4
-    """The first trials, which are never stopped: a median of fewer says little."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, 1, "trials", "startup")
-        if not 0 <= self.grace <= 1:
-            raise ValueError(f"grace must be from 0 to 1, got {self.grace}")
-        if self.head not in ("posterior", "direct"):
-            raise ValueError(f"head must be posterior or direct, got {self.head}")
-        for name in SEARCHED:
-            choices = getattr(self, name)
-            if not choices or len(set(choices)) < len(choices):
-                raise ValueError(f"{name} must have choices, each once, got {choices}")
-            for choice in choices:
-                ours(**{name: choice})  # checks itself
-        ours(**self.lengths)
-        settings = math.prod(len(getattr(self, name)) for name in SEARCHED)
-        if self.trials > settings:
-            raise ValueError(f"trials must be at most {settings}, all settings, got {self.trials}")
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        """What all trials share."""
-        names = ("iterations", "updates", "tasks", "capacity")
-        return {name: getattr(self, name) for name in names}
-
-
-def paper() -> Config:
-    """The paper's ranges and head, for a GPU."""
-    return Config()
-
-
-def cpu() -> Config:
-    """Minutes on two cores."""
-    return Config(
-        head="posterior",
-        trials=16,
-        width=(32, 64, 128, 256),
-        batch=(32, 64, 128, 256),
-        lr=(0.01, 0.003, 0.001, 0.0003),
-        iterations=40,
-        updates=24,
-        tasks=256,
-        capacity=150_000,
-    )
 
 
 def smoke() -> Config:
@@ -175,257 +83,255 @@ def smoke() -> Config:
     )
 
 
-PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
+def cpu() -> Config:
+    """Minutes on two cores."""
+    return Config(
+        head="posterior",
+        trials=16,
+        width=(32, 64, 128, 256),
+        batch=(32, 64, 128, 256),
+        lr=(0.01, 0.003, 0.001, 0.0003),
+        iterations=40,
+        updates=24,
+        tasks=256,
+        capacity=150_000,
+    )
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What came of one setting."""
-
-    setting: Setting
-    history: list[Moment]
-    r2: Estimate | None  # of validation learners, at its end; none if NC diverged
-
-    @property
-    def iteration(self) -> int:
-        """The last one after which NC was scored."""
-        return self.history[-1].iteration if self.history else 0
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it was ended early because it fell behind."""
-        return self.r2 is not None and self.iteration < self.history[-1].iterations
+PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": Config}
 
 
-def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
+def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Meta-trains one NC per trial and scores the best one on held-out tasks.
-
-    Args:
-        config: The settings.
-        folder: Where unfinished work is kept, so that the same call goes on after an interruption.
-        tell: Told about the progress.
 
     Raises:
         FloatingPointError: If NC diverges in all trials.
     """
-    learners = validation_learners(Sinusoids(), RECIPE, seed=config.seed, device=config.device)
+    setup = Setup(family=Sinusoids(), recipe=RECIPE, seed=config.seed, device=config.device)
+    search = Search(config, setup, setup.validation_learners(), work, callback)
     trials: list[Trial] = []
-    best: tuple[float, int, NeuralComplexity] | None = None  # R2, index, network
-    seconds = 0.0
-    for index, setting in enumerate(draw_settings(config)):
-        trial, nc = _do_trial(config, index, setting, trials, learners, folder, tell)
+    best: tuple[float, Trial, NeuralComplexity] | None = None
+    for setting in draw_settings(config):
+        trial, nc = search.trial(setting, trials)
         trials.append(trial)
         if trial.r2 and nc and (best is None or trial.r2.value > best[0]):
-            best = (trial.r2.value, index, nc)
-        if tell is not None:
-            seconds += trial.history[-1].seconds if trial.history else 0.0
+            best = (trial.r2.value, trial, nc)
+        if callback is not None:
+            seconds = sum(t.history[-1].seconds for t in trials if t.history)
             found = {} if best is None else {"best R2": best[0]}
-            tell(NAME, len(trials), config.trials, seconds, found)
+            callback(NAME, len(trials), config.trials, seconds, found)
     if best is None:
         raise FloatingPointError(f"NC must not diverge in all trials, got {len(trials)} that did")
-    _, winner, nc = best
-    pieces = Pieces(3, config, None if folder is None else folder / "evaluation", tell)
-    rows = [row for index, trial in enumerate(trials) for row in _trial_rows(config, index, trial)]
-    rows += _held_out_rows(config, winner, trials[winner], nc, pieces)
-    history = {f"trial {index}": trial.history for index, trial in enumerate(trials)}
+    parts = Parts(work.sub("evaluation"), 3, callback)
+    rows = [row for trial in trials for row in _rows(config, trial, _ending(trial))]
+    rows += _rows(config, best[1], _held_out(config, best[2], parts))
     return Outcome(
         rows,
         {"grace": torch.tensor(config.grace * config.iterations)},
-        {"best": nc},
-        {name: moments for name, moments in history.items() if moments},
-        {"seconds": {name: round(spent, 1) for name, spent in pieces.seconds.items()}},
+        {"best": best[2]},
+        {trial.name: trial.history for trial in trials if trial.history},
+        {"seconds": {name: round(spent, 1) for name, spent in parts.seconds.items()}},
     )
 
 
-def draw_settings(config: Config) -> list[Setting]:
-    """Draws one setting per trial, each from a stream of its own, none twice."""
-    settings: list[Setting] = []
-    for index in range(config.trials):
-        generator = stream(config.seed, "trial", index)
-        setting = _draw(config, generator)
-        while setting in settings:  # the same run again would teach nothing
-            setting = _draw(config, generator)
-        settings.append(setting)
-    return settings
+def _rows(config: Config, trial: Trial, scores: dict[str, Estimate]) -> list[Row]:
+    row = partial(make_row, NAME, config.seed, trial=trial.index, **trial.setting)
+    return [row(metric, score) for metric, score in scores.items()]
 
 
-def _draw(config: Config, generator: torch.Generator) -> Setting:
-    ranges = {name: getattr(config, name) for name in SEARCHED}
-    return {
-        name: choices[int(torch.randint(len(choices), (), generator=generator))]
-        for name, choices in ranges.items()
-    }
-
-
-def write_setting(setting: Setting) -> str:
-    """Writes a setting as text.
-
-    Example:
-        >>> write_setting(PAPER_SETTING)
-        'encoder_layers=3 width=1024 decoder_layers=3 batch=512 lr=0.0005'
-    """
-    return " ".join(f"{name}={value}" for name, value in setting.items())
-
-
-def read_setting(text: str) -> dict[str, str]:
-    """Reads what `write_setting` wrote, each value as text."""
-    return dict(part.split("=") for part in text.split())
-
-
-def falls_behind(
-    scores: Sequence[Moment], earlier: Sequence[Sequence[Moment]], *, grace: float
-) -> bool:
-    """Decides by the median stopping rule (Vizier, Golovin et al., 2017) whether to give up.
-
-    A trial gives up when its best R2 so far is below the median of the earlier trials' running
-    means of R2 at the same iteration.
-
-    Args:
-        scores: Those of the trial so far, the latest last; not empty.
-        earlier: The scores of each earlier trial; one that gave up votes with what it had reached,
-            otherwise the survivors alone would set the bar, higher and higher.
-        grace: Iterations after which trials are judged. Scores up to then are not in the means: R2
-            rises so steeply at first that they would keep the means below any trial's best.
-    """
-    now = scores[-1].iteration
-    if now <= grace:
-        return False
-    running = [
-        fmean(_finite_r2(moment) for moment in moments if grace < moment.iteration <= now)
-        for moments in earlier
-        if any(moment.iteration > grace for moment in moments)
-    ]
-    return bool(running) and max(map(_finite_r2, scores)) < median(running)
-
-
-def _finite_r2(moment: Moment) -> float:
-    return moment.r2 if math.isfinite(moment.r2) else -math.inf
-
-
-def _do_trial(
-    config: Config,
-    index: int,
-    setting: Setting,
-    earlier: list[Trial],
-    learners: Trajectory,
-    folder: Path | None,
-    tell: Tell | None,
-) -> tuple[Trial, NeuralComplexity | None]:
-    """Meta-trains one NC, or reads what an earlier session did; an NC that diverged is none."""
-    name = f"trial-{index}"
-    if folder is not None and (folder / f"{name}.json").is_file():
-        return _read_trial(folder, name, setting, config.device)
-    nc, scores = _train(config, index, setting, earlier, learners, folder, tell)
-    r2 = None
-    if nc is not None:
-        whole = learners[learners.finite]
-        r2 = estimate(r_squared, predict_gaps(nc, whole.end), whole.gap)
-    trial = Trial(setting, scores, r2)
-    if folder is not None:
-        if nc is not None:
-            nc.save(folder / f"{name}.safetensors")
-        content = {
-            "setting": setting,
-            "history": [moment.to_json() for moment in scores],
-            "r2": None if r2 is None else asdict(r2),
-        }
-        write_json(folder / f"{name}.json", content)  # last: it says that the trial is done
-        shutil.rmtree(folder / name)
-    return trial, nc
-
-
-def _train(
-    config: Config,
-    index: int,
-    setting: Setting,
-    earlier: list[Trial],
-    learners: Trajectory,
-    folder: Path | None,
-    tell: Tell | None,
-) -> tuple[NeuralComplexity | None, list[Moment]]:
-    scores: list[Moment] = []
-    histories = [trial.history for trial in earlier]
-
-    def stop(moment: Moment) -> bool:
-        scores.append(moment)
-        grace = config.grace * config.iterations
-        return index >= config.startup and falls_behind(scores, histories, grace=grace)
-
-    try:
-        nc, _ = train_nc(
-            ours(**setting, **config.lengths),
-            config.head,
-            Sinusoids(),
-            RECIPE,
-            seed=config.seed,
-            device=config.device,
-            validate=partial(validation_r2, learners),
-            folder=None if folder is None else folder / f"trial-{index}",
-            watch=tell_moments(tell, f"trial {index}"),
-            stop=stop,
-        )
-    except FloatingPointError:
-        return None, scores  # says something about the setting, and ends nothing but the trial
-    return (nc if math.isfinite(scores[-1].r2) else None), scores
-
-
-def _read_trial(
-    folder: Path, name: str, setting: Setting, device: str
-) -> tuple[Trial, NeuralComplexity | None]:
-    content = read_json(folder / f"{name}.json")
-    if content.get("setting") != setting:
-        raise ValueError(f"{folder / name}.json must be of the same search, got one of another")
-    history = [Moment(**numbers) for numbers in content["history"]]
-    if content["r2"] is None:
-        return Trial(setting, history, None), None
-    nc = NeuralComplexity.load(folder / f"{name}.safetensors").to(device)
-    return Trial(setting, history, Estimate(**content["r2"])), nc
-
-
-def _trial_rows(config: Config, index: int, trial: Trial) -> list[Row]:
+def _ending(trial: Trial) -> dict[str, Estimate]:
     """How a trial ended, and how good NC then was on the validation learners."""
-    scores = {
-        "iterations": Estimate(float(trial.iteration), None, 1),
-        "stopped": Estimate(float(trial.stopped), None, 1),
-        "diverged": Estimate(float(trial.r2 is None), None, 1),
-    }
-    if trial.r2 is not None:
-        scores["validation R2"] = trial.r2
-    return _rows(config, index, trial, scores)
+    ended = {"iterations": trial.iteration, "stopped": trial.stopped, "diverged": trial.r2 is None}
+    scores = {name: Estimate(float(value), None, 1) for name, value in ended.items()}
+    return scores | ({R2: trial.r2} if trial.r2 else {})
 
 
-def _held_out_rows(
-    config: Config, index: int, trial: Trial, nc: NeuralComplexity, pieces: Pieces
-) -> list[Row]:
-    """The best trial's NC on tasks that had no part in choosing it."""
-    task = Sinusoids().sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    task = task.to(config.device)
+def _held_out(config: Config, nc: NeuralComplexity, parts: Parts) -> dict[str, Estimate]:
+    """Scores the best trial's NC on tasks that had no part in choosing it."""
+    task = evaluation_tasks(config)
 
-    def work(method: Method) -> dict[str, Tensor]:
+    def train(method: Method) -> dict[str, Tensor]:
         learners = train_with(method, RECIPE, task, seed=config.seed)
-        given = {"loss_te": learners.loss_te[-1:], "finite": learners.finite}
-        if method.name == "none":
-            given |= {"gap": learners.gap, "predicted": predict_gaps(nc, learners.end)}
-        return given
+        found = losses_at(learners, [RECIPE.steps])
+        if method is NONE:
+            found |= {"gap": learners.gap, "predicted": judge(nc, learners.end).gap}
+        return found
 
-    methods = (Method("none"), nc_method("NC", nc, task), oracle(RECIPE, task))
-    parts = [pieces.do(method.name, partial(work, method)) for method in methods]
-    none = parts[0]
-    kept = usable_tasks(part["finite"] for part in parts)
-    losses = [part["loss_te"][0, kept] for part in parts]
-    predicted, gap = none["predicted"][kept], none["gap"][kept]
-    scores = {
+    methods = (NONE, nc_method({"method": "NC"}, nc, task), oracle(RECIPE, task))
+    results = [parts.do(method.name, partial(train, method)) for method in methods]
+    kept = kept_tasks(results)
+    predicted, gap = (results[0][key][kept] for key in ("predicted", "gap"))
+    return {
         "R2": estimate(r_squared, predicted, gap),
         "MAE": estimate(mean_absolute_error, predicted, gap),
-        "share of oracle": estimate(share_of_oracle, *losses),
+        "share of oracle": estimate(share_of_oracle, *(r["loss_te"][0, kept] for r in results)),
         "diverged tasks": count(~kept),
     }
-    return _rows(config, index, trial, scores)
 
 
-def _rows(config: Config, index: int, trial: Trial, scores: dict[str, Estimate]) -> list[Row]:
-    setting = write_setting(trial.setting)
+def _found(rows: list[Row]) -> list[dict[str, Row]]:
+    """Returns the rows of each trial by metric, the best trial first, those that diverged last."""
+    indices = [keys["trial"] for keys in distinct(rows, "trial")]
+    trials = [{row.metric: row for row in select(rows, trial=index)} for index in indices]
+    return sorted(trials, key=lambda t: -t[R2].value if R2 in t else math.inf)
+
+
+def _name(row: Row) -> str:
+    return f"trial {row.keys['trial']}"
+
+
+def _setting(row: Row) -> list[str]:
+    return [str(row.keys[name]) for name in SEARCHED]
+
+
+def _ended(trial: dict[str, Row]) -> str:
+    ended = [word for word in ("stopped", "diverged") if trial[word].value]
+    return ended[0] if ended else "to the end"
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns the tables of the best trial and of all trials."""
+    return [_best(rows), _trials(rows)]
+
+
+def _best(rows: list[Row]) -> Table:
+    (r2,) = select(rows, "R2")
+    found = [find(rows, metric) for metric in ("R2", "MAE", "share of oracle")]
+    left_out = sum(row.value for row in select(rows, "diverged tasks"))
+    return Table(
+        f"The best trial on {r2.n:,} held-out tasks",
+        ("trial", *SEARCHED, "R2", "MAE", "share of oracle"),
+        (
+            (_name(r2), *_setting(r2), *(show(row, 4) for row in found)),
+            ("the paper's choice", *(str(value) for value in PAPER_SETTING.values()), "", "", ""),
+        ),
+        "Value ± 95 % interval over tasks. R2 and MAE of the predicted gap: plain learners after "
+        "their last step. Share of oracle: learners regularized by this NC, transductive, after "
+        f"their last step. Tasks left out because a learner diverged: {left_out:.0f}.",
+    )
+
+
+def _trials(rows: list[Row]) -> Table:
+    lines = []
+    for trial in _found(rows):
+        end = trial["iterations"]
+        result = (f"{end.value:.0f}", _ended(trial), show(trial.get(R2), 4))
+        lines.append((_name(end), *_setting(end), *result))
+    return Table(
+        f"All {len(lines)} trials, the best first",
+        ("trial", *SEARCHED, "iterations", "ended", R2),
+        tuple(lines),
+        "R2 ± 95 % interval over the validation learners, which also chose the best trial, so the "
+        "first value is flattered. A stopped trial shows its last value, not the one it would "
+        "have reached. In the paper's symbols: encoder_layers is n_enc, width d, decoder_layers "
+        "n_dec, batch bs.",
+    )
+
+
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws the figures from what a run left."""
     return [
-        score_row(NAME, config.seed, f"trial {index}", setting, metric, score)
-        for metric, score in scores.items()
+        Drawing(
+            "trials",
+            _curves(outcome),
+            "The trials on their way",
+            "1 - R2 on the validation learners; a cross is where a trial was stopped. In the "
+            "shaded part none is.",
+        ),
+        Drawing(
+            "choices",
+            _choices(outcome),
+            "What each choice gives",
+            "One mark per trial at its last score; marks of the same choice are spread "
+            "sideways, from trial 0 on. A stopped trial had less time. Last: the seconds that "
+            "the trial took.",
+        ),
     ]
+
+
+def _curves(outcome: Outcome) -> Canvas:
+    canvas = Canvas(figsize=(6.2, 3.6), layout="constrained")
+    ax = canvas.subplots()
+    ends = [("best" if rank == 0 else _ended(t), t) for rank, t in enumerate(_found(outcome.rows))]
+    for look, trial in reversed(ends):  # the best on top
+        scores = outcome.history.get(_name(trial["iterations"]), [])
+        iterations, left = [s.iteration for s in scores], [1 - s.r2 for s in scores]
+        marker, color = LOOKS[look]
+        ax.plot(iterations, left, color=color, lw=2 if look == "best" else 1, alpha=0.8)
+        ax.plot(iterations[-1:], left[-1:], marker, ms=5, color=color)
+    ax.axvspan(0, outcome.tensors["grace"].item(), color=COLORS["none"], alpha=0.1, lw=0)
+    ax.set(xlabel="iteration", ylabel="1 - R2, validation")
+    ax.set_xlim(left=0)
+    _finish(canvas, ax, {look for look, _ in ends})
+    return canvas
+
+
+def _choices(outcome: Outcome) -> Canvas:
+    trials = [trial for trial in _found(outcome.rows) if R2 in trial]
+    looks = ["best" if rank == 0 else _ended(trial) for rank, trial in enumerate(trials)]
+    ends = [(look, trial[R2]) for look, trial in zip(looks, trials, strict=True)]
+    ends.sort(key=lambda end: int(end[1].keys["trial"]))
+    canvas = Canvas(figsize=(8.6, 4.8), layout="constrained")
+    axes = canvas.subplots(2, 3, sharey=True).flat
+    for ax, name in zip(axes, SEARCHED, strict=False):
+        _choice(ax, ends, name)
+    last = axes[len(SEARCHED)]
+    for look, row in ends:
+        _mark(last, outcome.history[_name(row)][-1].seconds, row, look)
+    last.set(xlabel="seconds")
+    last.set_xlim(left=0)
+    for ax in (axes[0], axes[3]):
+        ax.set_ylabel("1 - R2, validation")
+    _finish(canvas, last, set(looks))
+    return canvas
+
+
+def _choice(ax: Axes, ends: list[tuple[str, Row]], name: str) -> None:
+    choices = sorted({float(row.keys[name]) for _, row in ends})
+    for position, choice in enumerate(choices):
+        same = [(look, row) for look, row in ends if row.keys[name] == choice]
+        spread = np.linspace(-0.25, 0.25, len(same)) if len(same) > 1 else [0.0]
+        for aside, (look, row) in zip(spread, same, strict=True):
+            _mark(ax, position + aside, row, look)
+    ax.set_xticks(range(len(choices)), [f"{choice:g}" for choice in choices])
+    ax.set(xlabel=name, xlim=(-0.5, len(choices) - 0.5))
+    ax.grid(visible=False, axis="x")
+    for position in range(1, len(choices)):
+        ax.axvline(position - 0.5, color=COLORS["none"], alpha=0.25, lw=0.6)
+
+
+def _mark(ax: Axes, x: float, row: Row, look: str) -> None:
+    marker, color = LOOKS[look]
+    ax.plot([x], [1 - row.value], marker, ms=8 if look == "best" else 5, color=color, alpha=0.85)
+
+
+def _finish(canvas: Canvas, ax: Axes, looks: set[str]) -> None:
+    """Makes the vertical axis logarithmic, with plain numbers: it often spans one decade only."""
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    for look, (marker, color) in LOOKS.items():
+        if look in looks:
+            ax.plot([], [], marker, ms=5, color=color, label=look)
+    canvas.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=len(LOOKS))
+
+
+EXPERIMENT = Experiment(
+    name=NAME,
+    title="Hyperparameter search on the sinusoid",
+    lead=(
+        "A random search as in appendix C of the paper: each trial meta-trains one NC with sizes, "
+        "batch and learning rate drawn at random, for the same number of updates. After a grace "
+        "period a trial is stopped when its best validation R2 is below the median of the running "
+        "means, since that period, of the trials before it. The best trial is then scored once on "
+        "held-out tasks that had no part in choosing it. The paper's search ended with "
+        + " ".join(f"{name}={value}" for name, value in PAPER_SETTING.items())
+        + "."
+    ),
+    config=Config,
+    presets=PRESETS,
+    run=run,
+    tables=tables,
+    figures=figures,
+)

@@ -73,7 +73,7 @@ class Experiment:
     @property
     def summary(self) -> str:
         """The first line of the module that defines it."""
-        return (sys.modules[self.config.__module__].__doc__ or "").splitlines()[0]
+        return (sys.modules[self.tables.__module__].__doc__ or "").splitlines()[0]
 
     def draw(self, outcome: Outcome, folder: Path) -> list[Figure]:
         """Writes all figures to a folder and returns them."""

@@ -1,0 +1,164 @@
+"""The training of one network on a user's points, and the choice of NC's weight in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import torch
+from torch import Tensor
+
+from neural_complexity.learners.batched import BatchedLearner
+from neural_complexity.learners.fit import Regularizer, evaluate
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.model.cached import Encoder, FixedContext, cache, embed_store
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import indexed, join, raw, values
+from neural_complexity.regularizers.nc import minibatch_penalty
+from neural_complexity.regularizers.trust import trust
+from neural_complexity.seeding import stream
+from neural_complexity.task import Task
+from neural_complexity.tasks.splits import Minibatches
+
+__all__ = ["Advice", "Training"]
+
+HELD_OUT = 4  # one training point of so many is held out, to judge on and to choose a weight by
+FEWEST = 8  # training points that are left to learn from, to choose a weight
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network learns from points of one dataset, given by their indices."""
+
+    X: Tensor  # all inputs, those with targets first
+    Y: Tensor  # targets of these, (points,) or (points, 1)
+    recipe: Recipe
+    batch: int
+    seed: int
+
+    def task(self, points: Tensor, judged: Tensor) -> Task:
+        """Returns the task to learn from points, (n,), and to be judged on others."""
+        blank = self.Y.new_zeros((1, len(judged), *self.Y.shape[1:]))  # nobody looks at it
+        X_tr, X_te = (indexed(some[None], self.X.__getitem__) for some in (points, judged))
+        return Task(X_tr, self.Y[None, points], X_te, blank)
+
+    def train(self, task: Task, regularizer: Regularizer | None = None) -> BatchedLearner:
+        """Trains a new network."""
+        batches = Minibatches(task, M=self.batch, N=self.batch, seed=self.seed)
+        return self.recipe.train(batches, stream(self.seed, "network"), regularizer=regularizer)
+
+    def shuffle(self, points: Tensor, name: str) -> Tensor:
+        """Returns points in random order."""
+        order = torch.randperm(len(points), generator=stream(self.seed, name))
+        return points[order.to(points.device)]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """An NC that regularizes the networks of one training.
+
+    Args:
+        nc: The gap predictor.
+        training: The data.
+        classes: Of labels, if not as many as NC was made for.
+        floor: See `nc_penalty`.
+    """
+
+    nc: NeuralComplexity
+    training: Training
+    classes: int | None
+    floor: float | None
+
+    def arrange(self, points: Tensor, judged: Tensor) -> tuple[Task, Task]:
+        """Returns what is learned from and judged on, and what NC sees of it.
+
+        Args:
+            points: Indices of the training points, (n,).
+            judged: Indices of the points to judge on. If there are none, NC judges on some training
+                points, whose targets it does not see.
+        """
+        n, order = len(points), self.training.shuffle(points, "shown")
+        size = min(n, self.nc.card.context_size)
+        if not len(judged):
+            if n < 2:
+                raise ValueError(
+                    "X must have at least 2 points, one for NC to judge on, without X_unlabelled, "
+                    f"got n_samples={n}"
+                )
+            held_out = -(-n // HELD_OUT)
+            size, judged = min(size, n - held_out), order[n - held_out :]
+        seen = order[:size].sort().values
+        return self.training.task(points, judged), self.training.task(seen, judged)
+
+    def trust(self, seen: Task) -> float:
+        """Measures trust on the points that NC sees."""
+        X, Y = values(seen.X_tr), seen.Y_tr
+        self.nc.check(classes=self.classes, X_tr=X, Y_tr=Y)
+        return float(trust(self.nc, X, Y, classes=self.classes))
+
+    def encoder(self, seen: Task) -> Encoder:
+        """Prepares all of NC's work that does not depend on the network."""
+        X_tr, X_te = values(seen.X_tr), values(seen.X_te)
+        self.nc.check(classes=self.classes, X_tr=X_tr, Y_tr=seen.Y_tr, X_te=X_te)
+        if self.nc.head.sees_predictions:
+            return FixedContext(self.nc, seen.X_tr, seen.Y_tr)
+        indices = raw(join([seen.X_tr, seen.X_te], dim=1))
+        embeddings = embed_store(self.nc, self.training.X.__getitem__, indices)
+        return cache(self.nc, seen, embeddings, classes=self.classes)
+
+    def penalty(self, encode: Encoder, task: Task, weight: float) -> Regularizer | None:
+        """Returns the penalty, or nothing where NC has no weight, so that it changes no bit."""
+        train, test = raw(task.X_tr), raw(task.X_te)
+        if torch.isin(test, train).all():
+            # Labels speak for all training points, NC for those that it judges on. At weight 1 the
+            # training loss cancels out, and with it the labels of all others.
+            weight *= test.shape[1] / train.shape[1]
+        if not weight:
+            return None
+        return minibatch_penalty(self.nc, encode, weight=weight, floor=self.floor)
+
+    @torch.no_grad()
+    def gap(self, encode: Encoder, task: Task, h: BatchedLearner) -> float:
+        """Predicts the gap of a network."""
+        judge = minibatch_penalty(self.nc, encode, weight=1.0, floor=None)
+        return float(judge(h, evaluate(h, task)))
+
+    def choose(
+        self, weights: Sequence[float], factor: float, points: Tensor, *, transductive: bool
+    ) -> float:
+        """Returns the weight that does best on training points that are held out.
+
+        Trust says whether NC understands the task; but who has many labels may know more than NC.
+
+        Args:
+            weights: To choose from; the first where there are too few points to choose by.
+            factor: What they are multiplied by.
+            points: Indices of all training points, (n,).
+            transductive: Whether NC judges on the held-out points themselves.
+        """
+        order = self.training.shuffle(points, "held out")
+        size = -(-len(points) // HELD_OUT)
+        if len(weights) == 1 or len(points) - size < FEWEST:
+            return weights[0]
+        # Points that NC learned from would flatter it; if too few others are there, NC is held to
+        # what its file says that it believes of new ones: a network that does better without NC is
+        # not to be taught by it.
+        new = order[~self.nc.card.knows(self.training.X[order])]
+        honest = 2 * len(new) >= size
+        least = 0.0 if honest else self.nc.card.belief_loss
+        if least is None:
+            return min(weights)
+        held_out = (new if honest else order)[:size]
+        rest = order[~torch.isin(order, held_out)]
+        task, seen = self.arrange(rest, held_out if transductive else held_out[:0])
+        encode, found = self.encoder(seen), []
+        for weight in weights:
+            h = self.training.train(task, self.penalty(encode, task, weight * factor))
+            value = self._loss(h, held_out)
+            found.append((max(value, least) if weight else value, value, weight))
+        return min(found)[-1]  # the smaller of two that are as good
+
+    @torch.no_grad()
+    def _loss(self, h: BatchedLearner, points: Tensor) -> float:
+        X, Y = indexed(points[None], self.training.X.__getitem__), self.training.Y[None, points]
+        value = float(self.training.recipe.loss(h(X), Y).mean())
+        return value if isfinite(value) else inf
