@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from neural_complexity import ledger
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.meta.collect import TaskCollector
@@ -256,6 +257,8 @@ class MetaLearner:
     def _update(self, generator: torch.Generator) -> None:
         settings, index = self.training, self.optimizer.steps
         snapshot, Y_te = self.bank.sample(settings.batch, generator, run=settings.run)
+        ledger.record("learn", snapshot.X_tr, snapshot.Y_tr)
+        ledger.record("learn", snapshot.X_te, Y_te)
         if settings.pseudo_predictions:
             share = settings.pseudo_predictions
             snapshot = mix_pseudo_predictions(snapshot, Y_te, share, generator)
@@ -339,7 +342,8 @@ def meta_train(
         learner.iterate()
         scored = learner.iteration % period == 0 or learner.done
         if scored:
-            r2 = validate(learner.nc)
+            with ledger.choosing():
+                r2 = validate(learner.nc)
         spent, bank = before + time.perf_counter() - start, learner.bank
         done, total = learner.iteration, learner.training.iterations
         status = Status(done, total, len(bank), bank.dropped, spent, learner.loss, r2)
