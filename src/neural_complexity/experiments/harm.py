@@ -20,10 +20,17 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import find, show
-from neural_complexity.experiments.base.training import Head, Training, ours, train_validated
-from neural_complexity.meta.evaluate import CHUNK, predict_gaps
+from neural_complexity.experiments.base.training import (
+    Head,
+    Setup,
+    Training,
+    ours,
+    train_network,
+)
+from neural_complexity.learners.trajectory import CHUNK
 from neural_complexity.meta.scores import count, estimate, estimate_mean, r_squared
-from neural_complexity.meta.training_loop import Moment
+from neural_complexity.meta.trainer import Status
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.trust import trust
@@ -92,22 +99,17 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     """Trains NC on each family; each NC regularizes learners on all of them."""
     shipped = load_networks(config.networks, config.device)
     networks: Networks = {}
-    history: dict[str, list[Moment]] = {}
+    history: dict[str, list[Status]] = {}
     for head, source in product(HEADS, SOURCES):
         if source == "sinusoids":
             networks[head, source] = shipped[head]
             continue
-        name = f"{head}, {source}"
-        networks[head, source], history[name] = train_validated(
-            getattr(config, head),
-            head,
-            FAMILIES[source](),
-            sinusoid_recipe(steps=config.steps),
-            seed=config.seed,
-            device=config.device,
-            name=name,
-            folder=work.folder,
-            tell=callback,
+        recipe, name = sinusoid_recipe(steps=config.steps), f"{head}, {source}"
+        setup = Setup(
+            family=FAMILIES[source](), recipe=recipe, seed=config.seed, device=config.device
+        )
+        networks[head, source], history[name] = train_network(
+            getattr(config, head), head, setup, work, callback, name=name
         )
     parts = Parts(work, len(FAMILIES) * (2 + len(networks) * len(MODES)), callback)
     rows: list[Row] = []
@@ -133,8 +135,8 @@ def _train(config: Config, family: str, task: Task, networks: Networks, parts: P
             result["trust"] = torch.cat([trust(nc, part.X_tr, part.Y_tr) for part in chunks])
         if method is NONE:
             result["gap"] = trajectory.gap
-            for (head, source), judge in networks.items():
-                result[f"predicted/{head}/{source}"] = predict_gaps(judge, trajectory.end)
+            for (head, source), network in networks.items():
+                result[f"predicted/{head}/{source}"] = judge(network, trajectory.end).gap
         return result
 
     results: Results = []

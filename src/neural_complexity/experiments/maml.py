@@ -1,19 +1,18 @@
 """Section 4.1: NC and MAML, alone and together, on sinusoid regression."""
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Annotated, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from torch import Tensor, nn
+from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.baselines.maml import Maml, start_from, train_maml
+from neural_complexity.baselines.maml import MamlTraining, start_from, train_maml
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, Method
 from neural_complexity.experiments.base.config import (
@@ -27,15 +26,14 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
-from neural_complexity.experiments.base.training import Training, ours, train_validated
+from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import usable_rows
 from neural_complexity.meta import scores
-from neural_complexity.meta.evaluate import predict_gaps
-from neural_complexity.meta.training_loop import Moment, Resume
+from neural_complexity.meta.trainer import Status
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoids import Sinusoids
 from neural_complexity.workspace import Workspace
@@ -66,6 +64,11 @@ class Initialisation(Checked):
     """The part of training in which the learning rate rises."""
     decay: bool = False
     """Whether the learning rate then falls to zero along a cosine."""
+
+    def settings(self) -> MamlTraining:
+        """Returns them as the baseline takes them."""
+        rest = {name: getattr(self, name) for name in ("tasks", "steps", "lr", "warmup", "decay")}
+        return MamlTraining(updates=self.iterations, **rest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,23 +123,29 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         width=config.learner_width, layers=config.learner_layers, steps=config.steps, lr=config.lr
     )
     networks = {"random": load_networks(config.networks, config.device), "MAML": {}}
-    history: dict[str, list[Moment]] = {}
-    initial, history["MAML"] = _train_maml(config, family, random, work, callback)
+    history: dict[str, list[Status]] = {}
+    initial, history["MAML"] = train_maml(
+        family,
+        random,
+        config.maml.settings(),
+        seed=config.seed,
+        device=config.device,
+        work=work,
+        callback=callback,
+    )
     recipes = {"random": random, "MAML": start_from(random, initial)}
     for head in HEADS:
-        networks["MAML"][head], history[head] = train_validated(
-            getattr(config, head),
-            head,
-            family,
-            recipes["MAML"],
+        setup = Setup(
+            family=family,
+            recipe=recipes["MAML"],
             seed=config.seed,
             device=config.device,
             start=None if config.fresh else networks["random"][head],
-            folder=work.folder,
-            tell=callback,
         )
-    task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    task = task.to(config.device)
+        networks["MAML"][head], history[head] = train_network(
+            getattr(config, head), head, setup, work, callback
+        )
+    task = comparison.evaluation_tasks(config)
     parts = Parts(work, len(STARTS) * (len(HEADS) + 2), callback)
     results: Results = []
     for start, recipe in recipes.items():
@@ -153,34 +162,6 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     rows = _rows(config, kept, results)
     facts = how_made(networks["random"], parts)
     return Outcome(rows, tensors, networks["MAML"], history, facts)
-
-
-def _train_maml(
-    config: Config,
-    family: Sinusoids,
-    recipe: Recipe,
-    work: Workspace,
-    callback: ProgressCallback | None,
-) -> tuple[nn.Module, list[Moment]]:
-    settings = asdict(config.maml)
-
-    def build(resume: Resume | None) -> Maml:
-        return Maml(
-            family, recipe, seed=config.seed, device=config.device, resume=resume, **settings
-        )
-
-    def watch(moment: Moment) -> None:
-        if callback is not None:
-            metrics = {"loss": moment.loss}
-            callback("MAML", moment.iteration, moment.iterations, moment.seconds, metrics)
-
-    return train_maml(
-        build,
-        save_every=max(1, config.maml.iterations // 20),
-        folder=None if work.folder is None else work.folder / "maml",
-        identity=json.dumps(asdict(config)),
-        watch=watch,
-    )
 
 
 def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) -> list[Method]:
@@ -201,26 +182,26 @@ def _train(
     result = {name: getattr(trajectory, name) for name in ("loss_tr", "loss_te", "gap")}
     for head, nc in networks.items():
         if method is NONE or method.keys.get("head") == head:
-            result[f"predicted/{head}"] = predict_gaps(nc, trajectory.end)
+            result[f"predicted/{head}"] = judge(nc, trajectory.end).gap
     return result | {"diverged": trajectory.diverged}
 
 
 def _rows(config: Config, kept: Tensor, results: Results) -> list[Row]:
     """Returns losses, shares of the oracle from the same start, and the fit to the gap."""
-    make = partial(make_row, NAME, config.seed)  # the paper draws curves but gives no numbers
+    make: Callable[..., Row] = partial(make_row, NAME, config.seed)
     steps = [s for s in sorted({*REPORTED_STEPS, config.steps}) if s <= config.steps]
     rows = [make("diverged tasks", scores.count(~kept), step=config.steps)]
-    by_start = {start: [r for keys, r in results if keys["start"] == start] for start in STARTS}
+    of = {(keys["start"], keys["method"]): result for keys, result in results}
     for (keys, result), step in product(results, steps):
         row = partial(make, **keys, step=step)
         rows += [row(m, scores.estimate_mean(result[name][step])) for m, name in LOSSES.items()]
         if keys["method"] == "NC":
-            three = (by_start[keys["start"]][0], result, by_start[keys["start"]][-1])
+            three = (of[keys["start"], "none"], result, of[keys["start"], "oracle"])
             losses = (r["loss_te"][step] for r in three)
             rows.append(row("share of oracle", scores.estimate(scores.share_of_oracle, *losses)))
     for keys, result in results:
         if keys["method"] == "NC":
-            for learners, r in (("plain", by_start[keys["start"]][0]), ("regularized", result)):
+            for learners, r in (("plain", of[keys["start"], "none"]), ("regularized", result)):
                 fit = scores.estimate(scores.r_squared, r[f"predicted/{keys['head']}"], r["gap"])
                 rows.append(make("R2", fit, **keys, learners=learners))
     return rows

@@ -17,16 +17,14 @@ from neural_complexity.experiments.base.comparison import NONE, Method, label
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
+from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, show
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta import scores
-from neural_complexity.meta.evaluate import predict_gaps
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
@@ -59,7 +57,7 @@ PLAIN = (
     comparison.dropout(0.5),
     comparison.variational_dropout(),
 )
-NC_KEYS = {head: {"method": "NC", "head": head} for head in HEADS}
+NC_KEYS: dict[str, Keys] = {head: {"method": "NC", "head": head} for head in HEADS}
 LOOKS = {
     label(keys): (keys, color, style)
     for keys, color, style in (
@@ -89,7 +87,9 @@ class Config(NetworksConfig):
         """Returns what is altered, and to what."""
         most = {"steps": self.most_steps, "width": self.widest}
         for altered, values in ALTERED.items():
-            yield from ((altered, v) for v in values if altered not in most or v <= most[altered])
+            for value in values:
+                if altered not in most or int(value) <= most[altered]:
+                    yield altered, value
 
 
 PRESETS: dict[str, Callable[[], Config]] = {
@@ -102,8 +102,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Changes one thing of the learners at a time; the same NC predicts and regularizes them."""
     networks = load_networks(config.networks, config.device)
-    whole = Sinusoids().sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    whole = whole.to(config.device)
+    whole = comparison.evaluation_tasks(config)
     settings = list(config.settings())
     parts = Parts(work, len(settings) * len(LOOKS), callback)
     rows: list[Row] = []
@@ -137,7 +136,7 @@ def _train(
     result = comparison.losses_at(trajectory, [recipe.steps]) | {"gap": trajectory.gap}
     for head, nc in networks.items():
         if method.keys in (NONE.keys, NC_KEYS[head]):
-            result[f"predicted/{head}"] = predict_gaps(nc, trajectory.end)
+            result[f"predicted/{head}"] = judge(nc, trajectory.end).gap
     return result
 
 
@@ -145,7 +144,7 @@ def _rows(
     config: Config, setting: Keys, results: list[tuple[Method, dict[str, Tensor]]]
 ) -> list[Row]:
     """Returns fits to the gap and test losses, over the tasks whose learners did not diverge."""
-    row = partial(make_row, NAME, config.seed, **setting)
+    row: Callable[..., Row] = partial(make_row, NAME, config.seed, **setting)  # type: ignore[arg-type]
     none, best = results[0][1], results[-1][1]
     rows = []
     for method, result in results:
@@ -228,22 +227,17 @@ def _overview(rows: list[Row]) -> Canvas:
     canvas = Canvas(figsize=(12.5, 7.2), layout="constrained")
     axes = canvas.subplots(3, len(ALTERED), sharex="col")
     for column, (altered, values) in zip(axes.T, ALTERED.items(), strict=True):
-
-        def curve(
-            metric: str, values: list[Key], altered: str = altered, **keys: Key
-        ) -> list[float]:
-            found = [find(rows, metric, altered=altered, value=v, **keys) for v in values]
-            return [row.value if row else math.nan for row in found]
-
-        measured = curve("test loss", list(values), **NONE.keys)
-        drawn: list[Key] = [v for v, y in zip(values, measured, strict=True) if math.isfinite(y)]
+        changes = [{"altered": altered, "value": value} for value in values]
+        shown = [keys for keys in changes if find(rows, "test loss", **keys, method="none")]
+        drawn = [keys["value"] for keys in shown]
         places = range(len(drawn))
         for head, (ax, metric) in product(HEADS, zip(column, FITS, strict=False)):
-            ys = curve(metric, drawn, head=head, learners="plain")
-            cut = [max(y, -0.05) if math.isfinite(y) else y for y in ys]
-            ax.plot(places, cut, "o-", ms=3.5, color=COLORS[head])
-        for name, (keys, color, style) in LOOKS.items():
-            ys = curve("test loss", drawn, **keys)
+            fits = [find(rows, metric, **keys, head=head, learners="plain") for keys in shown]
+            ys = [max(row.value, -0.05) if row else math.nan for row in fits]
+            ax.plot(places, ys, "o-", ms=3.5, color=COLORS[head])
+        for name, (method, color, style) in LOOKS.items():
+            losses = [find(rows, "test loss", **{**keys, **method}) for keys in shown]
+            ys = [row.value if row else math.nan for row in losses]
             column[2].plot(places, ys, style, ms=3.5, lw=1.2, color=color, label=name)
         for ax in column:
             if HOME[altered] in drawn:
@@ -261,7 +255,7 @@ def _overview(rows: list[Row]) -> Canvas:
 
 EXPERIMENT = Experiment(
     name=NAME,
-    title="Learners unlike NC's own",
+    title="Learners that NC was not trained on",
     lead=(
         "NC was trained on ReLU learners with 2 layers of 40 units, learning rate 0.01 and 16 "
         "steps. Here one of these is changed at a time, and the same NC predicts the gap of the "

@@ -6,18 +6,17 @@ from functools import partial
 from itertools import product
 from typing import Annotated
 
-import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base.comparison import sinusoid_recipe
+from neural_complexity.experiments.base.comparison import evaluation_tasks, sinusoid_recipe
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.plots import plot_targets, scatter_gaps
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.learners import closed_form
@@ -27,9 +26,10 @@ from neural_complexity.learners.closed_form import (
     Kernel,
     gaussian_process,
 )
+from neural_complexity.learners.trajectory import CHUNK, train_learners
 from neural_complexity.losses import squared_error
 from neural_complexity.meta import scores
-from neural_complexity.meta.evaluate import CHUNK, follow, predict_gaps
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
@@ -41,6 +41,7 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "simple"
+SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "Y_te", "H_te")
 LEARNERS = ("0-th order polynomial", "nearest neighbour", "network", "ridge", "Gaussian process")
 PREDICTORS = ("NC posterior", "NC direct", "GP, RBF kernel", "GP, sinusoid kernel")
 SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -79,9 +80,7 @@ class Config(NetworksConfig):
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains learners on held-out tasks; NC and Gaussian processes predict their gaps."""
     networks = load_networks(config.networks, config.device)
-    family = Sinusoids()
-    task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    task = task.to(config.device)
+    family, task = Sinusoids(), evaluation_tasks(config)
     parts = Parts(work, 1 + len(LEARNERS), callback)
     tried = parts.do("RBF kernel", partial(_likelihoods, config, family))["log_likelihood"]
     lengthscale, amplitude, noise = KERNELS[int(tried.argmax())]
@@ -150,11 +149,11 @@ def _judge(
 ) -> dict[str, Tensor]:
     """Returns predictions and losses of one learner on all tasks, and its gap as predicted."""
     if learner is None:
-        end = follow(sinusoid_recipe(), task, seed=config.seed).end
+        end = train_learners(sinusoid_recipe(), task, seed=config.seed).end
     else:
         end = take_snapshot(learner(task.X_tr, task.Y_tr), task)
     loss_tr = squared_error(end.H_tr, end.Y_tr).mean(dim=1)  # (B,)
-    predicted = {f"NC {head}": predict_gaps(nc, end) for head, nc in networks.items()}
+    predicted = {f"NC {head}": judge(nc, end).gap for head, nc in networks.items()}
     for name, process in beliefs.items():
         expected = squared_error.expected(end.H_te, process.belief(task.X_te))
         predicted[name] = expected.mean(dim=1) - loss_tr
@@ -203,9 +202,9 @@ def _figure_tensors(task: Task, ends: dict[str, dict[str, Tensor]]) -> dict[str,
     for learner, end in ends.items():
         gaps = {head: end[f"predicted/NC {head}"] for head in HEADS} | {"true": end["gap"]}
         picks = torch.stack([gaps["posterior"].argmin(), gaps["posterior"].argmax()])  # (2,)
-        drawn = task.to("cpu")[picks]
-        sets = {name: getattr(drawn, name) for name in ("X_tr", "Y_tr", "X_te", "Y_te")}
-        sets |= {"H_tr": end["H_tr"][picks], "H_te": end["H_te"][picks], "task": picks}
+        given = task.to("cpu")[picks]
+        sets = {name: end[name][picks] for name in ("H_tr", "H_te")} | {"task": picks}
+        sets |= {name: getattr(given, name) for name in ("X_tr", "Y_tr", "X_te", "Y_te")}
         tensors |= {f"gaps/{learner}/{name}": values for name, values in gaps.items()}
         tensors |= {f"shown/{learner}/{name}": values for name, values in sets.items()}
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
@@ -264,50 +263,31 @@ def figures(outcome: Outcome) -> list[Drawing]:
 def _extremes(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(12, 6.2), layout="constrained")
     axes = canvas.subplots(2, len(LEARNERS), sharex=True)
-    for column, learner in zip(axes.T, LEARNERS, strict=True):
-        for i, ax in enumerate(column):
-            task = tensors[f"shown/{learner}/task"][i]
-            gaps = [tensors[f"gaps/{learner}/{name}"][task] for name in ("true", *HEADS)]
-            names = ("true gap", *(f"NC {head}" for head in HEADS))
-            lines = [f"{name} {value:.3g}" for name, value in zip(names, gaps, strict=True)]
-            ax.set_title("\n".join(lines if i else [learner, *lines]))
-            _draw_task(ax, tensors, learner, i)
-        column[-1].set_xlabel("x")
+    names = {"true gap": "true", **{f"NC {head}": head for head in HEADS}}
+    for ax, (i, learner) in zip(axes.flat, product(range(2), LEARNERS), strict=True):
+        task = tensors[f"shown/{learner}/task"][i]
+        sets = {name: tensors[f"shown/{learner}/{name}"][i] for name in SETS}
+        plot_targets(ax, sets)
+        look = {"color": COLORS["oracle"], "label": "learner on training inputs"}
+        ax.plot(sets["X_tr"], sets["H_tr"], "+", ms=6, **look)
+        told = [
+            f"{name} {tensors[f'gaps/{learner}/{key}'][task]:.3g}" for name, key in names.items()
+        ]
+        ax.set_title("\n".join(told if i else [learner, *told]))
+    for ax in axes[1]:
+        ax.set_xlabel("x")
     axes[0, 0].set_ylabel("smallest predicted gap\n\ny")
     axes[1, 0].set_ylabel("largest predicted gap\n\ny")
     canvas.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return canvas
 
 
-def _draw_task(ax: Axes, tensors: dict[str, Tensor], learner: str, i: int) -> None:
-    for x, y, style, size, color, label in (
-        ("X_tr", "Y_tr", "o", 4.5, "none", "training targets"),
-        ("X_te", "Y_te", "o", 4.5, "target", "test targets"),
-        ("X_tr", "H_tr", "+", 6, "oracle", "predictions at training inputs"),
-        ("X_te", "H_te", "+", 7, "posterior", "predictions at test inputs"),
-    ):
-        points = (tensors[f"shown/{learner}/{name}"][i, :, 0] for name in (x, y))
-        face = "none" if y == "Y_te" else COLORS[color]
-        ax.plot(*points, style, ms=size, mfc=face, color=COLORS[color], label=label)
-
-
 def _scatter(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(12, 5.2), layout="constrained")
     axes = canvas.subplots(len(HEADS), len(LEARNERS))
-    for column, learner in zip(axes.T, LEARNERS, strict=True):
-        true = tensors[f"gaps/{learner}/true"]
-        predicted = {head: tensors[f"gaps/{learner}/{head}"] for head in HEADS}
-        # A handful of extreme tasks would squeeze all others into a corner.
-        low, high = np.quantile(np.concatenate([true, *predicted.values()]), [0.001, 0.999])
-        for ax, (head, gaps) in zip(column, predicted.items(), strict=True):
-            ax.plot([low, high], [low, high], color=COLORS["target"], lw=0.8)
-            ax.plot(true, gaps, ".", ms=2.5, alpha=0.3, color=COLORS[head], rasterized=True)
-            ax.set(xlim=(low, high), ylim=(low, high), aspect="equal")
-            name = f"{learner}\n" if head == HEADS[0] else ""
-            ax.set_title(f"{name}R2 = {scores.r_squared(gaps, true).item():.4f}")
-        column[-1].set_xlabel("true gap")
-    for ax, head in zip(axes[:, 0], HEADS, strict=True):
-        ax.set_ylabel(f"{head} head\n\npredicted gap")
+    for ax, (head, learner) in zip(axes.flat, product(HEADS, LEARNERS), strict=True):
+        true, predicted = (tensors[f"gaps/{learner}/{name}"] for name in ("true", head))
+        ax.set_title(f"{learner}, NC {head}\n{scatter_gaps(ax, true, predicted, COLORS[head])}")
     return canvas
 
 

@@ -1,7 +1,5 @@
 """Few-shot classification without a learner: NC's beliefs, and what a user would try instead."""
 
-import time
-
 import torch
 from torch import Tensor
 
@@ -11,9 +9,11 @@ from neural_complexity.baselines.prototypes import (
     train_prototypes,
 )
 from neural_complexity.experiments.base.few_shot_images import FewShotConfig, LabelTraining
-from neural_complexity.experiments.base.held_out_tasks import PART, Judge
+from neural_complexity.experiments.base.held_out_tasks import PART, EmbeddedTasks
 from neural_complexity.losses import zero_one
+from neural_complexity.meta.trainer import MetaTraining
 from neural_complexity.model.encoders import ImageEncoder
+from neural_complexity.points import values
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.tasks.few_shot import FewShot
@@ -21,12 +21,12 @@ from neural_complexity.tasks.few_shot import FewShot
 __all__ = ["PROTOTYPICAL", "train_prototypical", "without_learner"]
 
 PROTOTYPICAL = "prototypical network"
-SOFT_KMEANS_ROUNDS = 3
+SOFT_K_MEANS_ROUNDS = 3
 
 
 @torch.no_grad()
 def without_learner(
-    config: FewShotConfig, judge: Judge, encoder_state: dict[str, Tensor]
+    config: FewShotConfig, embedded: EmbeddedTasks, encoder_state: dict[str, Tensor]
 ) -> dict[tuple[str, str], Tensor]:
     """Returns accuracies on the held-out test images, (B,) each.
 
@@ -34,31 +34,31 @@ def without_learner(
 
     Args:
         config: The settings of the run.
-        judge: An NC with the posterior head before the held-out tasks.
+        embedded: The held-out tasks, embedded by an NC with the posterior head.
         encoder_state: From `train_prototypical`.
     """
-    task, ways, place = judge.scene.task, config.ways, judge.nc.head.network.place
-    found = {
-        ("NC posterior, its beliefs", "transductive"): judge.beliefs(),
-        ("NC posterior, its beliefs one image at a time", "inductive"): judge.lonely_beliefs(),
-    }
+    task, place = embedded.tasks.task, embedded.nc.head.network.place
+    E_tr, E_te, X_tr, X_te = embedded.E_tr, embedded.E_te, values(task.X_tr), values(task.X_te)
+    found = {("NC posterior, its beliefs", "transductive"): embedded.beliefs()}
+    alone = "NC posterior, its beliefs one image at a time"
+    found[alone, "inductive"] = embedded.beliefs_one_by_one()
     spaces = {
-        "where NC compares images": (place(judge.E_tr), place(judge.E_te)),
-        "NC's image embedding": (judge.E_tr, judge.E_te),
-        "pixels": (task.X_tr.flatten(2), task.X_te.flatten(2)),
+        "where NC compares images": (place(E_tr), place(E_te)),
+        "NC's image embedding": (E_tr, E_te),
+        "pixels": (X_tr.flatten(2), X_te.flatten(2)),
     }
-    for space, (E_tr, E_te) in spaces.items():
-        logits = nearest_neighbour_logits(E_tr, task.Y_tr, E_te, classes=ways)
+    for space, (K, Q) in spaces.items():
+        logits = nearest_neighbour_logits(K, task.Y_tr, Q, classes=config.ways)
         found[f"nearest neighbour in {space}", "inductive"] = logits
     channels = encoder_state["blocks.0.filters"].shape[0]
-    network = PrototypicalNetwork(_encoder(task.X_tr.shape[2:], channels).to(config.device))
+    network = PrototypicalNetwork(_encoder(X_tr.shape[2:], channels).to(config.device))
     network.encoder.load_state_dict(encoder_state)
     parts = [task[i : i + PART] for i in range(0, len(task), PART)]
     for name, inputs, rounds in (
         (PROTOTYPICAL, "inductive", 0),
-        (f"{PROTOTYPICAL}, soft k-means", "transductive", SOFT_KMEANS_ROUNDS),
+        (f"{PROTOTYPICAL}, soft k-means", "transductive", SOFT_K_MEANS_ROUNDS),
     ):
-        logits = torch.cat([network(part, classes=ways, rounds=rounds) for part in parts])
+        logits = torch.cat([network(part, classes=config.ways, rounds=rounds) for part in parts])
         found[name, inputs] = logits
     return {key: 1 - zero_one(logits, task.Y_te).mean(dim=1) for key, logits in found.items()}
 
@@ -70,31 +70,15 @@ def train_prototypical(
     callback: ProgressCallback | None = None,
 ) -> dict[str, Tensor]:
     """Returns the state of a prototypical network's encoder, trained on NC's episodes."""
-    start = time.perf_counter()
-
-    def watch(done: int, loss: float) -> None:
-        if callback is not None:
-            seconds = time.perf_counter() - start
-            callback("prototypes", done, training.iterations, seconds, {"loss": loss})
-
     with seeded(config.seed, "prototypes"):
-        encoder = _encoder(family.images.pixels.shape[1:], training.channels)
-    encoder = encoder.to(config.device)
-    encoder.calibrate(family.sample(128, stream(config.seed, "units")).X_tr.to(config.device))
-    network = train_prototypes(
-        encoder,
-        family,
-        seed=config.seed,
-        iterations=training.iterations,
-        updates=training.updates,
-        tasks=training.tasks,
-        batch=training.batch,
-        lr=training.lr,
-        warmup=training.warmup,
-        classes=config.ways,
-        watch=watch,
+        encoder = _encoder(family.images.pixels.shape[1:], training.channels).to(config.device)
+    units = family.sample(128, stream(config.seed, "units"))
+    encoder.calibrate(values(units.X_tr).to(config.device))
+    settings = MetaTraining(**training.learning())
+    train_prototypes(
+        encoder, family, settings, seed=config.seed, classes=config.ways, callback=callback
     )
-    return network.encoder.state_dict()
+    return encoder.state_dict()
 
 
 def _encoder(shape: torch.Size, channels: int) -> ImageEncoder:
