@@ -48,7 +48,7 @@ def test_gaps_are_those_that_nc_predicts_of_the_images(tasks: HeldOutTasks, head
     torch.testing.assert_close(predicted, judge(embedded.nc, snapshot).gap[rows])
     other = EmbeddedTasks(embedded.nc, tasks, like=embedded)
     assert torch.equal(other.gaps(rows, snapshot[rows]), predicted)
-    penalty = embedded.penalty(slice(0, 4))(lambda X: H_te, snapshot)  # type: ignore[arg-type]
+    penalty = embedded.penalty(slice(0, 4))(lambda _: H_te, snapshot)  # type: ignore[arg-type]
     torch.testing.assert_close(penalty, judge(embedded.nc, snapshot).gap)
 
 

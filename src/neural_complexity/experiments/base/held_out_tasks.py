@@ -51,13 +51,12 @@ class EmbeddedTasks:
     ) -> None:
         self.nc, self.tasks = nc, tasks
         self._contexts: dict[tuple[int, int, bool], Context] = {}
-        sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled)
-        with torch.no_grad():
-            self.E_tr, self.E_te, self.E_unlabelled = (
-                (torch.cat([nc.embed(part) for part in X.split(PART)]) for X in sets)
-                if like is None
-                else (like.E_tr, like.E_te, like.E_unlabelled)
-            )
+        self.embedded: list[Tensor] = [] if like is None else like.embedded
+        if like is None:
+            sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled)
+            with torch.no_grad():
+                self.embedded += [torch.cat([nc.embed(E) for E in X.split(PART)]) for X in sets]
+        self.E_tr, self.E_te, self.E_unlabelled = self.embedded
 
     @property
     def scene(self) -> HeldOutTasks:
