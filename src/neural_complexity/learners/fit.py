@@ -1,7 +1,7 @@
 """Task learning, Algorithm 1: the only inner loop."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -92,50 +92,7 @@ class Learning:
         if not self.sharpness >= 0:
             raise ValueError(f"sharpness must not be negative, got {self.sharpness}")
 
-    def fit(
-        self,
-        h: BatchedLearner,
-        task: Task | Batches,
-        *,
-        regularizer: Regularizer | None = None,
-        schedule: Callable[[float], float] | None = None,
-        observe: Observer | None = None,
-        visit: Visitor | None = None,
-        visits: Container[int] = (),
-    ) -> None:
-        """Trains B learners on their B tasks in place; the arguments are those of `fit`."""
-        batch = _whole(task) if isinstance(task, Task) else task
-        parameters = list(h.parameters())
-        descent = self.optimizer(parameters, lr=self.lr)
-        # Learners without modes train as they are evaluated: one forward pass serves both.
-        shared = observe is not None and not h.has_modes
-        joined = not isinstance(task, Task) and not h.has_modes
-        for step in range(self.steps):
-            now = batch(step)
-            if visit is not None and step in visits:
-                _call(visit, step, h)
-            factor = 1.0 if schedule is None else schedule(step / self.steps)
-            value = partial(self._value, h, now, _scaled(regularizer, factor), joined)
-            # Others are seen first: the pass that trains them moves their running statistics.
-            if observe is not None and not shared:
-                observe(step, evaluate(h, now))
-            total, snapshot = value(shared)
-            if observe is not None and shared and snapshot is not None:
-                observe(step, snapshot.detach())
-            # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
-            # Handed over as they are: `backward` would copy them first, to the parameters' layout.
-            gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
-            if self.sharpness:
-                gradients = _sharp(h, gradients, self.sharpness, partial(value, False))
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
-            descent.step()
-        if observe is not None:
-            observe(self.steps, evaluate(h, batch(self.steps)))
-        if visit is not None and self.steps in visits:
-            _call(visit, self.steps, h)
-
-    def _value(
+    def value(
         self,
         h: BatchedLearner,
         task: Task,
@@ -158,13 +115,14 @@ class Learning:
 def fit(
     h: BatchedLearner,
     task: Task | Batches,
+    learning: Learning | None = None,
     *,
     regularizer: Regularizer | None = None,
     schedule: Callable[[float], float] | None = None,
     observe: Observer | None = None,
     visit: Visitor | None = None,
     visits: Container[int] = (),
-    **learning: Any,
+    **fields: Any,
 ) -> None:
     """Trains B learners on their B tasks by gradient descent, in place (Algorithm 1).
 
@@ -174,6 +132,7 @@ def fit(
     Args:
         h: The learners.
         task: Their tasks, or minibatches of them; the test targets are not looked at.
+        learning: How they learn.
         regularizer: Adds one penalty per task; its own weight is its own business. It sees the
             learners as they train, with their noise.
         schedule: Maps the part of training that is done, 0 to 1, to what the penalty is multiplied
@@ -183,17 +142,39 @@ def fit(
         visit: Sees the learners themselves at some of these times, in evaluation mode and without
             gradient.
         visits: After how many updates.
-        learning: The fields of `Learning`: `loss`, `steps`, `lr` and so on.
+        fields: Of `Learning` (`loss`, `steps`, `lr` ...), instead of or in addition to `learning`.
     """
-    Learning(**learning).fit(
-        h,
-        task,
-        regularizer=regularizer,
-        schedule=schedule,
-        observe=observe,
-        visit=visit,
-        visits=visits,
-    )
+    learning = Learning(**fields) if learning is None else replace(learning, **fields)
+    batch = _whole(task) if isinstance(task, Task) else task
+    parameters = list(h.parameters())
+    descent = learning.optimizer(parameters, lr=learning.lr)
+    # Learners without modes train as they are evaluated: one forward pass serves both.
+    shared = observe is not None and not h.has_modes
+    joined = not isinstance(task, Task) and not h.has_modes
+    for step in range(learning.steps):
+        now = batch(step)
+        if visit is not None and step in visits:
+            _call(visit, step, h)
+        factor = 1.0 if schedule is None else schedule(step / learning.steps)
+        value = partial(learning.value, h, now, _scaled(regularizer, factor), joined)
+        # Others are seen first: the pass that trains them moves their running statistics.
+        if observe is not None and not shared:
+            observe(step, evaluate(h, now))
+        total, snapshot = value(shared)
+        if observe is not None and shared and snapshot is not None:
+            observe(step, snapshot.detach())
+        # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
+        # Handed over as they are: `backward` would copy them first, to the parameters' layout.
+        gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
+        if learning.sharpness:
+            gradients = _sharp(h, gradients, learning.sharpness, partial(value, False))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        descent.step()
+    if observe is not None:
+        observe(learning.steps, evaluate(h, batch(learning.steps)))
+    if visit is not None and learning.steps in visits:
+        _call(visit, learning.steps, h)
 
 
 def _whole(task: Task) -> Callable[[int], Task]:

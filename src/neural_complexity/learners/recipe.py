@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.fit import Batches, Learning, Observer, Regularizer, Visitor
+from neural_complexity.learners.fit import Batches, Learning, Observer, Regularizer, Visitor, fit
 from neural_complexity.task import Task
 
 __all__ = ["Recipe"]
@@ -34,19 +34,10 @@ class Recipe(Learning):
         visit: Visitor | None = None,
         visits: Container[int] = (),
     ) -> BatchedLearner:
-        """Makes one learner per task and trains it; see `fit`.
+        """Trains one new learner per task and returns them, in evaluation mode.
 
-        Args:
-            task: B tasks, or minibatches of them.
-            generator: Draws the initial parameters, and the noise of layers that have some.
-            regularizer: Adds one penalty per task.
-            schedule: Of the penalty.
-            observe: Sees all steps.
-            visit: Sees some steps.
-            visits: Which.
-
-        Returns:
-            The B trained learners, in evaluation mode.
+        The generator draws the initial parameters, and the noise of layers that have some; the
+        other arguments are those of `fit`.
         """
         device = (task if isinstance(task, Task) else task(0)).X_tr.device
         h = stack(self.make, len(task), generator).to(device)
@@ -59,9 +50,10 @@ class Recipe(Learning):
                 torch.manual_seed(seed)
             else:
                 torch.default_generator.manual_seed(seed)
-            self.fit(
+            fit(
                 h,
                 task,
+                self,
                 regularizer=regularizer,
                 schedule=schedule,
                 observe=observe,

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.fit import Observer, Regularizer
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
@@ -75,8 +76,12 @@ def train_learners(
         penalty: Makes the regularizer for a slice of the tasks; none if `None`.
         observe: Sees the learners of a slice after each number of steps.
     """
-    chunks = [slice(i, i + CHUNK) for i in range(0, len(task), CHUNK)]
-    parts = [_train_chunk(recipe, task[rows], seed, rows, penalty, observe) for rows in chunks]
+    parts = []
+    for rows in [slice(i, i + CHUNK) for i in range(0, len(task), CHUNK)]:
+        regularizer = None if penalty is None else penalty(rows)
+        see = None if observe is None else partial(observe, rows)
+        generator = stream(seed, "evaluate learners", rows.start)
+        parts.append(_train_chunk(recipe, task[rows], generator, regularizer, see))
     return Trajectory(
         torch.cat([part.loss_tr for part in parts], dim=1),
         torch.cat([part.loss_te for part in parts], dim=1),
@@ -88,27 +93,24 @@ def train_learners(
 def _train_chunk(
     recipe: Recipe,
     task: Task,
-    seed: int,
-    rows: slice,
-    penalty: Callable[[slice], Regularizer] | None,
-    observe: Callable[[slice, int, Snapshot], None] | None,
+    generator: torch.Generator,
+    regularizer: Regularizer | None,
+    observe: Observer | None,
 ) -> Trajectory:
-    loss = recipe.loss
-    last: list[Snapshot] = []
-    curves: list[tuple[Tensor, Tensor]] = []
+    loss, snapshots = recipe.loss, list[Snapshot]()
+    curves = list[tuple[Tensor, Tensor]]()
 
     def record(step: int, snapshot: Snapshot) -> None:
         loss_tr, loss_te = loss(snapshot.H_tr, task.Y_tr), loss(snapshot.H_te, task.Y_te)
         curves.append((loss_tr.mean(dim=1), loss_te.mean(dim=1)))
-        last[:] = [snapshot]
+        snapshots[:] = [snapshot]
         if observe is not None:
-            observe(rows, step, snapshot)
+            observe(step, snapshot)
 
-    regularizer = None if penalty is None else penalty(rows)
-    generator = stream(seed, "evaluate learners", rows.start)
     recipe.train(task, generator, regularizer=regularizer, observe=record)
     loss_tr, loss_te = (torch.stack(curve) for curve in zip(*curves, strict=True))
-    return Trajectory(loss_tr, loss_te, last[0], gap(loss, last[0], task.Y_te))
+    end = snapshots[-1]
+    return Trajectory(loss_tr, loss_te, end, gap(loss, end, task.Y_te))
 
 
 def usable_tasks(trajectories: Iterable[Trajectory]) -> Tensor:
