@@ -9,7 +9,7 @@ from neural_complexity.experiments.base.held_out_splits import (
     fit_table,
     split_rows,
 )
-from neural_complexity.experiments.base.image_methods import EmbeddedNC
+from neural_complexity.experiments.base.image_learners import EmbeddedNC
 from neural_complexity.experiments.base.one_dataset import ImageData, load_data
 from neural_complexity.experiments.base.rows import make_row
 from neural_complexity.experiments.base.single_networks import (
@@ -58,7 +58,7 @@ def test_gaps_are_those_of_the_learners_that_were_trained(
     outcome = smoke_runs("single").outcome
     split = draw_split(data, 100)
     plain = split.train(10)
-    judged = split.judged(ncs, plain)
+    judged = split.with_gaps(ncs, plain)
     assert not {"H_tr", "H_te"} & set(judged)
     for name, values in judged.items():
         kept = outcome.tensors[f"splits/100/plain/{name}"]
