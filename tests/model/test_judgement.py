@@ -10,11 +10,14 @@ from conftest import labelled_snapshot, random_snapshot
 from neural_complexity.losses import Gaussian, cross_entropy
 from neural_complexity.model import judgement as judging
 from neural_complexity.model.judgement import Judgement, judge
-from neural_complexity.model.network import FOR_LABELS, NeuralComplexity
+from neural_complexity.model.card import Card
+from neural_complexity.model.heads import HEADS
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
 CLASSES = 3
+FOR_LABELS = {name: dict(head.for_labels) for name, head in HEADS.items()}
 KINDS: dict[str, dict[str, Any]] = {
     "reals, posterior": {"head": "posterior"},
     "reals, direct": {"head": "direct"},
@@ -170,7 +173,7 @@ def test_parts_have_one_size_and_leave_nothing_out(M: int, shown: int, seed: int
 
 def test_nc_says_how_much_it_is_used_to_see() -> None:
     nc, snapshot = make("reals, posterior"), learners("reals, posterior")
-    nc.provenance["shown"] = 3
+    nc.card = Card(context_size=3)
     assert_same(numbers(judge(nc, snapshot)), numbers(judge(nc, snapshot, points=3)))
     assert not torch.allclose(judge(nc, snapshot).gap, judge(nc, snapshot, points=7).gap)
     assert not torch.allclose(judge(nc, snapshot).gap, judge(nc, snapshot, seed=1).gap)

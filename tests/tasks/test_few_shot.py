@@ -40,11 +40,7 @@ def test_laws_of_a_task(
     task = family.sample(batch, stream(seed, "x"))
     assert task.X_tr.shape == task.Y_tr.shape == (batch, ways * shots)
     assert task.X_te.shape == task.Y_te.shape == (batch, ways * queries)
-<<<<<<< HEAD
-    numbers = torch.cat([raw(task.X_tr), raw(task.X_te)], dim=1)
-=======
     indices = torch.cat([raw(task.X_tr), raw(task.X_te)], dim=1)
->>>>>>> tasks
     labels = torch.cat([task.Y_tr, task.Y_te], dim=1)
     assert (indices.sort(dim=1).values.diff(dim=1) > 0).all()  # no image twice
     for Y, each in ((task.Y_tr, shots), (task.Y_te, queries)):
@@ -55,39 +51,12 @@ def test_laws_of_a_task(
     assert torch.equal(same_label, classes[:, :, None] == classes[:, None, :])
     # The seed decides alone.
     torch.rand(3)
-    again = family.sample(batch, stream(seed, "x")).loaded()
+    again = family.sample(batch, stream(seed, "x"))
     assert torch.equal(again.Y_tr, task.Y_tr)
     assert torch.equal(again.Y_te, task.Y_te)
-<<<<<<< HEAD
-    assert torch.equal(again.X_te, images.pixels[raw(task.X_te)] / 255)
-
-
-@given(st.lists(st.integers(3, 2000), min_size=1, max_size=20), st.integers(0, 3))
-def test_numbers_are_chosen_below_the_sizes_and_once(sizes: list[int], count: int) -> None:
-    chosen = choose(torch.tensor(sizes), count, stream(0, "x"))
-    assert chosen.shape == (len(sizes), count)
-    for size, numbers in zip(sizes, chosen.tolist(), strict=True):
-        assert len(set(numbers)) == count
-        assert all(0 <= number < size for number in numbers)
-
-
-@pytest.mark.parametrize(("size", "count"), [(4, 4), (5, 3), (5, 1)])
-def test_every_ordered_choice_is_as_likely_as_every_other(size: int, count: int) -> None:
-    draws = 60_000
-    chosen = choose(torch.full((draws,), size), count, stream(0, "x"))
-    codes = (chosen * size ** torch.arange(count)).sum(dim=1)
-    frequency = codes.unique(return_counts=True)[1].double()
-    choices = torch.arange(size, size - count, -1).prod().item()
-    assert len(frequency) == choices
-    expected = draws / choices
-    chi_squared = ((frequency - expected).square() / expected).sum()
-    freedom = choices - 1
-    assert chi_squared < freedom + 4 * (2 * freedom) ** 0.5
-=======
     assert torch.equal(raw(again.X_tr), raw(task.X_tr))
     assert torch.equal(raw(again.X_te), raw(task.X_te))
     assert torch.equal(again.loaded().X_te, images.pixels[raw(task.X_te)] / 255)
->>>>>>> tasks
 
 
 def test_every_class_and_every_image_get_every_role() -> None:
@@ -95,7 +64,7 @@ def test_every_class_and_every_image_get_every_role() -> None:
     task = FewShot(images, ways=3, shots=1, queries=2).sample(20_000, stream(0, "x"))
     first = images.labels[raw(task.X_tr)[:, 0]].bincount() / 20_000  # which class has label 0
     torch.testing.assert_close(first, torch.full((4,), 0.25), atol=0.015, rtol=0.0)
-    for X, share in ((raw(task.X_tr), 3 / 4), (raw(task.X_te), 6 / 4)):
+    for X, share in ((task.X_tr, 3 / 4), (task.X_te, 6 / 4)):
         expected = 20_000 * share / images.counts[images.labels]  # times an image is drawn
         assert ((raw(X).flatten().bincount() / expected - 1).abs() < 0.1).all()
 

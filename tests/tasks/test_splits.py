@@ -10,6 +10,7 @@ from neural_complexity.points import raw
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches, Splits
+from neural_complexity.workspace import fingerprint
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,13 @@ def test_loaded_samples_are_the_inputs_of_their_indices() -> None:
     assert torch.equal(task.loaded().X_tr, family.store(raw(task.X_tr)))
     same = family.task(raw(task.X_tr), raw(task.X_te))
     assert torch.equal(same.Y_te, task.Y_te)
+
+
+def test_equal_fingerprints_mean_equal_tasks() -> None:
+    assert fingerprint(splits()) == fingerprint(splits())
+    others = [splits(train=21), splits(test=9), splits(M=5), splits(N=2)]
+    others.append(Splits(store(), torch.arange(5, 50).flip(0), train=20, test=10, M=4, N=3))
+    assert fingerprint(splits()) not in {fingerprint(other) for other in others}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ ValueError: one sentence that says what was required of what, and what arrived.
 
 import textwrap
 from collections.abc import Sequence, Sized
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,12 @@ KNOWN = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 )
+
+# Only what an array is made of: shapes and values are checked here, against what NC needs.
+UNCHECKED: dict[str, Any] = {
+    **{"dtype": None, "ensure_2d": False, "allow_nd": True, "ensure_all_finite": False},
+    **{"ensure_min_samples": 0, "ensure_min_features": 0},
+}
 
 
 def inputs(
@@ -187,18 +194,14 @@ def _array(name: str, values: Any) -> NDArray[Any]:
     if isinstance(values, pd.DataFrame) and values.shape[1]:
         columns = [_array(f"column {c} of {name}", column) for c, column in values.items()]
         return np.column_stack(columns)
+    array: NDArray[Any]
     if isinstance(values, Dataset | DataLoader) or np.ma.is_masked(values):
         raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}")
     try:
-        array: NDArray[Any] = check_array(
-            values,
-            dtype=None,
-            ensure_2d=False,
-            allow_nd=True,
-            ensure_all_finite=False,
-            ensure_min_samples=0,
-            ensure_min_features=0,
-        )
+        if isinstance(values, np.ndarray | Real):  # as points of datasets are: no time to lose
+            array = np.asarray(values)
+        else:
+            array = check_array(values, **UNCHECKED)
         text = [v for v in array.flat if isinstance(v, str)] if array.dtype.kind in "OU" else []
         if array.dtype.kind == "O" and not text:
             array = array.astype(np.float64)

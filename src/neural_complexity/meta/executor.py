@@ -32,7 +32,7 @@ R = TypeVar("R")
 COLLECTOR = "collector.pickle"
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Job:
     """One collection to be made."""
 
@@ -110,7 +110,6 @@ class CollectionQueue:
         """Waits for a collection; may be repeated until it is forgotten.
 
         Raises:
-            ValueError: If it was not asked for.
             RuntimeError: If the collector failed in a worker, whose traceback is the cause, or
                 ended its process again and again.
         """

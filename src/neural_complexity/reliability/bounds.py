@@ -5,30 +5,15 @@ Delta_i = true gap - predicted gap of learner i. A new learner that comes from w
 (the n + 1 are exchangeable, or independent and alike) has a Delta of its own, and a bound says how
 large it can be.
 
-**Proposition 1, as the paper has it**, bounds P[|L(h) - L_emp(h)| <= f + eps] from below by
-1 - #{Delta_i > eps} / n - 2 sqrt(log(2 / delta) / 2n). That is not true as it stands:
+**Proposition 1, correctly** (docs/deviations.md says what is wrong in the paper's). Let s_i be
+Delta_i (upper) or |Delta_i| (two-sided), independent and alike, and delta <= 1/2. With probability
+at least 1 - delta over them, for all eps at once,
 
-- The event is two-sided in the gap, but what is counted is one-sided in Delta. If every gap is -10
-  and f = 0, no Delta_i exceeds eps = 1, so that the right side is close to 1; yet |-10| <= 1 never
-  happens. The event must be either gap <= f + eps (an upper bound, which counts Delta_i > eps) or
-  |gap - f| <= eps (a two-sided one, which counts |Delta_i| > eps, and which the proof is about).
-- delta appears in the bound but not in what is claimed: the inequality holds with probability
-  1 - delta over the draw of Delta_1 ... Delta_n.
-- The proof writes F(eps) - F(-eps) for P[|Delta| > eps], which is the probability of the opposite,
-  and leaves out Delta = -eps, which matters when values are tied.
-- The constant is larger than needed. The upper bound needs one tail of the Dvoretzky-Kiefer-
-  Wolfowitz inequality, whose constant is sqrt(log(1 / delta) / 2n) if delta <= 1/2 (Massart,
-  1990). The two-sided one needs both tails of Delta, hence the paper's 2 sqrt(log(2 / delta) / 2n),
-  if it goes by the distribution of Delta; but |Delta| is a random variable, too, and an upper bound
-  on it is all that is asked for: sqrt(log(1 / delta) / 2n) again.
+    P[s <= eps] >= 1 - #{s_i > eps} / n - sqrt(log(1 / delta) / 2n),
 
-**Proposition 1, correctly.** Let s_i be Delta_i (upper) or |Delta_i| (two-sided), independent and
-alike, and delta <= 1/2. With probability at least 1 - delta over them, for all eps at once,
-
-    P[s <= eps] >= 1 - #{s_i > eps} / n - sqrt(log(1 / delta) / 2n).
-
-`guaranteed_coverage` computes the right side; `bound` with `method="dkw"` chooses the smallest eps
-for which it is at least the confidence. As this holds for all eps at once, eps may be chosen so.
+by one tail of the Dvoretzky-Kiefer-Wolfowitz inequality (Massart, 1990). `guaranteed_coverage`
+computes the right side; `bound` with `method="dkw"` chooses the smallest eps for which it is at
+least the confidence. As this holds for all eps at once, eps may be chosen so.
 
 **Tighter.** For one eps, the k-th smallest of the s_i with k fixed beforehand, no more is needed
 than the binomial distribution (Clopper and Pearson, 1934): P[s <= s_(k)] is at least a variable of

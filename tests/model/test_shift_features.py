@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neural_complexity.meta.evaluate import follow
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from conftest import labelled_snapshot, random_snapshot
-from neural_complexity.experiments.base.comparison import sinusoid_recipe
+from neural_complexity.learners.networks import mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy, squared_error
-from neural_complexity.model import judgement as judging
-from neural_complexity.model.judgement import FEATURES, FEATURES_OF_LABELS, features, judge
-from neural_complexity.model.network import FOR_LABELS, NeuralComplexity
+from neural_complexity.model import shift_features
+from neural_complexity.model.heads import HEADS
+from neural_complexity.model.judgement import judge
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.model.shift_features import FEATURES, FEATURES_OF_LABELS, features
 from neural_complexity.reliability.bounds import METHODS, PAC, Method, margin, rank
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.reliability.shift import likeness
@@ -29,11 +33,16 @@ from neural_complexity.task import TaskFamily
 from neural_complexity.tasks.polynomials import Polynomials
 from neural_complexity.tasks.sinusoids import Sinusoids
 
+FOR_LABELS = {name: dict(head.for_labels) for name, head in HEADS.items()}
 FIELDS = ("predicted", "true", "spread", "features")
 
 
+def sinusoid_recipe(width: int = 40, steps: int = 16, lr: float = 0.01) -> Recipe:
+    return Recipe(make=partial(mlp, 1, [width] * 2, 1), steps=steps, lr=lr)
+
+
 def make(head: str = "posterior") -> NeuralComplexity:
-    return NeuralComplexity(2, 1, head=head, width=8, heads=2)  # type: ignore[arg-type]
+    return NeuralComplexity(2, 1, head=head, width=8, heads=2)
 
 
 def make_for_labels(head: str, inputs: int | tuple[int, ...] = 2) -> NeuralComplexity:
@@ -123,7 +132,7 @@ def test_labels_have_features_of_their_own(
     confidence = FEATURES_OF_LABELS.index("confidence")
     found = features(nc, sure, judge(nc, sure))
     assert (found[:, confidence] > nc.calibration.features[:, confidence]).all()
-    monkeypatch.setattr(judging, "VALUES", 1)  # learners one by one
+    monkeypatch.setattr(shift_features, "VALUES", 1)  # learners one by one
     torch.testing.assert_close(features(nc, sure, judge(nc, sure)), found)
 
 
@@ -296,7 +305,7 @@ def learners(
     count: int, seed: int, family: TaskFamily | None = None, **recipe: Any
 ) -> tuple[Snapshot, Tensor]:
     tasks = (family or Sinusoids()).sample(count, stream(seed, "calibration tasks"))
-    end = follow(sinusoid_recipe(**recipe), tasks, seed=seed).end.detach()
+    end = train_learners(sinusoid_recipe(**recipe), tasks, seed=seed).end.detach()
     return end, tasks.Y_te
 
 
