@@ -246,9 +246,7 @@ MISTAKES: dict[str, Change] = {
     },
     "must name every column once, got a twice": lambda f: {"test": f.csv("t.csv", "a,a", *f.Z.T)},
     "to_csv(index=False)": lambda f: {"test": f.csv("t.csv", ",a,b", np.arange(N), *f.Z.T)},
-    "column c of": lambda f: {
-        "test": f.csv("t.csv", "a,b,c", *f.Z.T)
-    },
+    "column c of": lambda f: {"test": f.csv("t.csv", "a,b,c", *f.Z.T)},
     "must separate cells by commas": lambda f: {"test": f.csv("t.csv", "a;b", f.Z[:, 0])},
     "must have a header and at least one row": lambda f: {"test": f.csv("t.csv", "a,b", [], [])},
     "must be a CSV file in UTF-8": lambda f: {"test": binary(f, "t.csv", b"\xff\xfe\x00a,b")},

@@ -13,7 +13,13 @@ from neural_complexity.experiments import single
 from neural_complexity.experiments.base.config import AtLeast
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_comparison import WholeDataset
-from neural_complexity.experiments.base.image_methods import NC_METHODS, PLAIN, ImageMethod
+from neural_complexity.experiments.base.image_learners import (
+    NC_METHODS,
+    PLAIN,
+    ImageMethod,
+    chunks,
+    learner_rows,
+)
 from neural_complexity.experiments.base.image_report import (
     accuracies,
     accuracy_cells,
@@ -21,7 +27,6 @@ from neural_complexity.experiments.base.image_report import (
     draw_accuracies,
     verdict,
 )
-from neural_complexity.experiments.base.image_trials import chunks, learner_rows
 from neural_complexity.experiments.base.networks import how_made
 from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.experiments.base.rows import Row, make_row

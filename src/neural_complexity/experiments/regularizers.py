@@ -281,8 +281,8 @@ def _curves(rows: list[Row]) -> Canvas:
         drawn.add(kind)
         keys = {name: row.keys.get(name) for name in METHOD}
         mark = "o" if kind[0] in ("NC", "oracle", "none") else next(marks)
-        look = {"marker": mark, "color": _color(row.keys), "label": label(row.keys)}
-        ax.plot(*series(rows, "test loss", "step", **keys), ms=3.5, lw=1.2, **look)
+        (line,) = ax.plot(*series(rows, "test loss", "step", **keys), ms=3.5, lw=1.2)
+        line.set(marker=mark, color=_color(row.keys), label=label(row.keys))
     published = [v or torch.nan for v in PAPER["NC direct (1)"]]
     ax.plot(STEPS, published, "--", color=COLORS["target"], lw=0.8, label="the paper's NC")
     learner_axis(ax, STEPS)

@@ -217,10 +217,10 @@ def _losses(rows: list[Row]) -> Table:
         share = find(rows, "share of oracle", **keys, step=steps[-1])
         digits = 2 if belief is None else 4
         lines.append((label(keys), *(show(row, digits) for row in found), show(share, digits=4)))
-    for keys in (NONE.keys, _regularized("direct")):
-        found = [find(losses, "test loss", **keys, step=step) for step in steps]
+    for paper in (NONE.keys, _regularized("direct")):
+        found = [find(losses, "test loss", **paper, step=step) for step in steps]
         published = ["" if r is None or r.paper is None else f"{r.paper:.2f}" for r in found]
-        lines.append((f"the paper's {keys['method']}", *published, ""))
+        lines.append((f"the paper's {paper['method']}", *published, ""))
     diverged = sum(row.value for row in select(rows, "diverged tasks"))
     return Table(
         f"Test loss after learner steps, {losses[0].n:,} held-out tasks",
@@ -299,11 +299,10 @@ def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
 def _curves(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(5.2, 3.4), layout="constrained")
     ax = canvas.subplots()
-    ax.plot(tensors["none/loss_te"], color=COLORS["none"], label="none")
-    ax.plot(tensors["none/loss_tr"], color=COLORS["none"], ls="--", lw=1)
-    for head in reversed(HEADS):
-        name, color = label(_regularized(head)), COLORS[head]
-        ax.plot(tensors[f"{name}/loss_te"], color=color, label=f"NC {head}")
+    for head in (None, *reversed(HEADS)):
+        name = "none" if head is None else label(_regularized(head))
+        color, text = COLORS[head or "none"], f"NC {head}" if head else "none"
+        ax.plot(tensors[f"{name}/loss_te"], color=color, label=text)
         ax.plot(tensors[f"{name}/loss_tr"], color=color, ls="--", lw=1)
     # As dots: the posterior head's curve is the same line.
     ax.plot(tensors["oracle/loss_te"], "o", ms=3.5, color=COLORS["oracle"], label="oracle")

@@ -9,7 +9,7 @@ from neural_complexity.experiments.base.held_out_splits import (
     fit_table,
     split_rows,
 )
-from neural_complexity.experiments.base.image_methods import EmbeddedNC
+from neural_complexity.experiments.base.image_learners import EmbeddedNC
 from neural_complexity.experiments.base.one_dataset import ImageData, load_data
 from neural_complexity.experiments.base.rows import make_row
 from neural_complexity.experiments.base.single_networks import (

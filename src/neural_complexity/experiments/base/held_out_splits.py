@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -14,9 +15,10 @@ from torch import Tensor
 from neural_complexity import ledger
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base.image_methods import EmbeddedNC
-from neural_complexity.experiments.base.image_report import FITS, fit_cells
-from neural_complexity.experiments.base.image_trials import (
+from neural_complexity.experiments.base.experiment import Parts
+from neural_complexity.experiments.base.image_learners import (
+    FITS,
+    EmbeddedNC,
     Results,
     Trial,
     chunks,
@@ -25,6 +27,7 @@ from neural_complexity.experiments.base.image_trials import (
     join,
     run_trial,
 )
+from neural_complexity.experiments.base.image_report import fit_cells
 from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.one_dataset import ImageData, collections
 from neural_complexity.experiments.base.rows import Row
@@ -51,6 +54,7 @@ __all__ = [
     "size_table",
     "split_rows",
     "train_ncs",
+    "train_splits",
 ]
 
 SNAPSHOTS = 5
@@ -70,10 +74,14 @@ class HeldOutSplit:
     def train(self, steps: int, nc: EmbeddedNC | None = None) -> Results:
         """Trains learners, plain or regularized by an NC, and keeps their predictions."""
         config, parts = self.data.config, []
-        for first, count in (together := chunks(config, len(self.task))):
-            rows = slice(first, first + count)
+        for runs in (together := chunks(config, len(self.task))):
+            rows = slice(runs.first, runs.first + runs.size)
             task = self.task[rows]
-            names = ("splits", self.size) if len(together) == 1 else ("splits", self.size, first)
+            names: list[str | int] = [
+                "splits",
+                self.size,
+                *([runs.first] if len(together) > 1 else []),
+            ]
             trial = Trial(
                 config,
                 replace(self.data.recipe(), steps=steps),
@@ -108,6 +116,20 @@ def draw_split(data: ImageData, size: int) -> HeldOutSplit:
     generator = stream(data.config.seed, "sizes", size)
     tasks = draw_subsets(data, data.pool, data.held, size, data.config.eval_tasks, generator)
     return HeldOutSplit(data, size, *tasks)
+
+
+def train_splits(
+    parts: Parts,
+    splits: Mapping[int, HeldOutSplit],
+    steps: int,
+    name: str,
+    nc: EmbeddedNC | None = None,
+) -> dict[int, Results]:
+    """Trains learners on splits of each size, plain or regularized by an NC."""
+    return {
+        size: parts.do(f"splits of {size}, {name}", partial(split.train, steps, nc))
+        for size, split in splits.items()
+    }
 
 
 def train_ncs(
@@ -172,7 +194,7 @@ def split_rows(
     """Returns how well each NC predicts the gap on held-out splits, of all sizes and of each."""
     rows = []
     for head in HEADS:
-        keys = {"images": "held-out splits", "learners": learners}
+        keys: dict[str, Any] = {"images": "held-out splits", "learners": learners}
         rows += fit_rows(make, head, list(results.values()), **keys)
         for size, result in results.items():
             own, true = result[f"predicted/{head}"][-1], result["gap"][-1]
@@ -197,7 +219,7 @@ def fit_table(rows: list[Row]) -> Table:
     return Table(
         "Predicted against true gap",
         ("gap predictor; learners", "learners", *FITS),
-        tuple((_learners(row), *fit_cells(rows, row)) for row in select(rows, FITS[0])),
+        tuple((_learners(row), *fit_cells(rows, row)) for row in select(rows, "R2")),
         "Value ± 95 % interval over learners, for these images: all of a kind are judged on the "
         "same ones. Held-out splits: learners of training sets of several sizes, all sizes "
         "together, plain or regularized by the posterior head on the images that they are then "

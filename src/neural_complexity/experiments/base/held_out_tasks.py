@@ -8,7 +8,6 @@ from torch import Tensor
 from neural_complexity.experiments.base.few_shot_images import FewShotConfig
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.losses import Belief
-from neural_complexity.model.heads import Sets
 from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
@@ -32,7 +31,7 @@ def draw_held_out_tasks(config: FewShotConfig) -> HeldOutTasks:
     """Draws the held-out tasks; half of their test images become unlabelled inputs."""
     family = config.eval_family()
     task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    task = task.to(config.device)
+    task = task.loaded().to(config.device)
     N = config.ways * config.queries
     X_te, X_unlabelled = task.X_te[:, :N], task.X_te[:, N:]
     return HeldOutTasks(Task(task.X_tr, task.Y_tr, X_te, task.Y_te[:, :N]), X_unlabelled)
@@ -52,19 +51,16 @@ class EmbeddedTasks:
     ) -> None:
         self.nc, self.tasks = nc, tasks
         self._contexts: dict[tuple[int, int, bool], Context] = {}
-        if like is not None:
-            self.E_tr: Tensor = like.E_tr
-            self.E_te: Tensor = like.E_te
-            self.E_unlabelled: Tensor = like.E_unlabelled
-            return
-        sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled)
-        with torch.no_grad():
-            self.E_tr, self.E_te, self.E_unlabelled = (
-                torch.cat([nc.embed(part) for part in X.split(PART)]) for X in sets
-            )
+        self.embedded: list[Tensor] = [] if like is None else like.embedded
+        if like is None:
+            sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled)
+            with torch.no_grad():
+                self.embedded += [torch.cat([nc.embed(E) for E in X.split(PART)]) for X in sets]
+        self.E_tr, self.E_te, self.E_unlabelled = self.embedded
 
     @property
-    def scene(self) -> HeldOutTasks:  # until exp2 and exp3 say `tasks`
+    def scene(self) -> HeldOutTasks:
+        """The tasks, until exp2 and exp3 say so."""
         return self.tasks
 
     def context(self, rows: slice, *, inductive: bool = False) -> Context:
@@ -94,27 +90,22 @@ class EmbeddedTasks:
 
     @torch.no_grad()
     def belief(self, rows: slice) -> Belief | None:
-        """Returns NC's belief about test labels of some of the tasks; the direct head has none."""
-        known = self.context(rows).known
-        return None if isinstance(known, Sets) else known
+        """Returns NC's belief about test labels of some of the tasks, if its head has one."""
+        return self.nc.head.belief(self.context(rows).state)
 
     def beliefs(self) -> Tensor:
         """Returns the posterior head's beliefs about all test labels as logits, (B, N, C)."""
-        belief = self.belief(slice(0, len(self.tasks.task)))
-        assert belief is not None, "the direct head has no beliefs"
-        return belief.prediction
+        return self.nc.believe(self.context(slice(0, len(self.tasks.task)))).prediction
 
     @torch.no_grad()
     def beliefs_one_by_one(self) -> Tensor:
         """Returns the same where each test image is seen without the others, (B, N, C)."""
-        N = self.E_te.shape[1]
-        parts = []
+        N, parts = self.E_te.shape[1], []
         for rows in torch.arange(len(self.E_te)).split(PART):
             E_tr = self.E_tr[rows].repeat_interleave(N, dim=0)  # (part N, M, features)
             Y_tr = self.tasks.task.Y_tr[rows].repeat_interleave(N, dim=0)
-            known = self.nc.context(E_tr, Y_tr, self.E_te[rows].flatten(0, 1).unsqueeze(1)).known
-            assert not isinstance(known, Sets), "the direct head has no beliefs"
-            parts.append(known.prediction.view(len(rows), N, -1))
+            alone = self.nc.context(E_tr, Y_tr, self.E_te[rows].flatten(0, 1).unsqueeze(1))
+            parts.append(self.nc.believe(alone).prediction.view(len(rows), N, -1))
         return torch.cat(parts)
 
     lonely_beliefs = beliefs_one_by_one  # until exp2 says so

@@ -181,7 +181,7 @@ class ImageConfig(BaseConfig):
         return self.posterior if head == "posterior" else self.direct
 
     @property
-    def keys(self) -> dict[str, str | int]:
+    def keys(self) -> dict[str, Any]:
         """Dataset and learner as keys of rows, with what is smaller than in the paper."""
         layers = 2 * sum(self.learner_blocks) + 2  # as ResNet-18 counts them
         small = self.learner == "ResNet" and (self.learner_width, layers) != (64, 18)

@@ -180,7 +180,7 @@ class Setup:
         if self.images_from is not None:
             nc.take_image_encoder(self.images_from)
             if embeddings is None and store is not None:
-                embeddings = embed_store(nc, store, torch.arange(len(store)))  # type: ignore[arg-type]
+                embeddings = embed_store(nc, store, torch.arange(len(store)))
         return nc, TrainingInputs(augment=self.augment, embeddings=embeddings)
 
 
