@@ -37,14 +37,11 @@ HELP = ("-h", "--help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line.
-
-    Args:
-        arguments: What follows the command's name; the process's own if `None`.
+    """Runs the command line; the process's own arguments if `None`.
 
     Returns:
-        The exit code: 0; or 1 after an error, 2 after one in what the user typed or gave to
-        `assess`, which is then one sentence on standard error.
+        The exit code. An error is one sentence on standard error: 2 if it is in what the user typed
+        or gave to `assess`, otherwise 1.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from assessed import BOUND, OPEN, example
-from neural_complexity.reliability.shift import Likeness
+from neural_complexity.reliability.shift import Shift
 
 
 def test_everything_can_be_stored_as_json() -> None:
     for found in (
         example(),
-        example(bound=BOUND, unlike=Likeness(0.03, "training loss", "odd"), trust=None),
+        example(bound=BOUND, unlike=Shift(0.03, "training loss", "odd"), trust=None),
         example(points=np.array([1.0]), accuracy_tr=None, accuracy_te=None),
     ):
         stored = json.loads(json.dumps(found.to_dict(), allow_nan=False))
@@ -25,7 +25,7 @@ def test_everything_can_be_stored_as_json() -> None:
 
 
 def test_the_summary_has_every_number() -> None:
-    found = example(bound=BOUND, unlike=Likeness(0.03, "a", "b"), warnings=("odd",))
+    found = example(bound=BOUND, unlike=Shift(0.03, "a", "b"), warnings=("odd",))
     text = repr(found)
     for part in (
         f"{found.loss_te:.4g}",

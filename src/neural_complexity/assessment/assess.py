@@ -34,7 +34,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.shift_features import features
 from neural_complexity.regularizers.trust import trust
 from neural_complexity.reliability.bounds import METHODS, Method, bound
-from neural_complexity.reliability.shift import unlike
+from neural_complexity.reliability.shift import detect_shift
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
@@ -126,15 +126,8 @@ def assess_predictions(
 ) -> Assessment:
     """Does the same as `assess` for a model that lives elsewhere, from its predictions.
 
-    Args:
-        nc: The gap predictor.
-        X_tr: As in `assess`.
-        y_tr: As in `assess`.
-        H_tr: The model's predictions for X_tr, (M, C): logits if targets are labels.
-        X_te: As in `assess`.
-        H_te: The model's predictions for X_te, (N, C).
-        classes: As in `assess`.
-        **bound: `confidence` and `method`, as in `assess`.
+    These are H_tr, (M, C), for X_tr, and H_te, (N, C), for X_te: logits if targets are labels. The
+    other arguments, `confidence` and `method` among them, are those of `assess`.
     """
     (X_tr, y_tr), (X_te, _) = pair("X_tr", X_tr, y_tr), pair("X_te", X_te)
     points = _points(nc, X_tr, X_te)
@@ -144,15 +137,12 @@ def assess_predictions(
 
 def _check_columns(X_tr: object, X_te: object) -> None:
     """Refuses data frames of one thing whose columns are in different places."""
-    frames = [getattr(X, "columns", None) for X in (X_tr, X_te)]
-    if any(columns is None for columns in frames):
-        return
-    known, new = (list(columns) for columns in frames if columns is not None)
-    if known != new and len(known) == len(new):
-        place = next(i for i, (a, b) in enumerate(zip(known, new, strict=True)) if a != b)
+    known, new = (list(getattr(X, "columns", ())) for X in (X_tr, X_te))
+    wrong = [pair for pair in zip(known, new, strict=False) if pair[0] != pair[1]]
+    if wrong and len(known) == len(new):
         raise ValueError(
-            f"X_te must have the columns of X_tr in their order, got {new[place]} in the place of "
-            f"{known[place]}"
+            f"X_te must have the columns of X_tr in their order, got {wrong[0][1]} in the place of "
+            f"{wrong[0][0]}"
         )
 
 
@@ -254,7 +244,7 @@ def _judge(nc: NeuralComplexity, snapshot: Snapshot, options: BoundOptions) -> A
     interval = shift = None
     if nc.calibration is not None:
         interval = bound(nc.calibration, gap, spread, least=-loss_tr, **options)
-        shift = unlike(nc.calibration, features(nc, snapshot, judgement).squeeze(0))
+        shift = detect_shift(nc.calibration, features(nc, snapshot, judgement).squeeze(0))
     found = Assessment(
         gap=gap,
         loss_tr=loss_tr,

@@ -52,15 +52,7 @@ class _Predictions:
 def assess_files(
     nc: NeuralComplexity, files: ModelFiles, **bound: Unpack[BoundOptions]
 ) -> tuple[Assessment, list[str]]:
-    """Assesses a model from its files.
-
-    Args:
-        nc: The gap predictor.
-        files: Where points and predictions are.
-        **bound: `confidence` and `method`, as in `assess`.
-
-    Returns:
-        The assessment, and notes on what was not used.
+    """Assesses a model from its files; returns the assessment, and notes on what was not used.
 
     Raises:
         OSError: If a file cannot be read.

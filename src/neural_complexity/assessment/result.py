@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from neural_complexity.assessment import summary_page
 from neural_complexity.reliability.bounds import Interval
-from neural_complexity.reliability.shift import Likeness
+from neural_complexity.reliability.shift import Shift
 
 __all__ = ["Assessment"]
 
@@ -40,7 +40,7 @@ class Assessment:
     trust: float | None
     """How far NC understands this training set, from 0 to 1 (see `trust`); `None` if it cannot be
     tested."""
-    unlike: Likeness | None
+    unlike: Shift | None
     """Test for a distribution shift between this model and those that NC was calibrated on, with a
     p-value; `None` if NC is not calibrated."""
     warnings: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Section 4.3: NC on few-shot images, its fit to the gap and its use as a regularizer."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,16 +12,14 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
+from neural_complexity.experiments.base import few_shot_images as few_shot
 from neural_complexity.experiments.base.comparison import NONE, Method, label, oracle
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.few_shot_images import (
-    PAPER_ACCURACY,
-    FewShotConfig,
-    LabelTraining,
-    direct,
-    posterior,
+from neural_complexity.experiments.base.held_out_tasks import (
+    EmbeddedTasks,
+    draw_held_out_tasks,
+    train_and_predict,
 )
-from neural_complexity.experiments.base.held_out_tasks import EmbeddedTasks, draw_held_out_tasks
 from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.plots import scatter_gaps
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
@@ -32,15 +30,11 @@ from neural_complexity.experiments.base.without_learner import (
     train_prototypical,
     without_learner,
 )
-from neural_complexity.learners.recipe import Recipe
-from neural_complexity.learners.trajectory import train_learners, usable_rows
-from neural_complexity.losses import zero_one
+from neural_complexity.learners.trajectory import usable_rows
 from neural_complexity.meta import scores
 from neural_complexity.meta.scores import Estimate, estimate, estimate_mean, mean_absolute_error
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.snapshot import Snapshot, gap
-from neural_complexity.task import Task
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
@@ -56,32 +50,30 @@ Results = dict[str, dict[str, Tensor]]  # by method and name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(FewShotConfig):
+class Config(few_shot.FewShotConfig):
     """Few-shot images with both heads; the defaults are the paper's."""
 
-    posterior: LabelTraining = field(default_factory=LabelTraining)
+    posterior: few_shot.LabelTraining = field(default_factory=few_shot.LabelTraining)
     """NC with our head."""
-    direct: LabelTraining = field(default_factory=LabelTraining)
+    direct: few_shot.LabelTraining = field(default_factory=few_shot.LabelTraining)
     """NC with the paper's head."""
     share_images: bool = False
     """Whether the direct head takes over the posterior head's image encoder and, where attention
     goes by distance, its sense of which images are alike, both trained no further."""
 
 
-def _smoke() -> Config:
-    tiny = {"width": 16, "heads": 2, "channels": 8, "iterations": 2, "updates": 4, "tasks": 8}
-    tiny["validation_tasks"] = 8
-    sizes = {"ways": 4, "queries": 2, "eval_tasks": 16, "learner_width": 16, "learner_channels": 4}
-    ncs = {"posterior": posterior(**tiny), "direct": direct(**tiny)}
-    return Config(**sizes, steps=6, **ncs, share_images=True)  # type: ignore[arg-type]
-
-
 PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": _smoke,
+    "smoke": lambda: Config(
+        **few_shot.SMOKE,
+        learner_channels=4,
+        posterior=few_shot.posterior(**few_shot.TINY, updates=4),
+        direct=few_shot.direct(**few_shot.TINY, updates=4),
+        share_images=True,
+    ),
     "cpu": lambda: Config(  # half an hour of meta-training on two cores
         eval_tasks=256,
-        posterior=posterior(iterations=220, tasks=32),
-        direct=direct(iterations=150, tasks=32, updates=24),
+        posterior=few_shot.posterior(iterations=220, tasks=32),
+        direct=few_shot.direct(iterations=150, tasks=32, updates=24),
         share_images=True,
     ),
     "paper": lambda: Config(learner_width=500, lr=0.01, steps=2000),
@@ -98,40 +90,30 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     history = {}
     for head in HEADS:
         shared = networks.get("posterior") if config.share_images else None
-        own = replace(setup, images_from=shared)
-        networks[head], history[head] = train_network(
-            getattr(config, head), head, own, work, callback
-        )
+        own, training = replace(setup, images_from=shared), getattr(config, head)
+        networks[head], history[head] = train_network(training, head, own, work, callback)
     held_out = draw_held_out_tasks(config)
     embedded = {"posterior": EmbeddedTasks(networks["posterior"], held_out)}
     like = embedded["posterior"] if config.share_images else None
     embedded["direct"] = EmbeddedTasks(networks["direct"], held_out, like)
-    methods = [
-        NONE,
-        *(
-            Method(
-                {"method": "NC", "head": head, "mode": mode},
-                partial(tasks.penalty, inductive=mode == "inductive"),
-            )
-            for head, tasks in embedded.items()
-            for mode in MODES
-        ),
-        oracle(recipe, held_out.task),
-    ]
+    methods = [NONE, *_nc_methods(embedded), oracle(recipe, held_out.task)]
     parts = Parts(work, len(methods) * len(LEARNERS) + 1, callback)
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
     for learner in LEARNERS:
-        train = partial(_train, config.recipe(shape, learner), held_out.task, embedded, config.seed)
-        found = {m.name: parts.do(f"{m.name}, {learner}", partial(train, m)) for m in methods}
-        kept = usable_rows(result.pop("diverged").squeeze(0) for result in found.values())
-        results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in found.items()}
+        train = partial(train_and_predict, config.recipe(shape, learner), embedded, config.seed)
+        results = {}
+        for method in methods:
+            done = parts.do(f"{method.name}, {learner}", partial(train, method.penalty))
+            results[method.name] = done
+        kept = usable_rows(result.pop("diverged").squeeze(0) for result in results.values())
+        results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in results.items()}
         row = partial(make_row, NAME, config.seed, learner=learner)
         rows += [*_learner_rows(row, learner, methods, results), *_fit_rows(row, results)]
         rows.append(row("diverged tasks", scores.count(~kept)))
         tensors |= {f"{learner}/{m}/{k}": t for m, r in results.items() for k, t in r.items()}
-    train_encoder = partial(train_prototypical, config, config.posterior, family, callback)
-    encoder = parts.do(PROTOTYPICAL, train_encoder)
+    train = partial(train_prototypical, config, config.posterior, family, callback)
+    encoder = parts.do(PROTOTYPICAL, train)
     tensors |= {f"{PROTOTYPICAL}/{k}": t for k, t in encoder.items()}
     for (method, mode), right in without_learner(config, embedded["posterior"], encoder).items():
         accuracy = estimate_mean(100 * right)
@@ -140,32 +122,10 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     return Outcome(rows, tensors, networks, history, facts)
 
 
-def _train(
-    recipe: Recipe, task: Task, embedded: dict[str, EmbeddedTasks], seed: int, method: Method
-) -> dict[str, Tensor]:
-    """Trains one learner per task; returns its losses, and what each NC predicts on the way."""
-    snapshot_times = {0, recipe.steps, *(2**k for k in range(20) if 2**k < recipe.steps)}
-    seen: dict[str, dict[int, list[Tensor]]] = {}
-
-    def observe(rows: slice, step: int, snapshot: Snapshot) -> None:
-        part = task[rows]
-        found = {"accuracy": 1 - zero_one(snapshot.H_te, part.Y_te).mean(dim=1)}
-        if step in snapshot_times:
-            found["gap"] = gap(recipe.loss, snapshot, part.Y_te)
-            for head, tasks in embedded.items():
-                found[f"predicted/{head}"] = tasks.gaps(rows, snapshot)
-                belief = tasks.belief(rows)
-                if belief is not None:
-                    wrong = zero_one.expected(snapshot.H_te, belief)
-                    found["predicted accuracy"] = 1 - wrong.mean(dim=1)
-        for name, values in found.items():
-            seen.setdefault(name, {}).setdefault(step, []).append(values)
-
-    trained = train_learners(recipe, task, seed=seed, penalty=method.penalty, observe=observe)
-    curves = {"loss_tr": trained.loss_tr, "loss_te": trained.loss_te}
-    for name, by_step in seen.items():
-        curves[name] = torch.stack([torch.cat(chunks) for chunks in by_step.values()])
-    return {**curves, "diverged": trained.diverged.unsqueeze(0)}  # (steps, B) each
+def _nc_methods(embedded: dict[str, EmbeddedTasks]) -> Iterator[Method]:
+    for (head, tasks), mode in itertools.product(embedded.items(), MODES):
+        penalty = partial(tasks.penalty, inductive=mode == "inductive")
+        yield Method({"method": "NC", "head": head, "mode": mode}, penalty)
 
 
 def _learner_rows(
@@ -176,7 +136,7 @@ def _learner_rows(
     none, best = (results[name]["loss_te"][-1] for name in ("none", "oracle"))
     for method in methods:
         add, result = partial(row, **method.keys), results[method.name]
-        paper = PAPER_ACCURACY if (learner, method.name) == PAPERS else None
+        paper = few_shot.PAPER_ACCURACY if (learner, method.name) == PAPERS else None
         rows.append(add("accuracy", estimate_mean(100 * result["accuracy"][-1]), paper))
         rows.append(add("test loss", estimate_mean(result["loss_te"][-1])))
         rows.append(add("train loss", estimate_mean(result["loss_tr"][-1])))
@@ -332,7 +292,9 @@ def _curves(outcome: Outcome) -> Canvas:
             half = 1.96 * values.std(dim=1).numpy() / values.shape[1] ** 0.5
             ax.fill_between(steps, mean - half, mean + half, color=color, alpha=0.12, lw=0)
         ax.set(title=f"{learner} learners", xlabel="learner steps", ylim=(0, 100))
-    axes[0].axhline(PAPER_ACCURACY, color=COLORS["target"], lw=0.8, ls=":", label="the paper's NC")
+    axes[0].axhline(
+        few_shot.PAPER_ACCURACY, color=COLORS["target"], lw=0.8, ls=":", label="the paper's NC"
+    )
     axes[0].set_ylabel("accuracy in %")
     canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return canvas
@@ -343,23 +305,23 @@ def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
     columns = list(itertools.product(LEARNERS, ENDS))
     canvas = Canvas(figsize=(10.4, 0.4 + 2.6 * len(heads)), layout="constrained")
     axes = canvas.subplots(len(heads), len(columns), squeeze=False)
-    random = np.random.default_rng(0)
+    random, unit = np.random.default_rng(0), " in %" if what == "accuracy" else ""
     for line, head in zip(axes, heads, strict=True):
         names = {"gap": f"predicted/{head}", "accuracy": "predicted accuracy"}
         for ax, (learner, end) in zip(line, columns, strict=True):
             found = f"{learner}/{ENDS[end].format(head)}"
             true, predicted = (tensors[f"{found}/{name}"][-1] for name in (what, names[what]))
-            if what == "accuracy":
+            score = ""
+            if unit:  # accuracies take few values: dots are moved a little
                 true, predicted = 100 * true, 100 * predicted
-            error = mean_absolute_error(predicted, true).item()
-            if what == "accuracy":
+                score = f"MAE = {mean_absolute_error(predicted, true).item():.1f}"
                 true = true + torch.from_numpy(random.uniform(-0.6, 0.6, len(true)))
             r2 = scatter_gaps(ax, true, predicted, COLORS[head], cut=0.005)
             ax.lines[0].set(markersize=5, alpha=0.4)  # they are few
-            ax.set_title(f"{learner}, {end}\n" + (r2 if what == "gap" else f"MAE = {error:.1f}"))
-            ax.set(xlabel=f"true {what}", ylabel="")
+            ax.set_title(f"{learner}, {end}\n{score or r2}")
+            ax.set(xlabel=f"true {what}{unit}", ylabel="")
             ax.locator_params(nbins=4)
-        line[0].set_ylabel(f"{head} head\n\npredicted {what}")
+        line[0].set_ylabel(f"{head} head\n\npredicted {what}{unit}")
     return canvas
 
 

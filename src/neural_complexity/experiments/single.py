@@ -246,7 +246,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     rows += tuning_rows(make, errors, chosen)
     tensors = {f"{m.label}/{k}": t for m, result in results.items() for k, t in result.items()}
     for name, trained in (("plain", plain), ("with NC posterior", regularized)):
-        found = {size: splits[size].judged(ncs, result) for size, result in trained.items()}
+        found = {size: splits[size].with_gaps(ncs, result) for size, result in trained.items()}
         rows += split_rows(make, found, name)
         tensors |= {f"splits/{z}/{name}/{k}": t for z, r in found.items() for k, t in r.items()}
     for head in HEADS:  # learners that started alike depend on each other

@@ -26,21 +26,19 @@ __all__ = ["NCCallback"]
 class NCCallback(Callback):
     """Adds the penalty of `NCRegularizer` to the loss that `training_step` returns.
 
-    The model is asked through its `forward`, on the inputs x of each minibatch (x, y) and on inputs
-    without labels. The penalty is added to the loss in `on_before_backward`, the last moment before
-    the one backward pass of a step: so the gradients of both are accumulated, scaled, clipped and
-    exchanged between processes together. It is logged as `nc_penalty`.
-
-    Training that resumes from a checkpoint goes on as if it had not stopped if `unlabelled` is a
-    tensor; a `DataLoader` starts over.
+    The model predicts through its `forward`, on the inputs x of each minibatch (x, y) and on inputs
+    without labels. The penalty is added in `on_before_backward`, right before the one backward pass
+    of a step: so the gradients of both are accumulated, scaled, clipped and exchanged between
+    processes together. It is logged as `nc_penalty`. Training that resumes from a checkpoint
+    continues exactly if `unlabelled` is a tensor; a `DataLoader` starts over.
 
     Args:
         nc: The gap predictor; stays as it is.
         unlabelled: Inputs to judge the model on: a tensor, (points, D) or (points, channels,
-            height, width), or a `DataLoader` that gives x, or tuples that start with x. Gone
-            through over and over.
+            height, width), or a `DataLoader` of x, or of tuples that start with x; repeated as
+            often as needed.
         batch: Points of a tensor that are judged at a step.
-        seed: Decides their order, and what else `NCRegularizer` chooses.
+        seed: Decides their order, and what else `NCRegularizer` draws.
         options: Further arguments of `NCRegularizer`.
 
     Raises:
@@ -76,13 +74,9 @@ class NCCallback(Callback):
         self._batch: Any = None
 
     def on_train_batch_start(
-        self,
-        trainer: Trainer,  # noqa: ARG002
-        pl_module: LightningModule,
-        batch: Any,
-        batch_idx: int,  # noqa: ARG002
+        self, _: Trainer, pl_module: LightningModule, batch: Any, *__: Any
     ) -> None:
-        """Keeps the minibatch at hand."""
+        """Keeps the minibatch."""
         if not pl_module.automatic_optimization:
             raise ValueError(
                 "automatic_optimization must be on for NCCallback, got a module that optimizes by "
@@ -93,11 +87,9 @@ class NCCallback(Callback):
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
-        """Adds the penalty to the loss, in place, as Lightning takes no other loss from here.
-
-        The loss is the quotient that Lightning makes for accumulation, or the product that it makes
-        for scaling: neither is needed for its own gradient, so autograd allows this.
-        """
+        """Adds the penalty to the loss, in place, as Lightning takes no other loss from here."""
+        # The loss is the quotient that Lightning makes for accumulation, or the product that it
+        # makes for scaling: neither is needed for its own gradient, so autograd allows this.
         x, y = self._pair()
         plugin = trainer.precision_plugin
         # Where NC is not asked, no inputs are drawn for it, either.
@@ -111,15 +103,15 @@ class NCCallback(Callback):
             pl_module.log("nc_penalty", penalty.detach())
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Lets the minibatch go."""
+        """Releases the minibatch."""
         self._batch = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Gives what is saved in checkpoints."""
+        """Returns what checkpoints save."""
         return self.penalty.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a checkpoint."""
+        """Continues from a checkpoint."""
         self.penalty.load_state_dict(state_dict)
 
     def _pair(self) -> tuple[Tensor, Tensor]:
@@ -132,7 +124,7 @@ class NCCallback(Callback):
         )
 
     def _next(self) -> Tensor:
-        """Gives the next inputs without labels."""
+        """Returns the next inputs without labels."""
         if isinstance(self.unlabelled, Tensor):
             places = self._places(self.penalty.calls).squeeze(0)
             return self.unlabelled[places.to(self.unlabelled.device)]

@@ -58,7 +58,7 @@ def test_gaps_are_those_of_the_learners_that_were_trained(
     outcome = smoke_runs("single").outcome
     split = draw_split(data, 100)
     plain = split.train(10)
-    judged = split.judged(ncs, plain)
+    judged = split.with_gaps(ncs, plain)
     assert not {"H_tr", "H_te"} & set(judged)
     for name, values in judged.items():
         kept = outcome.tensors[f"splits/100/plain/{name}"]

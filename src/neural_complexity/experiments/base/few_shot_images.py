@@ -15,9 +15,21 @@ from neural_complexity.tasks.few_shot import FewShot
 from neural_complexity.tasks.images import Images
 from neural_complexity.tasks.omniglot_files import omniglot
 
-__all__ = ["PAPER_ACCURACY", "FewShotConfig", "LabelTraining", "direct", "posterior"]
+__all__ = [
+    "PAPER_ACCURACY",
+    "SMOKE",
+    "TINY",
+    "FewShotConfig",
+    "LabelTraining",
+    "direct",
+    "posterior",
+]
 
 PAPER_ACCURACY = 92.93  # of MLP learners with NC, 10 ways, 1 shot
+# Sizes of smoke runs, and of NCs in them.
+SMOKE: dict[str, Any] = {"ways": 4, "queries": 2, "eval_tasks": 16, "learner_width": 16, "steps": 6}
+TINY: dict[str, Any] = {"width": 16, "heads": 2, "channels": 8, "iterations": 2, "tasks": 8}
+TINY["validation_tasks"] = 8
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,17 +77,13 @@ class HeldOutSplit:
         for runs in (together := chunks(config, len(self.task))):
             rows = slice(runs.first, runs.first + runs.size)
             task = self.task[rows]
-            names: list[str | int] = [
-                "splits",
-                self.size,
-                *([runs.first] if len(together) > 1 else []),
-            ]
+            first = [runs.first] if len(together) > 1 else []
             trial = Trial(
                 config,
                 replace(self.data.recipe(), steps=steps),
                 task,
                 self.evaluation[rows],
-                stream(config.seed, *names).initial_seed(),
+                stream(config.seed, "splits", self.size, *first).initial_seed(),
                 None if nc is None else nc.penalty(nc.encoder(task)),
                 log_steps(steps, SNAPSHOTS),
             )
@@ -105,7 +101,7 @@ class HeldOutSplit:
         ]
         return torch.stack(gaps).cpu()
 
-    def judged(self, ncs: Mapping[Head, EmbeddedNC], results: Results) -> Results:
+    def with_gaps(self, ncs: Mapping[Head, EmbeddedNC], results: Results) -> Results:
         """Returns results of `train` with predicted gaps in the place of predictions."""
         own = {f"predicted/{head}": self.gaps(nc, results) for head, nc in ncs.items()}
         return {k: t for k, t in results.items() if k not in ("H_tr", "H_te")} | own

@@ -1,5 +1,6 @@
 """Held-out few-shot tasks, and what an NC makes of their images."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -7,14 +8,16 @@ from torch import Tensor
 
 from neural_complexity.experiments.base.few_shot_images import FewShotConfig
 from neural_complexity.learners.fit import Regularizer
-from neural_complexity.losses import Belief
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.trajectory import train_learners
+from neural_complexity.losses import Belief, zero_one
 from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
-from neural_complexity.snapshot import Snapshot
+from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
 
-__all__ = ["PART", "EmbeddedTasks", "HeldOutTasks", "draw_held_out_tasks"]
+__all__ = ["PART", "EmbeddedTasks", "HeldOutTasks", "draw_held_out_tasks", "train_and_predict"]
 
 PART = 64  # tasks whose images are embedded at a time: bounds memory
 
@@ -31,7 +34,7 @@ def draw_held_out_tasks(config: FewShotConfig) -> HeldOutTasks:
     """Draws the held-out tasks; half of their test images become unlabelled inputs."""
     family = config.eval_family()
     task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    task = task.loaded().to(config.device)
+    task = task.to(config.device).loaded()
     N = config.ways * config.queries
     X_te, X_unlabelled = task.X_te[:, :N], task.X_te[:, N:]
     return HeldOutTasks(Task(task.X_tr, task.Y_tr, X_te, task.Y_te[:, :N]), X_unlabelled)
@@ -51,26 +54,25 @@ class EmbeddedTasks:
     ) -> None:
         self.nc, self.tasks = nc, tasks
         self._contexts: dict[tuple[int, int, bool], Context] = {}
-        self.embedded: list[Tensor] = [] if like is None else like.embedded
-        if like is None:
-            sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled)
-            with torch.no_grad():
-                self.embedded += [torch.cat([nc.embed(E) for E in X.split(PART)]) for X in sets]
-        self.E_tr, self.E_te, self.E_unlabelled = self.embedded
+        if like is not None:
+            self.E_tr: Tensor = like.E_tr
+            self.E_te: Tensor = like.E_te
+            self.E_unlabelled: Tensor = like.E_unlabelled
+            return
+        sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled)
+        with torch.no_grad():
+            self.E_tr, self.E_te, self.E_unlabelled = (
+                torch.cat([nc.embed(part) for part in X.split(PART)]) for X in sets
+            )
 
-    @property
-    def scene(self) -> HeldOutTasks:
-        """The tasks, until exp2 and exp3 say so."""
-        return self.tasks
-
+    @torch.no_grad()
     def context(self, rows: slice, *, inductive: bool = False) -> Context:
         """Returns NC's context of some of the tasks, which does not depend on h."""
         key = (rows.start, rows.stop, inductive)
         if key not in self._contexts:
             E_te = self.E_unlabelled if inductive else self.E_te
-            with torch.no_grad():
-                made = self.nc.context(self.E_tr[rows], self.tasks.task.Y_tr[rows], E_te[rows])
-            self._contexts[key] = made
+            Y_tr = self.tasks.task.Y_tr[rows]
+            self._contexts[key] = self.nc.context(self.E_tr[rows], Y_tr, E_te[rows])
         return self._contexts[key]
 
     def penalty(self, rows: slice, *, inductive: bool = False) -> Regularizer:
@@ -90,9 +92,10 @@ class EmbeddedTasks:
 
     @torch.no_grad()
     def belief(self, rows: slice) -> Belief | None:
-        """Returns NC's belief about test labels of some of the tasks, if its head has one."""
+        """Returns NC's belief about test labels of some of the tasks; the direct head has none."""
         return self.nc.head.belief(self.context(rows).state)
 
+    @torch.no_grad()
     def beliefs(self) -> Tensor:
         """Returns the posterior head's beliefs about all test labels as logits, (B, N, C)."""
         return self.nc.believe(self.context(slice(0, len(self.tasks.task)))).prediction
@@ -100,7 +103,8 @@ class EmbeddedTasks:
     @torch.no_grad()
     def beliefs_one_by_one(self) -> Tensor:
         """Returns the same where each test image is seen without the others, (B, N, C)."""
-        N, parts = self.E_te.shape[1], []
+        N = self.E_te.shape[1]
+        parts = []
         for rows in torch.arange(len(self.E_te)).split(PART):
             E_tr = self.E_tr[rows].repeat_interleave(N, dim=0)  # (part N, M, features)
             Y_tr = self.tasks.task.Y_tr[rows].repeat_interleave(N, dim=0)
@@ -108,8 +112,45 @@ class EmbeddedTasks:
             parts.append(self.nc.believe(alone).prediction.view(len(rows), N, -1))
         return torch.cat(parts)
 
-    lonely_beliefs = beliefs_one_by_one  # until exp2 says so
 
+def train_and_predict(
+    recipe: Recipe,
+    embedded: Mapping[str, EmbeddedTasks],
+    seed: int,
+    penalty: Callable[[slice], Regularizer] | None,
+) -> dict[str, Tensor]:
+    """Trains one learner per task and lets NCs judge it on the way.
 
-# Until omniglot, ablation, surfaces and without_learner use the new names.
-Judge, Scene, make_scene = EmbeddedTasks, HeldOutTasks, draw_held_out_tasks
+    Args:
+        recipe: How learners learn.
+        embedded: The same tasks before each NC, by head.
+        seed: Draws the initial learners.
+        penalty: Makes the regularizer for a slice of the tasks; none if `None`.
+
+    Returns:
+        Losses and accuracies after each step, (steps + 1, B); gaps, predicted gaps by head and the
+        accuracy that beliefs predict at snapshot times, (times, B); and who diverged, (1, B).
+    """
+    task = next(iter(embedded.values())).tasks.task
+    snapshot_times = {0, recipe.steps, *(2**k for k in range(20) if 2**k < recipe.steps)}
+    seen: dict[str, dict[int, list[Tensor]]] = {}
+
+    def observe(rows: slice, step: int, snapshot: Snapshot) -> None:
+        part = task[rows]
+        found = {"accuracy": 1 - zero_one(snapshot.H_te, part.Y_te).mean(dim=1)}
+        if step in snapshot_times:
+            found["gap"] = gap(recipe.loss, snapshot, part.Y_te)
+            for head, tasks in embedded.items():
+                found[f"predicted/{head}"] = tasks.gaps(rows, snapshot)
+                belief = tasks.belief(rows)
+                if belief is not None:
+                    wrong = zero_one.expected(snapshot.H_te, belief)
+                    found["predicted accuracy"] = 1 - wrong.mean(dim=1)
+        for name, values in found.items():
+            seen.setdefault(name, {}).setdefault(step, []).append(values)
+
+    trained = train_learners(recipe, task, seed=seed, penalty=penalty, observe=observe)
+    curves = {"loss_tr": trained.loss_tr, "loss_te": trained.loss_te}
+    for name, by_step in seen.items():
+        curves[name] = torch.stack([torch.cat(chunks) for chunks in by_step.values()])
+    return {**curves, "diverged": trained.diverged.unsqueeze(0)}
