@@ -4,7 +4,7 @@ Recording costs nothing but a look at a context variable unless a ledger is open
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
@@ -12,14 +12,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from neural_complexity.points import Points, Store
+from neural_complexity.points import Points, Store, values
 from neural_complexity.task import Task
 
-__all__ = ["Ledger", "Role", "choosing", "record", "record_task", "recording"]
+__all__ = ["Ledger", "choosing", "record", "record_known", "record_task", "recording"]
 
-# Labels of a point taught NC or a baseline; chose between networks, weights or times to stop;
-# trained a learner; or are what reported numbers were computed from.
-Role = Literal["learn", "choose", "train", "report"]
+# Labels of a point taught NC or a baseline; chose between networks, strengths or times to stop;
+# trained a learner; are NC's own measure of itself; or are what results were computed from.
+Role = Literal["learn", "choose", "train", "hold", "report"]
+# Where tasks are of one dataset, learners may not see what is reported on in any task.
+DISJOINT = {("learn", "hold"), ("choose", "hold"), ("learn", "report"), ("choose", "report")}
+IN_ONE_DATASET = {("train", "report"), ("learn", "choose")}
 _ledger: ContextVar["Ledger | None"] = ContextVar("ledger", default=None)
 _choosing: ContextVar[bool] = ContextVar("choosing", default=False)
 
@@ -28,13 +31,14 @@ def record(role: Role, X: Tensor, Y: Tensor) -> None:
     """Notes that labelled points are consumed.
 
     Args:
-        role: What for; what is reported while `choosing` is open chooses.
+        role: What for; what is measured while `choosing` is open chooses.
         X: Inputs, (B, n, ...).
         Y: Targets, (B, n, C), or labels, (B, n).
     """
     ledger = _ledger.get()
     if ledger is not None:
-        ledger.add("choose" if role == "report" and _choosing.get() else role, X, Y)
+        measured = role in ("hold", "report")
+        ledger.add("choose" if measured and _choosing.get() else role, X, Y)
 
 
 def record_task(role: Role, task: Task) -> None:
@@ -43,11 +47,17 @@ def record_task(role: Role, task: Task) -> None:
     record(role, task.X_te, task.Y_te)
 
 
+def record_known(knows: Callable[[Tensor], Tensor]) -> None:
+    """Notes that an NC comes from elsewhere, with what says which points, (n, ...), taught it."""
+    ledger = _ledger.get()
+    if ledger is not None:
+        ledger.known.append(knows)
+
+
 @contextmanager
 def recording() -> Iterator["Ledger"]:
-    """Opens a ledger that everything within is noted in."""
-    ledger = Ledger()
-    token = _ledger.set(ledger)
+    """Opens a ledger for everything within."""
+    token = _ledger.set(ledger := Ledger())
     try:
         yield ledger
     finally:
@@ -56,7 +66,7 @@ def recording() -> Iterator["Ledger"]:
 
 @contextmanager
 def choosing() -> Iterator[None]:
-    """Says that what is measured within is not reported but decides between alternatives."""
+    """Says that what is measured within is not reported, but decides between alternatives."""
     token = _choosing.set(True)
     try:
         yield
@@ -72,19 +82,25 @@ class Ledger:
     """
 
     def __init__(self) -> None:
+        self.known: list[Callable[[Tensor], Tensor]] = []
         self._prints: dict[Role, set[bytes]] = {}
         self._indices: dict[Role, dict[int, tuple[Store, set[int]]]] = {}
         self._last: dict[Role, tuple[object, object]] = {}
+        self._leaked = 0  # reported points that NCs from elsewhere know
 
     def add(self, role: Role, X: Tensor, Y: Tensor) -> None:
         """Notes points; see `record`."""
-        if self._last.get(role, (None, None))[0] is X and self._last[role][1] is Y:
+        last = self._last.get(role, (None, None))
+        if last[0] is X and last[1] is Y:
             return  # another step on the same points
         self._last[role] = (X, Y)
+        if role == "report" and self.known:
+            points = values(X).flatten(0, 1)
+            self._leaked += sum(int(knows(points).sum()) for knows in self.known)
         if isinstance(X, Points):
             # Looked up when all is over, and then once.
-            _, known = self._indices.setdefault(role, {}).setdefault(id(X.store), (X.store, set()))
-            known.update(X.indices.unique().tolist())
+            _, seen = self._indices.setdefault(role, {}).setdefault(id(X.store), (X.store, set()))
+            seen.update(X.indices.unique().tolist())
         else:
             self._prints.setdefault(role, set()).update(_prints(X, Y))
 
@@ -96,25 +112,18 @@ class Ledger:
                 found |= _prints(store(some)[None], some[None])
         return found
 
-    def check(self, *, learners: bool = True) -> None:
-        """Checks that nothing reported on was consumed otherwise.
-
-        Args:
-            learners: Whether learners' own training points count, which in few-shot tasks may be
-                the test points of other tasks.
-
-        Raises:
-            AssertionError: If a reported point taught, chose or trained something.
-        """
-        reported = self.points("report")
-        roles: tuple[Role, ...] = ("learn", "choose", "train") if learners else ("learn", "choose")
-        for role in roles:
-            shared = len(reported & self.points(role))
-            if shared:
-                raise AssertionError(
-                    f"no point that is reported on may be there to {role}, got {shared} of "
-                    f"{len(reported)}"
-                )
+    def leaks(self, *, one_dataset: bool = False) -> list[str]:
+        """Returns, in sentences, which points had two roles that exclude each other."""
+        every: tuple[Role, ...] = ("learn", "choose", "train", "hold", "report")
+        points = {role: self.points(role) for role in every}
+        found = [
+            f"{len(points[a] & points[b])} points were there to {a} and to {b}"
+            for a, b in sorted(DISJOINT | (IN_ONE_DATASET if one_dataset else set()))
+            if points[a] & points[b]
+        ]
+        if self._leaked:
+            found.append(f"{self._leaked} points were there to report, and known to an NC")
+        return found
 
 
 def _prints(X: Tensor, Y: Tensor) -> set[bytes]:

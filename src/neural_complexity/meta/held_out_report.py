@@ -37,7 +37,7 @@ def compare(
     """
     rows = []
     for (snapshot, Y_te), judgement in zip(collections, judgements, strict=True):
-        ledger.record("report", snapshot.X_te, Y_te)
+        ledger.record("hold", snapshot.X_te, Y_te)
         true = gap(nc.loss, snapshot, Y_te)
         finite = judgement.gap.isfinite() & true.isfinite()
         points = torch.full_like(true, snapshot.H_tr.shape[1])

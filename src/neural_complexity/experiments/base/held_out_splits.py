@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
+from neural_complexity import ledger
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base.experiment import Parts
@@ -86,7 +87,8 @@ class HeldOutSplit:
                 None if nc is None else nc.penalty(nc.encoder(task)),
                 log_steps(steps, SNAPSHOTS),
             )
-            parts.append(run_trial(trial, keep=True))
+            with ledger.choosing():  # NC and strengths are chosen on these images
+                parts.append(run_trial(trial, keep=True))
         return join(parts)
 
     def gaps(self, nc: EmbeddedNC, results: Results) -> Tensor:
