@@ -6,7 +6,7 @@ import torch
 from torch.optim import SGD
 
 from neural_complexity.experiments.base.memory import hold_memory
-from neural_complexity.experiments.base.one_dataset import large_posterior
+from neural_complexity.experiments.base.one_dataset import split_posterior
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
@@ -15,20 +15,19 @@ from neural_complexity.meta.executor import CollectionQueue, process_pool
 from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import seeded, stream
-from neural_complexity.tasks.image_datasets import SingleDataset
-from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.images import Images, SingleDataset
 from neural_complexity.tasks.splits import Splits
 from timing import Ratio, seconds_each, show
 
 SHAPE, CLASSES, ITERATIONS = (1, 28, 28), 10, 3
-TRAINING = large_posterior(channels=32, width=64)
+TRAINING = split_posterior(channels=32, width=64)
 
 
 def splits() -> Splits:
     """Makes splits of noise: what is in an image costs nothing."""
     pixels = torch.randint(256, (6000, *SHAPE), generator=stream(0, "pixels"), dtype=torch.uint8)
     dataset = SingleDataset("noise", Images(pixels, torch.arange(6000) % CLASSES), 5900)
-    numbers = dataset.train_numbers
+    numbers = dataset.train_indices
     return Splits(dataset, numbers, train=4000, test=1000, M=TRAINING.M, N=TRAINING.N)
 
 

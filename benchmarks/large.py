@@ -8,22 +8,28 @@ from torch.optim import SGD
 from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.one_dataset import (
     SplitTraining,
-    large_direct,
-    large_posterior,
+    split_direct,
+    split_posterior,
 )
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.fit import Regularizer, fit
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.losses import cross_entropy
-from neural_complexity.model.indexed import Known, believe, by_embeddings, embed, show
+from neural_complexity.model.cached import (
+    CachedEmbeddings,
+    Encoder,
+    cache,
+    embed_store,
+    subsample,
+)
 from neural_complexity.model.network import Context, NeuralComplexity
-from neural_complexity.regularizers.nc import nc_penalty_by_number
+from neural_complexity.points import raw
+from neural_complexity.regularizers.nc import minibatch_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.image_datasets import SingleDataset
-from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.images import Images, SingleDataset
 from neural_complexity.tasks.splits import Minibatches, Splits
 from timing import Ratio, seconds_each
 from timing import show as show_ratios
@@ -48,17 +54,16 @@ def make_nc(splits: Splits, training: SplitTraining, head: Head) -> NeuralComple
 def step_ratio(head: Head, training: SplitTraining, runs: int) -> list[Ratio]:
     """Measures steps of MLP-500 learners, plain, regularized, and with images encoded anew."""
     dataset = make_dataset()
-    numbers = torch.arange(TRAIN + TEST)
-    splits = Splits(dataset, numbers, train=TRAIN, test=TEST, M=training.M, N=training.N)
+    indices = torch.arange(TRAIN + TEST)
+    splits = Splits(dataset, indices, train=TRAIN, test=TEST, M=training.M, N=training.N)
     task = splits.split(runs, stream(0, "task"))
     nc = make_nc(splits, training, head)
-    embeddings = embed(nc, dataset.look_up, numbers)
-    known: Known = by_embeddings(nc, embeddings)
-    if head == "posterior":
-        known = believe(nc, embeddings, show(task, 1000, stream(0, "shown")))
+    embeddings = embed_store(nc, dataset, indices)
+    seen = subsample(task, 1000, stream(0, "shown")) if head == "posterior" else task
+    encode: Encoder = cache(nc, seen, embeddings)
     # Made once: making learners takes as long as several steps, and would hide what a step costs.
     make = partial(image_mlp, SHAPE, [500], CLASSES)
-    h = stack(make, runs, stream(0, "learners"), look_up=dataset.look_up)
+    h = stack(make, runs, stream(0, "learners"))
     batches = Minibatches(task, M=128, N=128, seed=0)
 
     def steps(regularizer: Regularizer | None = None) -> None:
@@ -73,11 +78,11 @@ def step_ratio(head: Head, training: SplitTraining, runs: int) -> list[Ratio]:
         )
 
     def anew(points: Task | Snapshot) -> Context:
-        few = torch.cat([points.X_tr, points.X_te], dim=1)
-        return by_embeddings(nc, embed(nc, dataset.look_up, few))(points)
+        few = torch.cat([raw(points.X_tr), raw(points.X_te)], dim=1)
+        return CachedEmbeddings(nc, embed_store(nc, dataset, few))(points)
 
-    penalty = nc_penalty_by_number(nc, known)
-    encoded = nc_penalty_by_number(nc, anew)
+    penalty = minibatch_penalty(nc, encode)
+    encoded = minibatch_penalty(nc, anew)
     plain, cached, slow = seconds_each(
         steps, partial(steps, penalty), partial(steps, encoded), rounds=7
     )
@@ -108,9 +113,9 @@ def main() -> None:
     hold_memory()
     show_ratios(
         [
-            *step_ratio("posterior", large_posterior(), 1),
-            *step_ratio("posterior", large_posterior(), 5),
-            *step_ratio("direct", large_direct(), 1),
+            *step_ratio("posterior", split_posterior(), 1),
+            *step_ratio("posterior", split_posterior(), 5),
+            *step_ratio("direct", split_direct(), 1),
         ]
     )
 

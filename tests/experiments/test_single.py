@@ -1,36 +1,39 @@
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from conftest import FinishedRun
-from neural_complexity.assessment.tables import find
-from neural_complexity.experiments.base.networks import HEADS
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.run_folder import config_from_dict
-from neural_complexity.experiments.reports.single_report import figures, tables
-from neural_complexity.experiments.single import (
+from neural_complexity.experiments.base.experiment import Outcome
+from neural_complexity.experiments.base.image_comparison import METHODS, joint_table
+from neural_complexity.experiments.base.image_learners import (
+    BASELINES,
     BELIEFS,
     CNN,
     DISTILLED,
     EARLY,
-    OPPONENTS,
+    FITS,
+    PLAIN,
+    ImageMethod,
+)
+from neural_complexity.experiments.base.networks import HEADS
+from neural_complexity.experiments.base.rows import Row, read_rows
+from neural_complexity.experiments.base.table_views import find, select
+from neural_complexity.experiments.single import (
+    EXPERIMENT,
     PAPER,
     PAPER_METHODS,
-    PLAIN,
     PRESETS,
-    Config,
-    methods,
     run,
-    smoke,
+    tables,
 )
-from neural_complexity.progress import Tell
+from neural_complexity.workspace import Workspace
+from smoke_runs import SmokeRuns
 
-LEARNERS = "digits, MLP learner"
+DIGITS = {"dataset": "digits", "learner": "MLP"}
+RESULTS = Path(__file__).parent.parent.parent / "docs" / "results"
+smoke = PRESETS["smoke"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,146 +46,97 @@ def as_users_run_it() -> Iterator[None]:
 
 
 @pytest.fixture
-def outcome(single_run: FinishedRun) -> Outcome:
-    return single_run.outcome
-
-
-def value(rows: list[Row], method: str, setting: str, metric: str) -> float:
-    row = find(rows, method, setting, metric)
-    assert row is not None
-    return row.value
+def outcome(smoke_runs: SmokeRuns) -> Outcome:
+    return smoke_runs("single").outcome
 
 
 def bare(rows: list[Row]) -> list[Row]:
     return [replace(row, commit="") for row in rows]
 
 
-def test_all_that_a_report_needs_is_there(outcome: Outcome, tmp_path: Path) -> None:
+def test_all_that_a_report_needs_is_there(outcome: Outcome) -> None:
     rows = outcome.rows
-    keys = [(row.method, row.setting, row.metric) for row in rows]
-    assert len(set(keys)) == len(keys)
-    for method in methods():
+    for method in METHODS:
         for metric in ("accuracy", "test loss", "train loss"):
-            assert (method, LEARNERS, metric) in keys
+            assert find(rows, metric, **method.keys, **DIGITS) is not None
     for method in (BELIEFS, CNN):
-        assert (method, "digits, no learner", "accuracy") in keys
+        assert find(rows, "accuracy", **method.keys, dataset="digits", learner=None) is not None
     for head in HEADS:
-        for metric in ("R2", "correlation", "MAE"):
+        for metric in FITS:
             for end in ("endpoints", "all the way"):
-                assert (f"NC {head}", f"test images, {end}", metric) in keys
-                assert (f"NC {head}", f"held-out splits, plain, {end}", metric) in keys
+                nc = {"method": "NC", "head": head, "snapshots": end}
+                assert find(rows, metric, **nc, images="test images") is not None
+                plain = {"images": "held-out splits", "learners": "plain"}
+                assert find(rows, metric, **nc, **plain) is not None
     accuracies, fits, sizes, strengths = tables(rows)
     # NC stands beside what shows where its help comes from.
-    assert [line[0] for line in accuracies.rows] == [*methods(), BELIEFS, CNN]
-    assert methods()[-1] == DISTILLED
+    assert [line[0] for line in accuracies.rows] == [m.label for m in (*METHODS, BELIEFS, CNN)]
+    assert METHODS[-1] == DISTILLED
     assert len(fits.rows) == 12
     assert len(sizes.rows) == 2 * len(HEADS) * len(smoke().sizes)
-    assert [line[-1] for line in strengths.rows].count("chosen") == len(OPPONENTS)
-    assert all(figure.path.stat().st_size > 10_000 for figure in figures(outcome, tmp_path))
-
-
-def test_every_line_of_nc_says_on_which_images_it_judges() -> None:
-    for method in methods():
-        if method.startswith("NC") or method == DISTILLED:
-            assert method.endswith((", transductive", ", inductive"))
-
-
-def test_the_verdict_follows_the_numbers(outcome: Outcome) -> None:
-    ours = "NC posterior, transductive"
-
-    def verdict(accuracy: float, ci95: float | None) -> str:
-        changed = [
-            replace(row, value=accuracy, ci95=ci95)
-            if (row.method, row.metric) == (ours, "accuracy")
-            else replace(row, value=50.0, ci95=1.0)
-            if row.metric == "accuracy" and row.setting == LEARNERS
-            else row
-            for row in outcome.rows
-        ]
-        return tables(changed)[0].note
-
-    opponents = "cross-entropy, L2, label smoothing, mixup, dropout, SAM and early stopping"
-    good, bad, unclear = verdict(60.0, 1.0), verdict(40.0, 1.0), verdict(51.5, 1.0)
-    assert f"{ours}: not to be told apart from {opponents}." in verdict(60.0, None)  # of one run
-    assert f"{ours}: beyond the intervals better than {opponents}." in good
-    assert f"{ours}, beats the learner distilled from the CNN (60.00 ± 1.00" in good
-    assert f"{ours}: beyond the intervals worse than {opponents}." in bad
-    assert f"{ours}, does not beat the learner distilled from the CNN, but is worse (40" in bad
-    assert f"{ours}: not to be told apart from {opponents}." in unclear
-    assert f"{ours}, does not beat the learner distilled from the CNN: the inter" in unclear
+    assert [line[-1] for line in strengths.rows].count("chosen") == len(BASELINES)
 
 
 def test_early_stopping_is_where_the_error_on_held_out_images_is_least(outcome: Outcome) -> None:
-    held, error = (outcome.tensors[f"{EARLY}/{name}"] for name in ("error on held", "error"))
+    names = ("error on held", "error")
+    held, error = (outcome.tensors[f"{EARLY.label}/{name}"] for name in names)
     best = [int(column.argmin()) for column in held.T]
-    expected = sum(error[look, run].item() for run, look in enumerate(best)) / len(best)
-    own = value(outcome.rows, EARLY, LEARNERS, "accuracy")
-    assert own == pytest.approx(100 * (1 - expected), rel=1e-5)
+    expected = sum(error[time, run].item() for run, time in enumerate(best)) / len(best)
+    own = find(outcome.rows, "accuracy", **EARLY.keys)
+    assert own is not None
+    assert own.value == pytest.approx(100 * (1 - expected), rel=1e-5)
 
 
 def test_the_strength_that_is_best_on_held_out_images_is_chosen(outcome: Outcome) -> None:
-    for method in OPPONENTS:
-        tried = [r for r in outcome.rows if r.method == method and "strength" in r.setting]
-        (chosen,) = (row for row in tried if row.setting.endswith(", chosen"))
+    for method in BASELINES.values():
+        tried = [r for r in select(outcome.rows, **method.keys) if "strength" in r.keys]
+        (chosen,) = select(tried, chosen=True)
         assert chosen.value == max(row.value for row in tried)
 
 
-def test_all_methods_start_from_the_same_learners(outcome: Outcome) -> None:
-    for method in methods():
-        for name in ("loss_te", "error"):
-            first, plain = (outcome.tensors[f"{m}/{name}"][0] for m in (method, PLAIN))
-            torch.testing.assert_close(first, plain)
-
-
-def stop_at(place: tuple[str, int]) -> Tell:
-    """Makes what stops a run when a stage has come so far."""
-
-    def tell(stage: str, done: int, total: int, seconds: float, facts: dict[str, float]) -> None:
-        if (stage, done) == place:
-            raise KeyboardInterrupt
-
-    return tell
-
-
-def test_stopped_anywhere_and_resumed_the_rows_are_those_of_one_go(
-    outcome: Outcome, tmp_path: Path
-) -> None:
-    for place in (("posterior", 2), ("direct", 1), ("evaluation", 20)):
-        with pytest.raises(KeyboardInterrupt):
-            run(smoke(), folder=tmp_path, tell=stop_at(place))
-    resumed = run(smoke(), folder=tmp_path)
-    assert bare(resumed.rows) == bare(outcome.rows)
-    assert {head: len(moments) for head, moments in resumed.history.items()} == {
-        head: len(moments) for head, moments in outcome.history.items()
-    }
+def test_all_methods_start_from_the_same_learners_and_differ_at_the_end(outcome: Outcome) -> None:
+    plain = {name: outcome.tensors[f"{PLAIN.label}/{name}"] for name in ("loss_te", "error")}
+    for method in METHODS:
+        for name, values in plain.items():
+            own = outcome.tensors[f"{method.label}/{name}"]
+            torch.testing.assert_close(own[0], values[0])
+        if method != PLAIN:
+            own = outcome.tensors[f"{method.label}/loss_te"]
+            assert not torch.equal(own[-1], plain["loss_te"][-1])
 
 
 def test_other_processes_give_the_same_rows(outcome: Outcome) -> None:
-    apart = run(replace(smoke(), workers=1))
+    apart = run(replace(smoke(), workers=1), Workspace(None))
     assert bare(apart.rows) == bare(outcome.rows)
 
 
 def test_the_papers_numbers_stand_beside_ours() -> None:
     assert dict(zip(PAPER_METHODS, PAPER["fashion-mnist"], strict=True)) == {
         PLAIN: 88.21,
-        "L2": 88.46,
-        "label smoothing": 89.15,
-        "mixup": 89.50,
-        "NC direct, transductive": 89.74,
+        ImageMethod("L2"): 88.46,
+        ImageMethod("label smoothing"): 89.15,
+        ImageMethod("mixup"): 89.50,
+        ImageMethod("NC", "direct", "transductive"): 89.74,
     }
-    assert set(PAPER_METHODS) <= set(methods())
+    assert set(PAPER_METHODS) <= set(METHODS)
 
 
-def test_a_config_survives_json() -> None:
-    for preset in PRESETS.values():
-        config = preset()
-        assert config_from_dict(Config, json.loads(json.dumps(asdict(config)))) == config
+def test_several_runs_become_one_table() -> None:
+    runs = [read_rows(RESULTS / f"single-{name}" / "rows.jsonl") for name in ("mnist", "svhn")]
+    table = joint_table(runs)
+    assert table.header[1:] == (
+        "mnist, MLP",
+        "svhn (10,000 training images), ResNet of 8 layers, 8 filters",
+    )
+    assert ("the paper's L2", "98.36", "94.06") in table.rows
+    with pytest.raises(ValueError, match="runs must be of different datasets, got mnist, MLP, mni"):
+        joint_table([runs[0], runs[0]])
 
 
 def test_presets_fit_their_datasets() -> None:
     images = {"digits": 1437, "mnist": 60_000, "kmnist-10k": 8000, "svhn": 73_257}
     images |= {"cifar-10": 50_000}
-    for name, preset in PRESETS.items():
+    for name, preset in EXPERIMENT.presets.items():
         config = preset()
         pool = (config.train_images or images[config.dataset]) - config.held
         assert config.split_train + config.split_test <= pool, name
@@ -195,19 +149,11 @@ def test_presets_fit_their_datasets() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"dataset": "imagenet"}, "dataset must be one of digits, mnist,.*, got imagenet"),
-        ({"weight": -1.0}, "weight must not be negative and ramp from 0 to 1, got -1.0 and 0.0"),
-        ({"ramp": 2.0}, "weight must not be negative and ramp from 0 to 1, got 1.0 and 2.0"),
-        ({"lr": 0.0}, "lr must be positive and momentum from 0 to below 1, got 0.0"),
-        ({"momentum": 1.0}, "lr must be positive and momentum from 0 to below 1, got 0.05 and 1"),
-        ({"held": 0}, "held must be at least 1, got 0"),
-        ({"runs": 0}, "runs must be at least 1, got 0"),
-        ({"looks": 1}, "looks must be at least 2, got 1"),
-        ({"workers": -1}, "workers must be at least 0, got -1"),
-        ({"l2": (0.1, -0.1)}, r"l2 must be positive strengths, got \(0.1, -0.1\)"),
-        ({"mixup": ()}, r"mixup must be positive strengths, got \(\)"),
-        ({"sizes": ()}, r"sizes must be positive numbers, got \(\)"),
-        ({"device": "abacus"}, "device must be one that works here, got abacus"),
+        ({"l2": (0.1, -0.1)}, r"l2 must be positive, got \(0.1, -0.1\)"),
+        ({"mixup": ()}, "mixup must hold at least one number, got none"),
+        ({"sizes": ()}, "sizes must hold at least one number, got none"),
+        ({"sizes": (0,)}, r"sizes must be at least 1, got \(0,\)"),
+        ({"cnn_updates": 0}, "cnn_updates must be at least 1, got 0"),
     ],
 )
 def test_impossible_configs_are_refused(change: dict[str, object], sentence: str) -> None:
@@ -230,5 +176,5 @@ def test_more_than_the_dataset_has_is_refused_at_once(
 ) -> None:
     began: list[str] = []
     with pytest.raises(ValueError, match=sentence):
-        run(replace(smoke(), **change), tell=lambda stage, *_: began.append(stage))  # type: ignore[arg-type]
+        run(replace(smoke(), **change), Workspace(None), lambda stage, *_: began.append(stage))  # type: ignore[arg-type]
     assert not began

@@ -1,36 +1,37 @@
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from neural_complexity.assessment.tables import find
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.rows import read_rows, write_rows
-from neural_complexity.experiments.base.run_folder import config_from_dict
-from neural_complexity.experiments.reports.surfaces_report import figures, tables
+from neural_complexity.experiments.base.experiment import Outcome
+from neural_complexity.experiments.base.rows import Key
+from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.surfaces import (
-    ALL,
     AT_EDGE,
-    PRESETS,
-    SHOWN,
+    DRAWN,
+    EXPERIMENT,
+    HEADS,
+    NCS,
     WITH_GAP,
     WITH_TEST,
-    Config,
-    run,
-    smoke,
+    Plane,
+    _contours,
+    _panels,
+    _surfaces,
 )
 from neural_complexity.meta.scores import correlation
 from neural_complexity.tasks.datasets import VARIABLE
+from neural_complexity.workspace import Workspace
 
-HEADS = ("posterior", "direct")
+SMOKE = EXPERIMENT.presets["smoke"]()
+SIDE = np.linspace(-1.0, 1.0, 9)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def data(glyph_folder: str) -> Iterator[None]:
-    """Lets the experiment find made-up characters."""
+    """Lets the experiment find synthetic characters."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, glyph_folder)
         yield
@@ -42,72 +43,43 @@ def single_precision() -> None:
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """Runs it interrupted halfway and resumed."""
+def outcome() -> Outcome:
     torch.set_default_dtype(torch.float32)
-    folder = tmp_path_factory.mktemp("surfaces")
-
-    def stop(stage: str, done: int, total: int, seconds: float, facts: dict[str, float]) -> None:
-        if done == total // 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(smoke(), folder=folder, tell=stop)
-    return run(smoke(), folder=folder)
+    return EXPERIMENT.run(SMOKE, Workspace(None))
 
 
-def value(outcome: Outcome, method: str, setting: str, metric: str) -> float:
-    row = find(outcome.rows, method, setting, metric)
+def value(outcome: Outcome, metric: str, task: int | None = None, **keys: Key) -> float:
+    row = find(outcome.rows, metric, task=task, **keys)
     assert row is not None
     return row.value
 
 
-def test_interrupted_and_resumed_the_rows_are_those_of_one_go(outcome: Outcome) -> None:
-    whole = run(smoke())
-    assert whole.rows == outcome.rows
-    assert set(whole.tensors) == set(outcome.tensors)
-    assert all(torch.equal(whole.tensors[name], outcome.tensors[name]) for name in whole.tensors)
-
-
-def test_a_report_can_be_made(outcome: Outcome, tmp_path: Path) -> None:
-    keys = [(row.method, row.setting, row.metric) for row in outcome.rows]
-    assert len(set(keys)) == len(keys)
-    write_rows(tmp_path / "rows.jsonl", outcome.rows)
-    assert read_rows(tmp_path / "rows.jsonl") == outcome.rows
-    summary, drawn = tables(outcome.rows)
+def test_the_tables_are_full(outcome: Outcome) -> None:
+    summary, drawn = EXPERIMENT.tables(outcome.rows)
     assert len(summary.rows) == 4
-    assert len(drawn.rows) == SHOWN
+    assert len(drawn.rows) == DRAWN
     assert all(cell for line in drawn.rows for cell in line)
-    made = figures(outcome, tmp_path)
-    assert {figure.path.stem for figure in made} == {
-        "contours",
-        "surfaces-posterior",
-        "surfaces-direct",
-    }
-    assert all(figure.path.stat().st_size > 10_000 for figure in made)
 
 
 def test_the_rows_are_those_of_the_planes(outcome: Outcome) -> None:
     planes = {n: t.double() for n, t in outcome.tensors.items()}
-    centre = smoke().size // 2
-    for b in range(SHOWN):
-        setting, test = f"task {b + 1}", planes["test loss"][b]
-        assert value(outcome, "none", setting, "test loss") == test[centre, centre]
-        assert value(outcome, "oracle", setting, "test loss") == test.min()
-        for head in HEADS:
-            method, objective = f"NC {head}", planes[f"regularized loss, {head}"][b]
-            at = objective.argmin()
-            edge = 0 in divmod(int(at), smoke().size) or smoke().size - 1 in divmod(
-                int(at), smoke().size
-            )
-            assert value(outcome, method, setting, AT_EDGE) == edge
-            assert value(outcome, method, setting, "test loss") == test.flatten()[at]
+    size, centre = SMOKE.size, SMOKE.size // 2
+    for b in range(DRAWN):
+        test = planes["test loss"][b]
+        assert value(outcome, "test loss", b + 1, method="none") == test[centre, centre]
+        assert value(outcome, "test loss", b + 1, method="oracle") == test.min()
+        for keys in NCS:
+            objective = planes[f"regularized loss, {keys['head']}"][b]
+            at = int(objective.argmin())
+            edge = bool({0, size - 1} & set(divmod(at, size)))
+            assert value(outcome, AT_EDGE, b + 1, **keys) == edge
+            assert value(outcome, "test loss", b + 1, **keys) == test.flatten()[at]
             for metric, first, second in (
                 (WITH_TEST, objective, test),
-                (WITH_GAP, planes[f"NC, {head}"][b], planes["gap"][b]),
+                (WITH_GAP, planes[f"NC, {keys['head']}"][b], planes["gap"][b]),
             ):
                 expected = correlation(first.flatten(), second.flatten()).item()
-                assert value(outcome, method, setting, metric) == pytest.approx(expected)
+                assert value(outcome, metric, b + 1, **keys) == pytest.approx(expected)
     difference = planes["test loss"] - planes["train loss"]
     # They were computed in single precision.
     torch.testing.assert_close(planes["gap"], difference, atol=1e-5, rtol=1e-5)
@@ -125,10 +97,10 @@ def test_the_learner_has_learned(outcome: Outcome) -> None:
 
 
 def test_no_objective_finds_a_lower_test_loss_than_the_oracle(outcome: Outcome) -> None:
-    for setting in (ALL, *(f"task {b + 1}" for b in range(SHOWN))):
-        best = value(outcome, "oracle", setting, "test loss")
-        for method in ("none", *(f"NC {head}" for head in HEADS)):
-            assert best <= value(outcome, method, setting, "test loss")
+    for task in (None, *range(1, DRAWN + 1)):
+        best = value(outcome, "test loss", task, method="oracle")
+        for keys in ({"method": "none"}, *NCS):
+            assert best <= value(outcome, "test loss", task, **keys)
     for head in HEADS:
         total = outcome.tensors["train loss"] + outcome.tensors[f"NC, {head}"]
         objective = outcome.tensors[f"regularized loss, {head}"]
@@ -137,36 +109,73 @@ def test_no_objective_finds_a_lower_test_loss_than_the_oracle(outcome: Outcome) 
 
 def test_nc_knows_the_plane(outcome: Outcome) -> None:
     """Where the learner could hardly be better, NC does not lead it astray."""
-    assert value(outcome, "NC posterior", ALL, WITH_GAP) > 0.95
-    assert value(outcome, "NC posterior", ALL, WITH_TEST) > value(outcome, "none", ALL, WITH_TEST)
-    losses = [value(outcome, method, ALL, "test loss") for method in ("NC posterior", "none")]
-    assert losses[0] <= losses[1]
-
-
-def test_a_config_survives_json() -> None:
-    for preset in PRESETS.values():
-        config = preset()
-        assert config_from_dict(Config, json.loads(json.dumps(asdict(config)))) == config
+    nc = {"method": "NC", "head": "posterior"}
+    assert value(outcome, WITH_GAP, **nc) > 0.95
+    assert value(outcome, WITH_TEST, **nc) > value(outcome, WITH_TEST, method="none")
+    assert value(outcome, "test loss", **nc) <= value(outcome, "test loss", method="none")
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"eval_tasks": 1}, "eval_tasks must be at least 2, got 1"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"chunk": 0}, "chunk must be at least 1, got 0"),
         ({"size": 1}, "size must be at least 3, got 1"),
         ({"size": 10}, "size must be odd, got 10"),
         ({"radius": 0.0}, "radius must be positive, got 0.0"),
         ({"lr": -1.0}, "lr must be positive, got -1.0"),
-        ({"device": "abacus"}, "device must be one that works here, got abacus"),
     ],
 )
 def test_impossible_configs_are_refused(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        replace(smoke(), **change)  # type: ignore[arg-type]
+        replace(SMOKE, **change)  # type: ignore[arg-type]
 
 
 def test_when_all_learners_diverge_the_run_says_so() -> None:
     with pytest.raises(FloatingPointError, match="learners must not all diverge, got 0"):
-        run(replace(smoke(), lr=1e30))
+        EXPERIMENT.run(replace(SMOKE, lr=1e30), Workspace(None))
+
+
+def bowls() -> dict[str, Plane]:
+    """Planes of quadratic losses; the test loss is lowest beside the centre."""
+    a, b = np.meshgrid(SIDE, SIDE, indexing="ij")
+    train, test = a**2 + b**2, (a - 0.5) ** 2 + b**2 + 0.3
+    planes = {"train loss": train, "test loss": test, "gap": test - train}
+    for head in HEADS:
+        planes |= {f"NC, {head}": test - train, f"regularized loss, {head}": test}
+    return {**planes, "alpha": SIDE, "beta": SIDE}
+
+
+def ends(planes: dict[str, Plane]) -> list[tuple[float, float]]:
+    norms = [group[0][2]["norm"] for group in _panels(planes, HEADS)]
+    return [(norm.vmin, norm.vmax) for norm in norms]
+
+
+def test_one_corner_does_not_flatten_everything() -> None:
+    planes = bowls()
+    plain = ends(planes)
+    planes["test loss"][0, 0] = planes["gap"][0, 0] = 1e9
+    planes["NC, direct"] = planes["NC, direct"] * 1e9  # nor does an NC that is far off
+    assert np.allclose(plain, ends(planes), rtol=0.1)
+    assert all(low < high for low, high in ends(planes))
+
+
+def test_lowest_points_and_the_learner_are_marked_in_every_panel() -> None:
+    canvas = _contours({name: np.stack([plane, plane]) for name, plane in bowls().items()})
+    panels = [ax for ax in canvas.axes if ax.get_xlim() == (-1.0, 1.0)]
+    planes = [plane for group in _panels(bowls(), HEADS) for _, plane, _ in group]
+    assert len(planes) == 7
+    for ax, plane in zip(panels, planes * 2, strict=True):
+        marked = {line.get_marker(): line.get_xydata().tolist() for line in ax.lines}  # type: ignore[union-attr]
+        i, j = np.unravel_index(plane.argmin(), plane.shape)
+        assert marked["x"] == [[0.0, 0.0]]
+        assert marked["o"] == [[SIDE[j], SIDE[i]]]
+
+
+def test_surfaces_stand_as_in_the_paper() -> None:
+    canvas = _surfaces(bowls(), "direct")
+    titles = [ax.get_title() for ax in canvas.axes]
+    assert titles == ["train loss", "gap", "NC, direct", "test loss", "train loss + NC, direct"]
+    train, gap, nc, test, regularized = (ax.get_position() for ax in canvas.axes)
+    assert train.x0 < gap.x0 == nc.x0 < test.x0 == regularized.x0
+    assert gap.y0 == test.y0 > train.y0 > nc.y0 == regularized.y0

@@ -1,104 +1,76 @@
 """Proposition 1 and tighter bounds: do they hold, how wide are they, when do they not apply."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import Annotated, Any
 
 import torch
-from torch import Tensor, nn
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from torch import Tensor
 
-from neural_complexity.experiments.base.comparison import sinusoid_recipe
-from neural_complexity.experiments.base.configs import AsksNetworks, check_least
-from neural_complexity.experiments.base.networks import how_made, load_networks
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.pieces import Pieces
-from neural_complexity.experiments.base.rows import Row, score_row
-from neural_complexity.experiments.harm import family
-from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import cross_entropy
-from neural_complexity.meta.evaluate import follow
+from neural_complexity.assessment.drawing import COLORS
+from neural_complexity.assessment.tables import Table
+from neural_complexity.experiments.base.comparison import label
+from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.shifted_learners import (
+    CALIBRATED,
+    DigitLearners,
+    SinusoidLearners,
+    calibration_of,
+)
+from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
 from neural_complexity.meta.scores import estimate_mean
-from neural_complexity.model.judgement import measure
-from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.pretrained_files import find_nc
-from neural_complexity.progress import Tell
-from neural_complexity.reliability.bounds import METHODS, PAC, Method, margin
+from neural_complexity.model.network import find_nc
+from neural_complexity.progress import ProgressCallback
+from neural_complexity.reliability.bounds import METHODS, PAC, margin
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.reliability.shift import likeness
 from neural_complexity.seeding import stream
-from neural_complexity.snapshot import Snapshot
-from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
-from neural_complexity.tasks.split_tasks import Points, own_digits
-from neural_complexity.tasks.splits import Splits
+from neural_complexity.workspace import Workspace
 
-__all__ = [
-    "ALARM",
-    "CONFIDENCES",
-    "DELTA",
-    "DIGITS",
-    "LIKE",
-    "MEAN",
-    "NAME",
-    "PRESETS",
-    "SINUSOIDS",
-    "Config",
-    "cpu",
-    "paper",
-    "run",
-    "smoke",
-]
+__all__ = ["EXPERIMENT"]
 
 NAME = "bounds"
 CONFIDENCES = (0.8, 0.9, 0.95)
 DELTA = 0.05  # the share of calibration sets for which the bounds that say so may fail
-ALARM = 0.05  # a learner with a smaller p-value is taken to be unlike those calibrated on
-MEAN = "mean gap"  # the trivial predictor
-LIKE = "like those calibrated on"
-DRAWN = 500  # draws at a time: bounds memory
+ALARM = 0.05  # a learner with a smaller p-value is taken to be shifted
+BLOCK = 500  # draws at a time: bounds memory
 NEW = 8  # new learners for each calibration set, where they must be drawn
-MOVED = 5.0  # how far inputs of sinusoids are moved
-LONGER = 16  # times as many steps
-WRONG = 0.3  # the share of training labels that are made wrong
-FIELDS = ("predicted", "true", "spread", "features")
-LONG = f"{LONGER} times the steps"
-FAMILIES = ("Gaussian processes", "step functions", "polynomials")
-SINUSOIDS = (LIKE, LONG, "inputs moved", "test inputs from one end", *FAMILIES)
-DIGITS = (LIKE, LONG, "pixels inverted", "wrong training labels")
 PART = 512  # learners trained at a time: bounds memory
-
-Learners = tuple[Snapshot, Tensor]  # with their test targets
+MEAN: Keys = {"method": "mean gap"}  # the trivial predictor
+PREDICTORS: list[Keys] = [*({"method": "NC", "head": head} for head in HEADS), MEAN]
+MARKS = dict(zip(METHODS, ("o", "D", "s", "^"), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AsksNetworks):
-    """Coverage and width of bounds, and how unlike learners are told."""
+class Config(NetworksConfig):
+    """Coverage and width of bounds, and how distribution shift is noticed."""
 
-    calibration: int = 700
+    calibration: Annotated[int, AtLeast(2)] = 700
     """Learners of a calibration set; the DKW bound needs 600 for a confidence of 0.95."""
-    draws: int = 10_000
+    draws: Annotated[int, AtLeast(2)] = 10_000
     """Calibration sets."""
-    unlike: int = 1024
-    """Learners of each kind that is unlike those calibrated on."""
+    unlike: Annotated[int, AtLeast(2)] = 1024
+    """Learners of each kind that is shifted."""
     nc: str = ""
     """The file of an NC for scikit-learn's digits that knows the training part of
     `tasks.own.own_digits` only, as the run `own` leaves it; the shipped one if empty."""
     digits_tasks: int = 2048
     """Held-out tasks of digits."""
-    digits_train: int = 100
+    digits_train: Annotated[int, AtLeast(1)] = 100
     """Training images of each."""
-    digits_test: int = 100
+    digits_test: Annotated[int, AtLeast(1)] = 100
     """Test images of each."""
-    digits_steps: int = 50
+    digits_steps: Annotated[int, AtLeast(1)] = 50
     """Updates of the learners of digits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, 2, "calibration", "draws", "unlike")
-        check_least(self, 1, "digits_train", "digits_test", "digits_steps")
         for name in ("eval_tasks", "digits_tasks"):
             if getattr(self, name) < 2 * self.calibration:
                 raise ValueError(
@@ -107,232 +79,265 @@ class Config(AsksNetworks):
                 )
 
 
-def paper() -> Config:
-    """As many learners as other experiments have; the paper has no such experiment."""
-    return Config()
+PRESETS: dict[str, Callable[[], Config]] = {
+    "smoke": lambda: Config(
+        eval_tasks=256, digits_tasks=256, calibration=100, draws=1000, unlike=32
+    ),
+    "cpu": lambda: Config(eval_tasks=4096, unlike=256),
+    "paper": Config,  # as many learners as other experiments have; the paper has no such table
+}
 
 
-def cpu() -> Config:
-    """Minutes on one core."""
-    return Config(eval_tasks=4096, unlike=256)
-
-
-def smoke() -> Config:
-    """Seconds; what CI runs."""
-    return Config(eval_tasks=256, digits_tasks=256, calibration=100, draws=1000, unlike=32)
-
-
-PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
-
-
-def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
-    """Trains learners, draws calibration sets from them, and counts how often bounds hold.
-
-    Args:
-        config: The settings.
-        folder: Where finished parts are kept, so that the same call goes on after an interruption.
-        tell: Told about the progress.
-    """
+def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
+    """Trains learners, draws calibration sets from them, and counts how often bounds hold."""
     networks = load_networks(config.networks, config.device)
-    named = {f"NC {head}": nc for head, nc in networks.items()}
-    domains = [_Domain("sinusoids", SINUSOIDS, partial(_sinusoids, config), named)]
-    nc = find_nc(config.nc or "digits")
-    nc, make = nc.to(config.device), partial(_digits, config, _check_inputs(nc))
-    domains.append(_Domain("digits", DIGITS, make, {f"NC {nc.architecture['head']}": nc}))
-    pieces = Pieces(sum(len(d.kinds) + len(d.ncs) for d in domains), config, folder, tell)
+    nc = find_nc(config.nc or "digits").to(config.device)
+    sizes = (config.digits_train, config.digits_test, config.digits_steps)
+    common = (config.seed, config.device, config.unlike)
+    domains = (
+        SinusoidLearners(*common, config.eval_tasks, networks),
+        DigitLearners(*common, config.digits_tasks, {nc.head.name: nc}, *sizes),
+    )
+    parts = Parts(work, sum(len(d.kinds) + len(d.networks) for d in domains), callback)
     rows: list[Row] = []
     for domain in domains:
-        work = {kind: partial(_measure, config, domain, kind) for kind in domain.kinds}
-        found = {kind: pieces.do(f"{domain.name}: {kind}", do) for kind, do in work.items()}
-        for name in domain.ncs:
-            known = {kind: _of(name, tensors) for kind, tensors in found.items()}
-            draw = partial(_draw, config, known[LIKE])
-            drawn = pieces.do(f"{domain.name}: bounds of {name}", draw)
-            predictors = (
-                {"NC": name, MEAN: MEAN} if name == next(iter(domain.ncs)) else {"NC": name}
-            )
-            rows += _bound_rows(config, domain.name, predictors, drawn)
-            rows += _likeness_rows(config, domain.name, name, known)
-    facts = how_made(networks, pieces) | {"digits": config.nc or "the shipped NC"}
-    return Outcome(rows, {}, facts=facts)
+        measured = {
+            kind: parts.do(f"{domain.name}: {kind}", partial(domain.measure, kind))
+            for kind in domain.kinds
+        }
+        for i, head in enumerate(domain.networks):
+            known = {kind: calibration_of(head, tensors) for kind, tensors in measured.items()}
+            # The mean gap is the same beside all NCs.
+            bounds = _bounds_around([{"method": "NC", "head": head}, MEAN][: 1 if i else 2])
+            draw = partial(_draw, config, known[CALIBRATED], bounds)
+            drawn = parts.do(f"{domain.name}: bounds of NC {head}", draw)
+            row = partial(make_row, NAME, config.seed, domain=domain.name)
+            rows += _bound_rows(row, bounds, drawn)
+            rows += _shift_rows(partial(row, method="NC", head=head), config.calibration, known)
+    facts = how_made(networks, parts) | {"digits": config.nc or "the shipped NC"}
+    return Outcome(rows, facts=facts)
 
 
-@dataclass(frozen=True)
-class _Domain:
-    """Learners to calibrate on, others that are unlike them, and who is asked about them."""
-
-    name: str
-    kinds: tuple[str, ...]  # the first are those to calibrate on
-    make: Callable[[str, int, torch.Generator], Learners]  # so many of a kind
-    ncs: dict[str, NeuralComplexity]
-
-
-def _sinusoids(config: Config, kind: str, count: int, generator: torch.Generator) -> Learners:
-    """Trains learners of sinusoids as NC knows them, or others."""
-    tasks = family(kind, held_out=True) if kind in FAMILIES else Sinusoids()
-    steps = sinusoid_recipe().steps * (LONGER if kind == LONG else 1)
-    s, Y_te = _train(sinusoid_recipe(steps=steps), tasks.sample(count, generator), config)
-    if kind == "inputs moved":
-        s = Snapshot(s.X_tr + MOVED, s.Y_tr, s.H_tr, s.X_te + MOVED, s.H_te)
-    if kind == "test inputs from one end":
-        end = s.X_te.argsort(dim=1)[:, s.X_te.shape[1] // 2 :]  # (B, N / 2, 1)
-        X_te, H_te, Y_te = (t.gather(1, end) for t in (s.X_te, s.H_te, Y_te))
-        s = Snapshot(s.X_tr, s.Y_tr, s.H_tr, X_te, H_te)
-    return s, Y_te
+def _bounds_around(predictors: list[Keys]) -> list[Keys]:
+    """Lists bounds; the mean gap has no spread of its own to normalise by."""
+    return [
+        {**keys, "bound": method, "confidence": confidence}
+        for keys in predictors
+        for method in METHODS
+        if keys != MEAN or method != "normalised"
+        for confidence in CONFIDENCES
+    ]
 
 
-def _digits(
-    config: Config, shape: tuple[int, ...], kind: str, count: int, generator: torch.Generator
-) -> Learners:
-    """Trains small networks on few digits, of those that are for testing."""
-    _, _, X, y = own_digits()
-    M, N = config.digits_train, config.digits_test
-    values = torch.from_numpy(X).to(torch.get_default_dtype()).view(-1, *shape)
-    labels = torch.from_numpy(y)
-    points = Points(values, labels, tuple(range(10)))
-    numbers = Splits(points, torch.arange(len(y)), train=M, test=N, M=M, N=N).draw(count, generator)
-    if kind == "pixels inverted":
-        values = 1 - values
-    Y_tr = numbers.Y_tr
-    if kind == "wrong training labels":
-        other = torch.randint(1, 10, Y_tr.shape, generator=generator)
-        wrong = torch.rand(Y_tr.shape, generator=generator) < WRONG
-        Y_tr = torch.where(wrong, (Y_tr + other) % 10, Y_tr)
-    task = Task(values[numbers.X_tr], Y_tr, values[numbers.X_te], numbers.Y_te)
-    steps = config.digits_steps * (LONGER if kind == LONG else 1)
-    return _train(Recipe(make=_network, loss=cross_entropy, steps=steps, lr=0.5), task, config)
-
-
-def _network() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), mlp(64, (32,), 10))
-
-
-def _check_inputs(nc: NeuralComplexity) -> tuple[int, ...]:
-    if not nc.labels or math.prod(nc.shape) != 64 or (nc.outputs != 10 and not nc.symmetric):
-        raise ValueError(
-            f"nc must be for 10 classes of digits with 64 pixels, got one for {nc.outputs} outputs,"
-            f" {nc.loss.name} and inputs {nc.shape}"
-        )
-    return nc.shape
-
-
-def _train(recipe: Recipe, task: Task, config: Config) -> Learners:
-    task = task.to(config.device)
-    return follow(recipe, task, seed=config.seed).end.detach(), task.Y_te
-
-
-def _measure(config: Config, domain: _Domain, kind: str) -> dict[str, Tensor]:
-    """Compares what each NC says of learners of a kind with what is true."""
-    whole = config.eval_tasks if domain.name == "sinusoids" else config.digits_tasks
-    count = whole if kind == LIKE else config.unlike
-    found: dict[str, list[Tensor]] = {}
-    for first in range(0, count, PART):
-        generator = stream(config.seed, "evaluation tasks", domain.name, kind, first)
-        learners = domain.make(kind, min(PART, count - first), generator)
-        for name, nc in domain.ncs.items():
-            for field, tensor in measure(nc, *learners).tensors().items():
-                found.setdefault(f"{name}/{field}", []).append(tensor)
-    return {key: torch.cat(parts) for key, parts in found.items()}
-
-
-def _of(name: str, tensors: dict[str, Tensor]) -> Calibration:
-    """Takes what was found of one NC."""
-    return _calibration({key: tensors[f"{name}/{key}"] for key in FIELDS})
-
-
-def _calibration(own: dict[str, Tensor]) -> Calibration:
-    names = tuple(map(str, range(own["features"].shape[1])))  # nobody asks for them here
-    predicted, true, spread, features = (own[key] for key in FIELDS)
-    return Calibration(predicted, true, spread, features, names, sizes=((1, 1), (1, 1)))
-
-
-def _draw(config: Config, learners: Calibration) -> dict[str, Tensor]:
-    """Draws calibration sets and tells how many learners are inside which bound, (draws,).
+def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str, Tensor]:
+    """Draws calibration sets; returns coverage and width of each bound, (bounds, draws).
 
     Calibration sets are drawn with replacement from the same learners that stand for all learners,
     so that the share of all that is inside a bound is exact, where the bound is the same for all.
     For the normalised bound, which is not, some new learners are drawn for each set. The trivial
     predictor knows the mean gap of as many other learners.
     """
-    n = config.calibration
-    mean = learners.true[:n].mean()
-    errors = {"NC": learners.residuals[n:], MEAN: learners.true[n:] - mean}
-    spreads = learners.spread[n:]
-    found: dict[str, list[Tensor]] = {}
+    n, spreads = config.calibration, learners.spread[config.calibration :]
+    nc, mean = learners.residuals[n:], learners.true[n:] - learners.true[:n].mean()
+    insides, widths = [], []
     generator = stream(config.seed, "draws of calibration sets")
-    for _ in range(0, config.draws, DRAWN):
-        drawn = torch.randint(len(spreads), (DRAWN, 1, n), generator=generator)
-        new = torch.randint(len(spreads), (DRAWN, NEW), generator=generator)
-        for who, residuals in errors.items():
-            everyone = residuals.abs().sort().values
-            for method, confidence in _asked(who):
-                each = new if method == "normalised" else new[:, :1]
-                calibration = drawn.expand(-1, each.shape[1], -1)
-                width = margin(
-                    residuals[calibration],
-                    spreads[calibration],
-                    spreads[each],
-                    confidence=confidence,
-                    method=method,
-                    delta=DELTA,
-                )  # (DRAWN, each)
-                if method == "normalised":
-                    inside = (residuals[each].abs() <= width).double()
-                else:
-                    inside = torch.searchsorted(everyone, width, right=True) / len(everyone)
-                key = f"{who}/{method}/{confidence}"
-                found.setdefault(f"{key}/inside", []).append(inside.double().mean(dim=1))
-                found.setdefault(f"{key}/width", []).append(2 * width.mean(dim=1))
-    return {key: torch.cat(parts)[: config.draws] for key, parts in found.items()}
+    for _ in range(0, config.draws, BLOCK):
+        drawn = torch.randint(len(spreads), (BLOCK, 1, n), generator=generator)
+        new = torch.randint(len(spreads), (BLOCK, NEW), generator=generator)
+        for keys in bounds:
+            errors = mean if keys["method"] == MEAN["method"] else nc
+            method: Any = keys["bound"]
+            each = new if method == "normalised" else new[:, :1]
+            sets = drawn.expand(-1, each.shape[1], -1)
+            claim = {"confidence": float(keys["confidence"]), "delta": DELTA}
+            width = margin(errors[sets], spreads[sets], spreads[each], method=method, **claim)
+            if method == "normalised":
+                inside = errors[each].abs() <= width
+            else:
+                everyone = errors.abs().sort().values
+                inside = torch.searchsorted(everyone, width, right=True) / len(everyone)
+            insides.append(inside.double().mean(dim=1))
+            widths.append(2 * width.mean(dim=1))
+
+    def by_bound(blocks: list[Tensor]) -> Tensor:
+        whole = torch.stack(blocks).unflatten(0, (-1, len(bounds)))  # (blocks, bounds, BLOCK)
+        return whole.transpose(0, 1).flatten(1)[:, : config.draws]
+
+    return {"inside": by_bound(insides), "width": by_bound(widths)}
 
 
-def _asked(who: str) -> list[tuple[Method, float]]:
-    """Lists bounds; the trivial predictor has no spread of its own to normalise by."""
-    chosen = [method for method in METHODS if who == "NC" or method != "normalised"]
-    return [(method, confidence) for method in chosen for confidence in CONFIDENCES]
-
-
-def _bound_rows(
-    config: Config, domain: str, predictors: dict[str, str], drawn: dict[str, Tensor]
-) -> list[Row]:
+def _bound_rows(row: Callable[..., Row], bounds: list[Keys], drawn: dict[str, Tensor]) -> list[Row]:
     """Coverage and width of the bounds around NC's prediction, and around the mean gap."""
     rows = []
-    for who, name in predictors.items():
-        for method, confidence in _asked(who):
-            row = partial(
-                score_row, NAME, config.seed, f"{name}: {method}", f"{domain}, {confidence}"
-            )
-            key = f"{who}/{method}/{confidence}"
-            inside, width = drawn[f"{key}/inside"], drawn[f"{key}/width"]
-            rows.append(row("coverage", estimate_mean(inside)))
-            if width.isfinite().all():  # of an infinite one there is no mean
-                rows.append(row("width", estimate_mean(width)))
-            if method in PAC:
-                good = (inside >= confidence).double()
-                rows.append(row("good calibration sets", estimate_mean(good)))
+    for keys, inside, width in zip(bounds, drawn["inside"], drawn["width"], strict=True):
+        rows.append(row("coverage", estimate_mean(inside), **keys))
+        if width.isfinite().all():  # of an infinite one there is no mean
+            rows.append(row("width", estimate_mean(width), **keys))
+        if keys["bound"] in PAC:
+            good = (inside >= keys["confidence"]).double()
+            rows.append(row("good calibration sets", estimate_mean(good), **keys))
     return rows
 
 
-def _likeness_rows(
-    config: Config, domain: str, nc: str, known: dict[str, Calibration]
-) -> list[Row]:
+def _shift_rows(row: Callable[..., Row], n: int, known: dict[str, Calibration]) -> list[Row]:
     """How many learners of each kind raise an alarm, and what a bound does about them."""
-    first = {key: tensor[: config.calibration] for key, tensor in known[LIKE].tensors().items()}
-    calibration = _calibration(first)
+    usual = known[CALIBRATED]
+    first = {name: tensor[:n] for name, tensor in usual.tensors().items()}
+    calibration = Calibration(**first, names=usual.names, sizes=usual.sizes)
     rows = []
     for kind, learners in known.items():
-        row = partial(score_row, NAME, config.seed, nc, f"{domain}, {kind}")
-        own = slice(config.calibration, None) if kind == LIKE else slice(0, None)
+        own = slice(n if kind == CALIBRATED else 0, None)
         alarm = likeness(calibration, learners.features[own]) <= ALARM
-        width = torch.stack(
-            [
-                margin(calibration.residuals, calibration.spread, s, method="normalised")
-                for s in learners.spread[own]
-            ]
-        )
-        inside = learners.residuals[own].abs() <= width
-        rows.append(row("alarm", estimate_mean(alarm.double())))
-        rows.append(row("coverage", estimate_mean(inside.double())))
+        sets = (calibration.residuals, calibration.spread)
+        widths = [margin(*sets, s, method="normalised") for s in learners.spread[own]]
+        inside = learners.residuals[own].abs() <= torch.stack(widths)
+        rows.append(row("alarm", estimate_mean(alarm.double()), learners=kind))
+        rows.append(row("coverage", estimate_mean(inside.double()), learners=kind))
         if not alarm.all():
-            rows.append(row("coverage without alarm", estimate_mean(inside[~alarm].double())))
+            quiet = estimate_mean(inside[~alarm].double())
+            rows.append(row("coverage without alarm", quiet, learners=kind))
     return rows
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns a table of each domain's bounds and one of distribution shift."""
+    return [
+        table(str(domain["domain"]), select(rows, **domain))
+        for domain in distinct(rows, "domain")
+        for table in (_bounds, _shift)
+    ]
+
+
+def _bounds(domain: str, rows: list[Row]) -> Table:
+    bounds = distinct(select(rows, learners=None), "method", "head", "bound")
+
+    def cells(metric: str, keys: Keys, missing: str = "") -> list[str]:
+        return [show(find(rows, metric, **keys, confidence=c), 3) or missing for c in CONFIDENCES]
+
+    lines = [
+        (
+            f"{label(keys)}: {keys['bound']}",
+            *cells("coverage", keys),
+            *cells("width", keys, "infinite"),
+            *cells("good calibration sets", keys),
+        )
+        for keys in sorted(bounds, key=lambda keys: keys["method"] == MEAN["method"])
+    ]
+    header = [f"{m}, {c:g}" for m in ("coverage", "width", "good sets") for c in CONFIDENCES]
+    return Table(
+        f"Two-sided bounds on {domain}",
+        ("bound", *header),
+        tuple(lines),
+        "Value ± 95 % interval over draws of a calibration set. Coverage: the share of all "
+        "learners that is inside, on average over calibration sets. Width: from end to end; "
+        "infinite where there are too few calibration learners for what is asked. Good sets: "
+        "calibration sets whose bound holds for at least the stated share of all learners; "
+        f"the claim is {1 - DELTA:g} of them.",
+    )
+
+
+def _shift(domain: str, rows: list[Row]) -> Table:
+    alarms = select(rows, "alarm")
+    columns = {
+        f"{label(nc)}: {metric}": (metric, nc)
+        for nc in distinct(alarms, "method", "head")
+        for metric in ("alarm", "coverage", "coverage without alarm")
+    }
+    kinds = distinct(alarms, "learners")
+    return Table(
+        f"Distribution shift, learners of {domain}",
+        ("learners", *columns),
+        tuple(pivot(rows, kinds, columns.values(), lambda keys: str(keys["learners"]))),
+        f"Alarm: the share whose p-value is at most {ALARM:g}. Coverage: of the normalised bound "
+        "at 0.95, of all learners and of those without alarm. All with one calibration set.",
+    )
+
+
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws coverage and width."""
+    return [
+        Drawing(
+            "coverage",
+            _coverage(outcome.rows),
+            "Do the bounds hold?",
+            "Share of new learners inside the bound against the share that is claimed; on or "
+            "above the line the claim is true. What is not drawn is infinite.",
+        ),
+        Drawing(
+            "widths",
+            _widths(outcome.rows),
+            "How wide are they?",
+            "Mean width of the two-sided bounds, on a logarithmic scale.",
+        ),
+    ]
+
+
+def _coverage(rows: list[Row]) -> Canvas:
+    domains, ends = distinct(rows, "domain"), (min(CONFIDENCES) - 0.03, 1.0)
+    canvas = Canvas(figsize=(8.5, 2.9 * len(domains) + 0.4), layout="constrained")
+    axes = canvas.subplots(len(domains), len(PREDICTORS), squeeze=False, sharex=True, sharey=True)
+    for line, domain in zip(axes, domains, strict=True):
+        for ax, keys in zip(line, PREDICTORS, strict=True):
+            own = select(rows, **domain, **keys, learners=None)
+            ax.set_visible(bool(own))
+            ax.plot(ends, ends, color=COLORS["target"], lw=0.8, ls=":")
+            finite = [row.keys for row in select(own, "width")]
+            for row in select(own, "coverage"):
+                if row.keys in finite:
+                    look = {"ms": 5, "mfc": "none", "color": _color(keys)}
+                    ax.plot(row.keys["confidence"], row.value, MARKS[row.keys["bound"]], **look)
+            ax.set(title=f"{domain['domain']}, {label(keys)}", xticks=CONFIDENCES)
+        line[0].set_ylabel("inside the bound")
+    for ax in axes[-1]:
+        ax.set_xlabel("claimed")
+    look = {"color": COLORS["target"], "ls": "", "mfc": "none"}
+    marks = [Line2D([], [], marker=mark, label=method, **look) for method, mark in MARKS.items()]
+    canvas.legend(handles=marks, loc="outside lower center", ncols=len(MARKS))
+    return canvas
+
+
+def _color(keys: Keys) -> str:
+    return COLORS[str(keys.get("head", "none"))]
+
+
+def _widths(rows: list[Row]) -> Canvas:
+    domains = distinct(rows, "domain")
+    canvas = Canvas(figsize=(8.5, 2.9 * len(domains) + 0.5), layout="constrained")
+    axes = canvas.subplots(len(domains), len(CONFIDENCES), squeeze=False, sharey="row")
+    for line, domain in zip(axes, domains, strict=True):
+        for ax, confidence in zip(line, CONFIDENCES, strict=True):
+            for i, keys in enumerate(PREDICTORS):
+                found = select(rows, "width", **domain, **keys, confidence=confidence)
+                places = [METHODS.index(row.keys["bound"]) + 0.26 * (i - 1) for row in found]
+                look = {"width": 0.24, "color": _color(keys), "label": label(keys)}
+                ax.bar(places, [row.value for row in found], **look)
+            ax.set(yscale="log", title=f"{domain['domain']}, confidence {confidence:g}")
+            ax.set_xticks(range(len(METHODS)), [m.replace("_", "\n") for m in METHODS], fontsize=7)
+            ax.grid(visible=False, axis="x")
+        line[0].set_ylabel("width")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=len(PREDICTORS))
+    return canvas
+
+
+EXPERIMENT = Experiment(
+    name=NAME,
+    title="Bounds on the gap",
+    lead=(
+        "From how far NC was off on calibration learners follows how far it is off on a new one: "
+        "by Proposition 1, stated correctly (dkw), by the binomial distribution (clopper_pearson), "
+        "and by conformal prediction, also normalised by NC's own spread. The first two claim that "
+        f"all but {DELTA:g} of all calibration sets give a bound that holds for at least the "
+        "stated share of new learners; the others claim that share over calibration sets and "
+        "learners together. Here calibration sets and new learners are drawn again and again. For "
+        "comparison, the same bounds around the mean gap of other learners, which needs no NC. No "
+        "bound says anything about learners under distribution shift: how many of these raise an "
+        "alarm stands below. Learners of digits are trained and tested on points that their NC has "
+        "never seen."
+    ),
+    config=Config,
+    presets=PRESETS,
+    run=run,
+    tables=tables,
+    figures=figures,
+)

@@ -3,152 +3,163 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments import single
+from neural_complexity.experiments.base.config import AtLeast
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.image_comparison import WholeDataset
+from neural_complexity.experiments.base.image_learners import (
+    NC_METHODS,
+    PLAIN,
+    ImageMethod,
+    chunks,
+    learner_rows,
+)
+from neural_complexity.experiments.base.image_report import (
+    accuracies,
+    accuracy_cells,
+    describe,
+    draw_accuracies,
+    verdict,
+)
 from neural_complexity.experiments.base.networks import how_made
-from neural_complexity.experiments.base.one_dataset import describe, make_recipe, make_world
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.pieces import Pieces
-from neural_complexity.experiments.base.rows import Row, score_row
-from neural_complexity.experiments.base.shared_networks import (
-    AsksSingle,
-    beside_rows,
-    learn_whole,
-    load_judges,
+from neural_complexity.experiments.base.one_dataset import load_data
+from neural_complexity.experiments.base.rows import Row, make_row
+from neural_complexity.experiments.base.single_networks import (
+    SingleNetworksConfig,
+    load_ncs,
+    reference_rows,
+    reference_table,
     shared_with,
 )
-from neural_complexity.experiments.base.trajectories import NC_METHODS, PLAIN, chunks, in_chunks
+from neural_complexity.experiments.base.table_views import find
 from neural_complexity.learners.networks import pooled
-from neural_complexity.meta.scores import Estimate, estimate_over_seeds
-from neural_complexity.progress import Tell
+from neural_complexity.meta.scores import Estimate
+from neural_complexity.progress import ProgressCallback
+from neural_complexity.workspace import Workspace
 
-__all__ = [
-    "NAME",
-    "PAPER",
-    "PRESETS",
-    "Config",
-    "cifar",
-    "cpu",
-    "larger",
-    "paper",
-    "run",
-    "smoke",
-    "svhn",
-]
+__all__ = ["EXPERIMENT"]
 
 NAME = "capacity"
 
 
-def larger(times: int) -> str:
-    """Names a plain learner of a multiple of the capacity."""
-    return PLAIN if times == 1 else f"{PLAIN} ({times}x capacity)"
-
-
 # Table 4 of the paper: accuracies.
-PAPER = {
-    "svhn": {larger(1): 93.23, larger(2): 93.59, larger(4): 93.88, "NC": 93.83},
-    "cifar-10": {larger(1): 79.76, larger(2): 79.64, larger(4): 80.47, "NC": 81.15},
-}
-PAPER_NC = "NC direct, transductive"
+PAPER_METHODS = (
+    *(replace(PLAIN, times=times) for times in (1, 2, 4)),
+    ImageMethod("NC", "direct", "transductive"),
+)
+PAPER = {"svhn": (93.23, 93.59, 93.88, 93.83), "cifar-10": (79.76, 79.64, 80.47, 81.15)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AsksSingle):
+class Config(SingleNetworksConfig):
     """Learners of several capacities, and one with NC."""
 
-    times: tuple[int, ...] = (1, 2, 4)
+    times: Annotated[tuple[int, ...], AtLeast(1)] = (1, 2, 4)
     """How many networks are trained jointly as one plain learner."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.times or min(self.times) < 1 or len(set(self.times)) < len(self.times):
-            raise ValueError(f"times must be different positive numbers, got {self.times}")
+        if not self.times or len(set(self.times)) < len(self.times):
+            raise ValueError(f"times must be different numbers, got {self.times}")
 
 
-def paper() -> Config:
-    """ResNet-18 on CIFAR-10 or SVHN, for a GPU."""
-    return Config(**shared_with(single.paper_resnet()))
-
-
-def cifar() -> Config:
-    """A narrow, shallow residual network on a part of CIFAR-10, on two cores."""
-    return Config(**shared_with(single.cifar()))
-
-
-def svhn() -> Config:
-    """The same on SVHN."""
-    return Config(**shared_with(single.svhn()))
-
-
-def cpu() -> Config:
-    """An MLP of 500 units on Fashion-MNIST, on two cores."""
-    return Config(**shared_with(single.cpu(), dataset="fashion-mnist", looks=4, runs=3))
-
-
-def smoke() -> Config:
-    """Seconds, on scikit-learn's digits; needs the networks of single's smoke run."""
-    return Config(**shared_with(single.smoke()))
+def _preset(name: str, **changes: object) -> Config:
+    return Config(**shared_with(single.PRESETS[name](), **changes))
 
 
 PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": smoke,
-    "cpu": cpu,
-    "cifar": cifar,
-    "svhn": svhn,
-    "paper": paper,
+    "smoke": lambda: _preset("smoke"),
+    "cpu": lambda: _preset("cpu", dataset="fashion-mnist", looks=4, runs=3),
+    "cifar": lambda: _preset("cifar"),
+    "svhn": lambda: _preset("svhn"),
+    "paper": lambda: _preset("paper-resnet"),
 }
 
 
-def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
-    """Trains plain learners of each capacity, and learners of the usual one with each NC.
-
-    Args:
-        config: The settings.
-        folder: Where unfinished work is kept, so that the same call goes on after an interruption.
-        tell: Told about the progress.
-    """
-    world = make_world(config)
-    judges = load_judges(config, world)
-    recipe = make_recipe(config, world)
-    recipes = {
-        larger(times): replace(recipe, make=partial(pooled, recipe.make, times))
-        for times in config.times
-        if times > 1
-    }
-    methods = [*(larger(times) for times in config.times), *NC_METHODS]
-    pieces = Pieces(len(methods) * len(chunks(config)), config, folder, tell)
+def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
+    """Trains plain learners of each capacity, and learners of the usual one with each NC."""
+    data = load_data(config)
+    ncs = load_ncs(config, data)
+    recipe, recipes = data.recipe(), {}
+    for times in config.times:
+        make = recipe.make if times == 1 else partial(pooled, recipe.make, times)
+        recipes[replace(PLAIN, times=times)] = replace(recipe, make=make)
+    methods = (*recipes, *NC_METHODS)
+    learners = WholeDataset(data, ncs, recipes)
+    parts = Parts(work, len(methods) * len(chunks(config, config.runs)), callback)
+    published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
     for method in methods:
-        own = recipes.get(method, recipe)
-        result = in_chunks(
-            config,
-            pieces,
-            method,
-            partial(learn_whole, config, world, judges, method, recipe=own),
-        )
+        result = learners.train(parts, method)
         with torch.device("meta"):  # sizes only: nothing is drawn
-            weights = sum(parameter.numel() for parameter in own.make().parameters())
-        rows += _rows(config, method, weights, result)
-        tensors |= {f"{method}/{name}": tensor for name, tensor in result.items()}
-    rows += beside_rows(config, NAME)
-    networks = {head: judge.nc for head, judge in judges.items()}
-    return Outcome(rows, tensors, facts=how_made(networks, pieces))
+            weights = sum(
+                parameter.numel() for parameter in recipes.get(method, recipe).make().parameters()
+            )
+        row = partial(make_row, NAME, config.seed, **method.keys, **config.keys)
+        rows += learner_rows(row, result, paper=published.get(method))
+        rows.append(row("parameters", Estimate(weights, None, 1)))
+        tensors |= {f"{method.label}/{name}": tensor for name, tensor in result.items()}
+    rows += reference_rows(config, NAME)
+    return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
 
 
-def _rows(config: Config, method: str, weights: int, result: dict[str, Tensor]) -> list[Row]:
-    """How good learners are at their end, and how large they are."""
-    published = PAPER.get(config.dataset, {}).get("NC" if method == PAPER_NC else method)
-    setting = describe(config)
-    accuracy = estimate_over_seeds(100 * (1 - result["error"][-1]))
-    row = partial(score_row, NAME, config.seed, method, setting)
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns the paper's table, and what shows where NC's help comes from."""
+    found = accuracies(rows)
+    lines = []
+    for method, row in found.items():
+        size = find(rows, "parameters", **row.keys)
+        assert size is not None
+        lines.append((method.label, f"{size.value:,.0f}", *accuracy_cells(rows, row)))
+    first = next(iter(found.values()))
+    plain = [method for method in found if method.head is None]
+    said = [verdict(found, method, plain) for method in NC_METHODS]
+    header = ("accuracy", "test loss", "train loss", "paper's accuracy")
     return [
-        row("accuracy", accuracy, published),
-        row("test loss", estimate_over_seeds(result["loss_te"][-1])),
-        row("train loss", estimate_over_seeds(result["loss_tr"][-1])),
-        row("parameters", Estimate(weights, None, 1)),
+        Table(
+            f"Accuracy in % on the test images: {describe(first)}, {first.n} runs",
+            ("learner", "its parameters", *header),
+            tuple(lines),
+            " ".join(["Value ± 95 % interval over runs.", *said]),
+        ),
+        reference_table(rows),
     ]
+
+
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws the table."""
+    return [
+        Drawing(
+            "accuracy",
+            draw_accuracies(accuracies(outcome.rows)),
+            "Accuracy on the test images",
+            "Ours with 95 % interval over runs (dots) and the paper's (circles). The dotted "
+            "line is the plain learner of the usual size.",
+        )
+    ]
+
+
+EXPERIMENT = Experiment(
+    name=NAME,
+    title="Network size",
+    lead=(
+        "Does NC help only because there are more parameters? Plain learners of a multiple of the "
+        "capacity, which are several networks trained jointly whose predictions are averaged, at "
+        "the same learning rate, against learners of the usual size with NC. Transductive: NC "
+        "judges the learner on the unlabelled test images themselves, as in the paper; inductive: "
+        "on held-out training images, whose labels the learner then does not see either. NC's own "
+        "parameters are not the learner's and are not counted."
+    ),
+    config=Config,
+    presets=PRESETS,
+    run=run,
+    tables=tables,
+    figures=figures,
+)

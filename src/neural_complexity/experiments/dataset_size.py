@@ -3,135 +3,189 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import Annotated, Any
 
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
+from neural_complexity.assessment.drawing import COLORS
+from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments import single
-from neural_complexity.experiments.base.networks import how_made
-from neural_complexity.experiments.base.one_dataset import World, make_recipe, make_world
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.pieces import Pieces
-from neural_complexity.experiments.base.rows import Row, score_row
-from neural_complexity.experiments.base.shared_networks import AsksSingle, load_judges, shared_with
-from neural_complexity.experiments.base.trajectories import (
-    Judge,
+from neural_complexity.experiments.base.config import AtLeast
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.image_learners import (
+    FITS,
+    Results,
+    Runs,
+    Trial,
     chunks,
+    draw_subsets,
     fit_rows,
     in_chunks,
-    learn,
-    run_seed,
-    subsets,
+    run_trial,
 )
-from neural_complexity.meta.collect_splits import log_steps
+from neural_complexity.experiments.base.image_report import fit_cells
+from neural_complexity.experiments.base.networks import HEADS, how_made
+from neural_complexity.experiments.base.one_dataset import load_data
+from neural_complexity.experiments.base.rows import Row, make_row
+from neural_complexity.experiments.base.single_networks import (
+    SingleNetworksConfig,
+    load_ncs,
+    shared_with,
+)
+from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
+from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.scores import estimate_over_seeds
-from neural_complexity.progress import Tell
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
+from neural_complexity.workspace import Workspace
 
-__all__ = ["NAME", "PRESETS", "TRUE", "Config", "cpu", "paper", "run", "smoke"]
+__all__ = ["EXPERIMENT"]
 
 NAME = "dataset_size"
-TRUE = "true"
+TRUE: dict[str, Any] = {"method": "true"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AsksSingle):
+class Config(SingleNetworksConfig):
     """Unregularized learners of parts of the training images."""
 
-    sizes: tuple[int, ...] = (1000, 4000, 16_000, 60_000)
+    sizes: Annotated[tuple[int, ...], AtLeast(1)] = (1000, 4000, 16_000, 60_000)
     """Training images of the learners (the paper does not say)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.sizes or min(self.sizes) < 1:
-            raise ValueError(f"sizes must be positive numbers, got {self.sizes}")
+        if not self.sizes:
+            raise ValueError("sizes must hold at least one number, got none")
 
 
-def paper() -> Config:
-    """All of KMNIST, for a GPU."""
-    return Config(**shared_with(single.paper(), dataset="kmnist", looks=24))
+def _preset(name: str, sizes: tuple[int, ...], **changes: object) -> Config:
+    return Config(**shared_with(single.PRESETS[name](), **changes), sizes=sizes)
 
 
-def cpu() -> Config:
-    """KMNIST's test images, on two cores."""
-    return Config(
-        **shared_with(single.small(), looks=12, judged=8000, runs=3),
-        sizes=(500, 2000, 8000),
-    )
+PRESETS: dict[str, Callable[[], Config]] = {
+    "smoke": lambda: _preset("smoke", (100, 1000), looks=4),
+    "cpu": lambda: _preset("small", (500, 2000, 8000), looks=12, judged=8000, runs=3),
+    "paper": lambda: _preset("paper", Config.sizes, dataset="kmnist", looks=24),
+}
 
 
-def smoke() -> Config:
-    """Seconds, on scikit-learn's digits; needs the networks of single's smoke run."""
-    return Config(**shared_with(single.smoke(), looks=4), sizes=(100, 1000))
-
-
-PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
-
-
-def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
-    """Trains learners of each size and compares their gap on the test images with NC's estimate.
-
-    Args:
-        config: The settings.
-        folder: Where unfinished work is kept, so that the same call goes on after an interruption.
-        tell: Told about the progress.
-    """
-    world = make_world(config)
-    if max(config.sizes) > len(world.train):
+def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
+    """Trains learners of each size and compares their gap on the test images with NC's estimate."""
+    data = load_data(config)
+    if max(config.sizes) > len(data.train):
         raise ValueError(
-            f"sizes must be at most the {len(world.train)} training images, got {config.sizes}"
+            f"sizes must be at most the {len(data.train)} training images, got {config.sizes}"
         )
-    judges = load_judges(config, world)
-    pieces = Pieces(len(config.sizes) * len(chunks(config)), config, folder, tell)
+    ncs = load_ncs(config, data)
+    parts = Parts(work, len(config.sizes) * len(chunks(config, config.runs)), callback)
+
+    def train(size: int, runs: Runs) -> Results:
+        generator = stream(config.seed, "dataset size", size, runs.first)
+        tasks = draw_subsets(data, data.train, data.test, size, runs.size, generator)
+        times = log_steps(config.steps, config.looks)
+        seed = runs.seed(config)
+        return run_trial(Trial(config, data.recipe(), *tasks, seed, times=times), ncs)
+
     found = {
-        size: in_chunks(
-            config, pieces, f"{size} images", partial(_learn, config, world, judges, size)
-        )
+        size: in_chunks(config, parts, f"{size} images", partial(train, size))
         for size in config.sizes
     }
-    rows = _size_rows(config, found)
-    results = list(found.values())
-    rows += [row for head in judges for row in fit_rows(NAME, config, head, "", results)]
-    tensors = {f"{size}/{k}": t for size, result in found.items() for k, t in result.items()}
-    networks = {head: judge.nc for head, judge in judges.items()}
-    return Outcome(rows, tensors, facts=how_made(networks, pieces))
-
-
-def _learn(
-    config: Config,
-    world: World,
-    judges: dict[str, Judge],
-    size: int,
-    first: int,
-    runs: int,
-) -> dict[str, Tensor]:
-    """Trains unregularized learners of random training sets of one size."""
-    generator = stream(config.seed, "dataset size", size, first)
-    task, judged = subsets(config, world, world.train, world.test, size, runs, generator)
-    return learn(
-        make_recipe(config, world),
-        config,
-        task,
-        judged,
-        seed=run_seed(config, first),
-        judges=judges,
-        visits=log_steps(config.steps, config.looks),
-    )
-
-
-def _size_rows(config: Config, found: dict[int, dict[str, Tensor]]) -> list[Row]:
-    """The gap at the end by size, and what NC says of it."""
+    make = partial(make_row, NAME, config.seed)
     rows = []
     for size, result in found.items():
-        for name, values in result.items():
-            if name != "gap" and not name.startswith("predicted/"):
-                continue
-            method = TRUE if name == "gap" else f"NC {name.removeprefix('predicted/')}"
-            score = estimate_over_seeds(values[-1])
-            rows.append(
-                score_row(NAME, config.seed, method, f"{size} training images", "gap", score)
+        gaps = {"gap": TRUE}
+        gaps |= {f"predicted/{head}": {"method": "NC", "head": head} for head in sorted(HEADS)}
+        for name, keys in gaps.items():
+            rows.append(make("gap", estimate_over_seeds(result[name][-1]), **keys, size=size))
+        accuracy = estimate_over_seeds(100 * (1 - result["error"][-1]))
+        rows.append(make("accuracy", accuracy, **TRUE, size=size))
+    rows += [row for head in ncs for row in fit_rows(make, head, list(found.values()))]
+    tensors = {f"{size}/{k}": t for size, result in found.items() for k, t in result.items()}
+    return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns the tables of gaps by size and of the fit."""
+    gaps = select(rows, "gap")
+    predicted = [("gap", {"method": "NC", "head": head}) for head in HEADS]
+    lines = pivot(
+        rows,
+        distinct(gaps, "size"),
+        [("gap", TRUE), *predicted],
+        lambda keys: str(keys["size"]),
+        partial(show, digits=3),
+    )
+    accuracies = (show(row) for row in select(rows, "accuracy"))
+    return [
+        Table(
+            f"Gap after the last step by training images, {gaps[0].n} runs",
+            ("training images", "true gap", *(f"NC {head}" for head in HEADS), "accuracy in %"),
+            tuple((*line, accuracy) for line, accuracy in zip(lines, accuracies, strict=True)),
+            "Value ± 95 % interval over runs, each on other training images.",
+        ),
+        Table(
+            "Predicted against true gap, all sizes and runs",
+            ("gap predictor, learners", "values", *FITS),
+            tuple(
+                (f"NC {row.keys['head']}, {row.keys['snapshots']}", *fit_cells(rows, row))
+                for row in select(rows, "R2")
+            ),
+            "Value ± 95 % interval over learners after their last step (endpoints); at all "
+            "snapshots but that before the first step (all the way), which depend on each other, "
+            "there is no interval. R2 is the coefficient of determination.",
+        ),
+    ]
+
+
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws the gaps while learning."""
+    sizes = sorted({int(row.keys["size"]) for row in select(outcome.rows, "gap")})
+    return [
+        Drawing(
+            "gaps",
+            _curves(outcome.tensors, sizes),
+            "The gap and NC's estimate while learning",
+            "Mean over runs, by the number of training images. Solid: NC's estimate; dashed: the "
+            "gap on the test images.",
+        )
+    ]
+
+
+def _curves(tensors: dict[str, Tensor], sizes: list[int]) -> Canvas:
+    shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(sizes)))
+    canvas = Canvas(figsize=(8.8, 3.7), layout="constrained")
+    axes = canvas.subplots(1, len(HEADS), sharey=True)
+    for ax, head in zip(axes, HEADS, strict=True):
+        for size, shade in zip(sizes, shades, strict=True):
+            steps = tensors[f"{size}/step"][1:]
+            true, own = (
+                tensors[f"{size}/{name}"][1:].mean(dim=1) for name in ("gap", f"predicted/{head}")
             )
-        error = estimate_over_seeds(100 * (1 - result["error"][-1]))
-        setting = f"{size} training images"
-        rows.append(score_row(NAME, config.seed, TRUE, setting, "accuracy", error))
-    return rows
+            ax.plot(steps, own, color=shade, lw=1.4, label=f"{size:,} images")
+            ax.plot(steps, true, "--", color=shade, lw=1.4)
+        ax.set(xscale="log", xlabel="learner step", title=f"NC {head}")
+    axes[0].plot([], color=COLORS["target"], label="NC's estimate")
+    axes[0].plot([], "--", color=COLORS["target"], label="true gap")
+    axes[0].set_ylabel("test loss - train loss")
+    canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    return canvas
+
+
+EXPERIMENT = Experiment(
+    name=NAME,
+    title="Dataset size",
+    lead=(
+        "Unregularized learners of parts of the training images, and how their gap on the test "
+        "images grows: smaller training sets are overfitted more. NC was meta-trained on splits of "
+        "the training images and sees no label of a test image. The paper gives a figure of this, "
+        "but no numbers."
+    ),
+    config=Config,
+    presets=PRESETS,
+    run=run,
+    tables=tables,
+    figures=figures,
+)

@@ -1,47 +1,33 @@
 """Section 4.2: NC on learners unlike those it was trained on."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from itertools import product
+from typing import Annotated
 
+from matplotlib.figure import Figure as Canvas
 from torch import Tensor, nn
 
-from neural_complexity.experiments.base.comparison import (
-    FEW,
-    Method,
-    dropout,
-    kept_tasks,
-    losses_at,
-    nc_method,
-    norm,
-    oracle,
-    sinusoid_recipe,
-    train_with,
-    variational_dropout,
-)
-from neural_complexity.experiments.base.configs import AsksNetworks, check_least
-from neural_complexity.experiments.base.networks import how_made, load_networks
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.pieces import Pieces
-from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.assessment.drawing import COLORS
+from neural_complexity.assessment.tables import Table
+from neural_complexity.experiments.base import comparison
+from neural_complexity.experiments.base.comparison import NONE, Method, label
+from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.table_views import distinct, find, show
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.evaluate import predict_gaps
-from neural_complexity.meta.scores import (
-    count,
-    estimate,
-    estimate_mean,
-    mean_absolute_error,
-    r_squared,
-    share_of_oracle,
-)
+from neural_complexity.meta import scores
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell
-from neural_complexity.seeding import stream
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.workspace import Workspace
 
-__all__ = ["ALTERED", "HOME", "NAME", "PRESETS", "Config", "cpu", "paper", "run", "smoke"]
+__all__ = ["EXPERIMENT"]
 
 NAME = "ood"
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -59,101 +45,83 @@ ALTERED: dict[str, tuple[str | float | int, ...]] = {
     "steps": (16, 64, 256, 1024, 4096),
 }
 # The learners that NC was trained on.
-HOME: dict[str, str | float | int] = {
-    "activation": "relu",
-    "lr": 1e-2,
-    "width": 40,
-    "layers": 2,
-    "steps": 16,
-}
+HOME: Keys = {"activation": "relu", "lr": 1e-2, "width": 40, "layers": 2, "steps": 16}
 LONG, WIDE = 256, 256  # learners with more steps, or with wider layers, get fewer tasks
-MOST = 0.5  # the share of learners that must not have diverged for R2 to mean anything
+HALF = 0.5  # the share of learners that must not have diverged for R2 to mean anything
+FITS = {"R2": scores.r_squared, "MAE": scores.mean_absolute_error}
+# Strengths that did best in the table of regularizers after 16 steps, but for a dropout of 0.7,
+# under which wider learners diverge.
+PLAIN = (
+    NONE,
+    comparison.norm("L2", 1.0),
+    comparison.dropout(0.5),
+    comparison.variational_dropout(),
+)
+NC_KEYS: dict[str, Keys] = {head: {"method": "NC", "head": head} for head in HEADS}
+LOOKS = {
+    label(keys): (keys, color, style)
+    for keys, color, style in (
+        (PLAIN[0].keys, COLORS["none"], "o-"),
+        (PLAIN[1].keys, "#9a6fb0", "s-"),
+        (PLAIN[2].keys, "#b0894f", "^-"),
+        (PLAIN[3].keys, "#5fa8a0", "v-"),
+        (NC_KEYS["direct"], COLORS["direct"], "o-"),
+        (NC_KEYS["posterior"], COLORS["posterior"], "o-"),
+        ({"method": "oracle"}, COLORS["oracle"], "x:"),
+    )
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AsksNetworks):
+class Config(NetworksConfig):
     """Learners unlike those that NC was trained on."""
 
-    long_tasks: int = 8192
+    long_tasks: Annotated[int, AtLeast(2)] = 8192
     """Held-out tasks for learners with more than 256 steps, or with 320 units."""
-    most_steps: int = 4096
+    most_steps: Annotated[int, AtLeast(1)] = 4096
     """Learners with more steps than this are left out."""
-    widest: int = 320
+    widest: Annotated[int, AtLeast(1)] = 320
     """Learners with wider layers than this are left out."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, 2, "long_tasks")
-        check_least(self, 1, "most_steps", "widest")
+    def settings(self) -> Iterator[tuple[str, str | float | int]]:
+        """Returns what is altered, and to what."""
+        most = {"steps": self.most_steps, "width": self.widest}
+        for altered, values in ALTERED.items():
+            for value in values:
+                if altered not in most or int(value) <= most[altered]:
+                    yield altered, value
 
 
-def paper() -> Config:
-    """All tasks everywhere, for a GPU."""
-    return Config()
+PRESETS: dict[str, Callable[[], Config]] = {
+    "smoke": lambda: Config(eval_tasks=64, long_tasks=64, most_steps=16, widest=80),
+    "cpu": lambda: Config(eval_tasks=1024, long_tasks=256),  # minutes on two cores
+    "paper": Config,  # all tasks everywhere, for a GPU
+}
 
 
-def cpu() -> Config:
-    """Minutes on two cores."""
-    return Config(eval_tasks=1024, long_tasks=256)
-
-
-def smoke() -> Config:
-    """Seconds; what CI runs."""
-    return Config(eval_tasks=64, long_tasks=64, most_steps=16, widest=80)
-
-
-PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
-
-
-def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
-    """Changes one thing of the learners at a time, and asks the same NC.
-
-    Args:
-        config: The settings.
-        folder: Where finished parts are kept, so that the same call goes on after an interruption.
-        tell: Told about the progress.
-    """
+def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
+    """Changes one thing of the learners at a time; the same NC predicts and regularizes them."""
     networks = load_networks(config.networks, config.device)
-    whole = Sinusoids().sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    whole = whole.to(config.device)
-    settings = _settings(config)
-    count = len(_methods(_recipe("lr", 1.0), whole, networks))
-    pieces = Pieces(len(settings) * count, config, folder, tell)
+    whole = comparison.evaluation_tasks(config)
+    settings = list(config.settings())
+    parts = Parts(work, len(settings) * len(LOOKS), callback)
     rows: list[Row] = []
     for altered, value in settings:
-        recipe = _recipe(altered, value)
+        change = ACTIVATIONS[str(value)] if altered == "activation" else value
+        recipe = comparison.sinusoid_recipe(**{altered: change})  # type: ignore[arg-type]
         fewer = recipe.steps > LONG or (altered == "width" and int(value) > WIDE)
         task = whole[: config.long_tasks] if fewer else whole
-        results = {}
+        results = []
         for method in _methods(recipe, task, networks):
-            work = partial(_train, config, method, recipe, task, networks)
-            results[method.name] = pieces.do(f"{altered} {value}, {method.name}", work)
-        rows += _rows(config, f"{altered} {value}", results)
-    return Outcome(rows, {}, facts=how_made(networks, pieces))
-
-
-def _settings(config: Config) -> list[tuple[str, str | float | int]]:
-    return [
-        (altered, value)
-        for altered, values in ALTERED.items()
-        for value in values
-        if not (altered == "steps" and int(value) > config.most_steps)
-        and not (altered == "width" and int(value) > config.widest)
-    ]
-
-
-def _recipe(altered: str, value: str | float | int) -> Recipe:
-    if altered == "activation":
-        return sinusoid_recipe(activation=ACTIVATIONS[str(value)])
-    return sinusoid_recipe(**{altered: value})  # type: ignore[arg-type]
+            train = partial(_train, config, method, recipe, task, networks)
+            results.append((method, parts.do(f"{altered} {value}, {method.name}", train)))
+        rows += _rows(config, {"altered": altered, "value": value}, results)
+    return Outcome(rows, facts=how_made(networks, parts))
 
 
 def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) -> list[Method]:
-    # The strengths that did best in the table of regularizers after 16 steps, but for a dropout of
-    # 0.7, under which wider learners diverge.
-    plain = [Method("none"), norm("L2", 1.0), dropout(0.5), variational_dropout()]
-    ncs = [nc_method(f"NC {head}", nc, task) for head, nc in networks.items()]
-    return [*plain, *ncs, oracle(recipe, task)]
+    ncs = [comparison.nc_method(NC_KEYS[head], nc, task) for head, nc in networks.items()]
+    return [*PLAIN, *ncs, comparison.oracle(recipe, task)]
 
 
 def _train(
@@ -163,36 +131,142 @@ def _train(
     task: Task,
     networks: dict[str, NeuralComplexity],
 ) -> dict[str, Tensor]:
-    """Gives losses at the end, the gap, and what each NC that matters here predicts for it."""
-    trajectory = train_with(method, recipe, task, seed=config.seed)
-    result = losses_at(trajectory, [recipe.steps])
-    asked = {h: nc for h, nc in networks.items() if method.name in ("none", f"NC {h}")}
-    for head, nc in asked.items():
-        result[f"predicted/{head}"] = predict_gaps(nc, trajectory.end)
-    return result | {"gap": trajectory.gap}
+    """Returns losses at the end, the gap, and what each NC that matters here predicts for it."""
+    trajectory = comparison.train_with(method, recipe, task, seed=config.seed)
+    result = comparison.losses_at(trajectory, [recipe.steps]) | {"gap": trajectory.gap}
+    for head, nc in networks.items():
+        if method.keys in (NONE.keys, NC_KEYS[head]):
+            result[f"predicted/{head}"] = judge(nc, trajectory.end).gap
+    return result
 
 
-def _rows(config: Config, setting: str, results: dict[str, dict[str, Tensor]]) -> list[Row]:
-    """Fit to the gap and test loss, each over the tasks whose learners did not diverge."""
-    row = partial(score_row, NAME, config.seed)
-    none, best = results["none"], results["oracle"]
+def _rows(
+    config: Config, setting: Keys, results: list[tuple[Method, dict[str, Tensor]]]
+) -> list[Row]:
+    """Returns fits to the gap and test losses, over the tasks whose learners did not diverge."""
+    row: Callable[..., Row] = partial(make_row, NAME, config.seed, **setting)  # type: ignore[arg-type]
+    none, best = results[0][1], results[-1][1]
     rows = []
-    for method, result in results.items():
+    for method, result in results:
         diverged = result["diverged"][-1]
-        rows.append(row(method, setting, "diverged tasks", count(diverged)))
+        rows.append(row("diverged tasks", scores.count(diverged), **method.keys))
         kept = ~diverged
-        if kept.sum() >= MOST * kept.numel():
-            for key in (key for key in result if key.startswith("predicted/")):
-                head, learners = key.split("/")[1], "plain" if method == "none" else "regularized"
-                columns = (result[key][kept], result["gap"][kept])
-                for metric, score in (("R2", r_squared), ("MAE", mean_absolute_error)):
-                    name = f"{metric}, {learners} learners"
-                    rows.append(row(f"NC {head}", setting, name, estimate(score, *columns)))
-        if diverged.sum() > FEW * diverged.numel():
+        predicted = {head: result.get(f"predicted/{head}") for head in sorted(HEADS)}
+        if kept.sum() >= HALF * kept.numel():
+            learners = "plain" if method is NONE else "regularized"
+            for (head, gaps), (metric, score) in product(predicted.items(), FITS.items()):
+                if gaps is not None:
+                    fit = scores.estimate(score, gaps[kept], result["gap"][kept])
+                    rows.append(row(metric, fit, **NC_KEYS[head], learners=learners))
+        if diverged.sum() > comparison.FEW * diverged.numel():
             continue
-        rows.append(row(method, setting, "test loss", estimate_mean(result["loss_te"][-1][kept])))
-        if method not in ("none", "oracle"):
-            kept = kept_tasks([none, result, best])
+        mean = scores.estimate_mean(result["loss_te"][-1][kept])
+        rows.append(row("test loss", mean, **method.keys))
+        if method.keys["method"] not in ("none", "oracle"):
+            kept = comparison.kept_tasks([none, result, best])
             losses = (r["loss_te"][-1][kept] for r in (none, result, best))
-            rows.append(row(method, setting, "share of oracle", estimate(share_of_oracle, *losses)))
+            share = scores.estimate(scores.share_of_oracle, *losses)
+            rows.append(row("share of oracle", share, **method.keys))
     return rows
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns one table of how well NC predicts and one of how much it helps."""
+    kinds = [(head, k, m) for head in HEADS for k in ("plain", "regularized") for m in FITS]
+    fits, losses = [], []
+    for setting in distinct(rows, "altered", "value"):
+        altered, value = str(setting["altered"]), setting["value"]
+        name = f"{altered} {value}" + (" (NC's own)" if HOME[altered] == value else "")
+        found = [find(rows, m, **setting, head=head, learners=k) for head, k, m in kinds]
+        fits.append((name, *(show(row, 3) for row in found)))
+        cells = [_loss(rows, setting, keys) for keys, _, _ in LOOKS.values()]
+        shares = [find(rows, "share of oracle", **setting, head=head) for head in HEADS]
+        tasks = str(max(row.n for row in rows if setting.items() <= row.keys.items()))
+        losses.append((name, *cells, *(show(row, 3) for row in shares), tasks))
+    return [
+        Table(
+            "Predicted against true gap",
+            ("learner", *(f"{head}: {metric}, {k} learners" for head, k, metric in kinds)),
+            tuple(fits),
+            "Value ± 95 % interval over tasks whose learners did not diverge; the other table has "
+            "the number of those that did. Empty: more than half diverged.",
+        ),
+        Table(
+            "Test loss after learning",
+            ("learner", *LOOKS, *(f"share of oracle, {head}" for head in HEADS), "tasks"),
+            tuple(losses),
+            "Value ± 95 % interval over tasks. Behind †: so many learners diverged, with losses "
+            "ten times above where they began, or not finite; where these are more than 1 %, a "
+            "method gets no mean, and elsewhere they are left out of it.",
+        ),
+    ]
+
+
+def _loss(rows: list[Row], setting: Keys, method: Keys) -> str:
+    row, lost = (find(rows, m, **{**setting, **method}) for m in ("test loss", "diverged tasks"))
+    diverged = f"†{lost.value:,.0f}" if lost and lost.value else ""
+    return " ".join(part for part in (show(row), diverged) if part)
+
+
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws the paper's figure."""
+    return [
+        Drawing(
+            "ood",
+            _overview(outcome.rows),
+            "NC on learners it has never seen",
+            "Above: R2 of predicted against true gap, plain learners, cut off below 0. Middle: "
+            "mean absolute error. Below: test loss after learning. The dotted line marks the "
+            "learners that NC was trained on. Settings in which more than 1 % of the plain "
+            "learners diverge are not shown, nor is a method whose learners do.",
+        )
+    ]
+
+
+def _overview(rows: list[Row]) -> Canvas:
+    canvas = Canvas(figsize=(12.5, 7.2), layout="constrained")
+    axes = canvas.subplots(3, len(ALTERED), sharex="col")
+    for column, (altered, values) in zip(axes.T, ALTERED.items(), strict=True):
+        changes = [{"altered": altered, "value": value} for value in values]
+        shown = [keys for keys in changes if find(rows, "test loss", **keys, method="none")]
+        drawn = [keys["value"] for keys in shown]
+        places = range(len(drawn))
+        for head, (ax, metric) in product(HEADS, zip(column, FITS, strict=False)):
+            fits = [find(rows, metric, **keys, head=head, learners="plain") for keys in shown]
+            ys = [max(row.value, -0.05) if row else math.nan for row in fits]
+            ax.plot(places, ys, "o-", ms=3.5, color=COLORS[head])
+        for name, (method, color, style) in LOOKS.items():
+            losses = [find(rows, "test loss", **{**keys, **method}) for keys in shown]
+            ys = [row.value if row else math.nan for row in losses]
+            column[2].plot(places, ys, style, ms=3.5, lw=1.2, color=color, label=name)
+        for ax in column:
+            if HOME[altered] in drawn:
+                ax.axvline(drawn.index(HOME[altered]), color=COLORS["none"], lw=0.8, ls=":")
+        column[0].set(ylim=(-0.07, 1.05), title=altered)
+        column[1].set(yscale="log")
+        column[2].set_xticks(places, [str(v) for v in drawn], fontsize=7)
+    axes[2, -1].set(yscale="log")
+    for ax, name in zip(axes[:, 0], (*FITS, "test loss"), strict=True):
+        ax.set_ylabel(name)
+    handles, labels = axes[2, 0].get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=len(LOOKS))
+    return canvas
+
+
+EXPERIMENT = Experiment(
+    name=NAME,
+    title="Learners that NC was not trained on",
+    lead=(
+        "NC was trained on ReLU learners with 2 layers of 40 units, learning rate 0.01 and 16 "
+        "steps. Here one of these is changed at a time, and the same NC predicts the gap of the "
+        "learners and regularizes them (transductive), against no regularizer, L2, dropout and "
+        "variational dropout (L2 at the strength that did best in the table of regularizers; "
+        "dropout at 0.5, since wider learners diverge at 0.7; variational dropout as it is). The "
+        "paper shows these as figures without numbers."
+    ),
+    config=Config,
+    presets=PRESETS,
+    run=run,
+    tables=tables,
+    figures=figures,
+)

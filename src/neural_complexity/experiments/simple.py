@@ -4,170 +4,127 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from pathlib import Path
+from typing import Annotated
 
 import torch
+from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
-from neural_complexity.experiments.base.comparison import sinusoid_recipe
-from neural_complexity.experiments.base.configs import AsksNetworks, check_least
-from neural_complexity.experiments.base.networks import how_made, load_networks
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.pieces import Pieces
-from neural_complexity.experiments.base.rows import Row, score_row
+from neural_complexity.assessment.drawing import COLORS
+from neural_complexity.assessment.tables import Table
+from neural_complexity.experiments.base.comparison import evaluation_tasks, sinusoid_recipe
+from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.plots import plot_targets, scatter_gaps
+from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.table_views import pivot, select, show
+from neural_complexity.learners import closed_form
 from neural_complexity.learners.closed_form import (
     ClosedForm,
     GaussianProcess,
     Kernel,
-    fourier_features,
     gaussian_process,
-    nearest_neighbour,
-    polynomial,
-    rbf,
-    ridge,
 )
-from neural_complexity.losses import Gaussian, squared_error
-from neural_complexity.meta.evaluate import CHUNK, follow, predict_gaps
-from neural_complexity.meta.scores import (
-    correlation,
-    estimate,
-    estimate_mean,
-    mean_absolute_error,
-    r_squared,
-)
+from neural_complexity.learners.trajectory import CHUNK, train_learners
+from neural_complexity.losses import squared_error
+from neural_complexity.meta import scores
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
-from neural_complexity.snapshot import Snapshot, gap, take_snapshot
+from neural_complexity.snapshot import gap, take_snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.workspace import Workspace
 
-__all__ = [
-    "LEARNERS",
-    "NAME",
-    "PREDICTORS",
-    "PRESETS",
-    "SCORES",
-    "Config",
-    "cpu",
-    "paper",
-    "run",
-    "smoke",
-]
+__all__ = ["EXPERIMENT"]
 
 NAME = "simple"
+SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "Y_te", "H_te")
 LEARNERS = ("0-th order polynomial", "nearest neighbour", "network", "ridge", "Gaussian process")
 PREDICTORS = ("NC posterior", "NC direct", "GP, RBF kernel", "GP, sinusoid kernel")
 SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "R2": r_squared,
-    "correlation": correlation,
-    "MAE": mean_absolute_error,
+    "R2": scores.r_squared,
+    "correlation": scores.correlation,
+    "MAE": scores.mean_absolute_error,
 }
-
-# The paper's network, after its 16 steps.
-NETWORK = sinusoid_recipe()
 # Twice the range of x, so that no feature repeats within it; none has the family's own period.
 PERIOD, FREQUENCIES, STRENGTH = 20.0, 5, 0.1
-# Tried for the RBF kernel. The family has no noise: the least is what double precision bears.
+FEATURES = closed_form.fourier_features(PERIOD, FREQUENCIES)
+# RBF kernels to choose from. The family has no noise: the least is what double precision bears.
 LENGTHSCALES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 AMPLITUDES = (1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
 NOISES = (1e-8, 1e-6, 1e-4, 1e-2)
+KERNELS = tuple(product(LENGTHSCALES, AMPLITUDES, NOISES))
+LOSS_NOTE = (
+    "Mean squared error ± 95 % interval over tasks. Beliefs are a gap predictor's own mean for y, "
+    "used as a predictor. The learner called Gaussian process is the one with the RBF kernel."
+)
+R2_NOTE = (
+    "Value ± 95 % interval over tasks, here and below; each column is a gap predictor. R2 is the "
+    "coefficient of determination. The sinusoid kernel knows the family. It is the best linear "
+    "prediction, not the exact Bayes posterior, since b from 0 to pi favours some sinusoids; but "
+    "ten points without noise settle a sinusoid either way."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AsksNetworks):
+class Config(NetworksConfig):
     """Simple learners on sinusoids; the paper shows pictures alone, so the sizes are ours."""
 
-    tuning_tasks: int = 512
+    tuning_tasks: Annotated[int, AtLeast(1)] = 512
     """Other tasks, on which the RBF kernel is chosen by marginal likelihood."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, 1, "tuning_tasks")
 
-
-def paper() -> Config:
-    """The same as `cpu`, which costs little; `networks` may name NCs of the paper's size."""
-    return Config()
-
-
-def cpu() -> Config:
-    """Less than a minute on two cores."""
-    return Config()
-
-
-def smoke() -> Config:
-    """Seconds; what CI runs."""
-    return Config(eval_tasks=256)
-
-
-PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
-
-
-def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
-    """Lets learners learn held-out tasks, and NC and Gaussian processes predict their gaps.
-
-    Args:
-        config: The settings.
-        folder: Where finished pieces are kept, so that the same call goes on after an interruption.
-        tell: Told about the progress.
-    """
+def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
+    """Trains learners on held-out tasks; NC and Gaussian processes predict their gaps."""
     networks = load_networks(config.networks, config.device)
-    family = Sinusoids()
-    task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-    task = task.to(config.device)
-    pieces = Pieces(1 + len(LEARNERS), config, folder, tell)
-    tried = pieces.do("RBF kernel", partial(_try_kernels, config, family))["log_likelihood"]
-    lengthscale, amplitude, noise = _best(tried)
+    family, task = Sinusoids(), evaluation_tasks(config)
+    parts = Parts(work, 1 + len(LEARNERS), callback)
+    tried = parts.do("RBF kernel", partial(_likelihoods, config, family))["log_likelihood"]
+    lengthscale, amplitude, noise = KERNELS[int(tried.argmax())]
     processes = {
-        "GP, RBF kernel": gaussian_process(rbf(lengthscale, amplitude), noise=noise),
-        "GP, sinusoid kernel": gaussian_process(_sinusoid_kernel(family), noise=NOISES[0]),
+        "GP, RBF kernel": _rbf_process(lengthscale, amplitude, noise),
+        "GP, sinusoid kernel": gaussian_process(sinusoid_kernel(family), noise=NOISES[0]),
     }
-    beliefs = {name: learn(task.X_tr, task.Y_tr) for name, learn in processes.items()}
+    beliefs = {name: fit(task.X_tr, task.Y_tr) for name, fit in processes.items()}
     learners: dict[str, ClosedForm | None] = {
-        "0-th order polynomial": polynomial(0),
-        "nearest neighbour": nearest_neighbour,
-        "network": None,
-        "ridge": ridge(STRENGTH, features=fourier_features(PERIOD, FREQUENCIES)),
+        "0-th order polynomial": closed_form.polynomial(0),
+        "nearest neighbour": closed_form.nearest_neighbour,
+        "network": None,  # the paper's, after its 16 steps
+        "ridge": closed_form.ridge(STRENGTH, features=FEATURES),
         "Gaussian process": processes["GP, RBF kernel"],
     }
     ends = {
-        name: pieces.do(name, partial(_judge, config, task, learners[name], networks, beliefs))
+        name: parts.do(name, partial(_judge, config, task, learners[name], networks, beliefs))
         for name in LEARNERS
     }
-    rows = [
-        *_loss_rows(config, ends),
-        *_belief_rows(config, task, networks["posterior"], beliefs),
-        *_fit_rows(config, ends),
-    ]
     facts = {
         "RBF kernel": {"lengthscale": lengthscale, "amplitude": amplitude, "noise": noise},
         "ridge": {"strength": STRENGTH, "period": PERIOD, "frequencies": FREQUENCIES},
-        **how_made(networks, pieces),
+        **how_made(networks, parts),
     }
+    rows = _rows(config, ends, _belief_losses(task, networks["posterior"], beliefs))
     return Outcome(rows, _figure_tensors(task, ends), facts=facts)
 
 
-def _try_kernels(config: Config, family: Sinusoids) -> dict[str, Tensor]:
-    """Computes the mean log marginal likelihood of every RBF kernel on tasks of their own."""
+def _rbf_process(
+    lengthscale: float, amplitude: float, noise: float
+) -> Callable[[Tensor, Tensor], GaussianProcess]:
+    return gaussian_process(closed_form.rbf(lengthscale, amplitude), noise=noise)
+
+
+def _likelihoods(config: Config, family: Sinusoids) -> dict[str, Tensor]:
+    """Returns the mean log marginal likelihood of every RBF kernel on tasks of their own."""
     task = family.sample(config.tuning_tasks, stream(config.seed, "kernel tasks"))
     task = task.to(config.device)
-    values = [
-        gaussian_process(rbf(lengthscale, amplitude), noise=noise)(task.X_tr, task.Y_tr)
-        .log_likelihood()
-        .mean()
-        for lengthscale, amplitude, noise in product(LENGTHSCALES, AMPLITUDES, NOISES)
-    ]
-    return {"log_likelihood": torch.stack(values)}
+    fits = [_rbf_process(*kernel)(task.X_tr, task.Y_tr) for kernel in KERNELS]
+    return {"log_likelihood": torch.stack([fit.log_likelihood().mean() for fit in fits])}
 
 
-def _best(log_likelihood: Tensor) -> tuple[float, float, float]:
-    """Gives the lengthscale, amplitude and noise of the likeliest kernel."""
-    return list(product(LENGTHSCALES, AMPLITUDES, NOISES))[int(log_likelihood.argmax())]
-
-
-def _sinusoid_kernel(family: Sinusoids) -> Kernel:
-    """Makes the kernel E y y' of the family itself, E A^2 cos(x - x') / 2.
+def sinusoid_kernel(family: Sinusoids) -> Kernel:
+    """Returns the kernel E y y' of the family itself, E A^2 cos(x - x') / 2.
 
     It holds since 2b covers whole turns evenly. A sin(x + b) lies in the span of sin x and cos x,
     so the kernel has rank 2. As b favours cos x, y is neither normal nor of mean zero: this is the
@@ -190,15 +147,16 @@ def _judge(
     networks: dict[str, NeuralComplexity],
     beliefs: dict[str, GaussianProcess],
 ) -> dict[str, Tensor]:
-    """Lets one learner learn all tasks, and everyone predict its gap."""
+    """Returns predictions and losses of one learner on all tasks, and its gap as predicted."""
     if learner is None:
-        end = follow(NETWORK, task, seed=config.seed).end
+        end = train_learners(sinusoid_recipe(), task, seed=config.seed).end
     else:
         end = take_snapshot(learner(task.X_tr, task.Y_tr), task)
     loss_tr = squared_error(end.H_tr, end.Y_tr).mean(dim=1)  # (B,)
-    predicted = {f"NC {head}": predict_gaps(nc, end) for head, nc in networks.items()}
+    predicted = {f"NC {head}": judge(nc, end).gap for head, nc in networks.items()}
     for name, process in beliefs.items():
-        predicted[name] = _expected_gap(end, loss_tr, process.belief(task.X_te))
+        expected = squared_error.expected(end.H_te, process.belief(task.X_te))
+        predicted[name] = expected.mean(dim=1) - loss_tr
     return {
         "H_tr": end.H_tr,
         "H_te": end.H_te,
@@ -209,74 +167,147 @@ def _judge(
     }
 
 
-def _expected_gap(end: Snapshot, loss_tr: Tensor, belief: Gaussian) -> Tensor:
-    """Computes the gap to expect if a belief about the test targets is true, (B,)."""
-    return squared_error.expected(end.H_te, belief).mean(dim=1) - loss_tr
+@torch.no_grad()
+def _belief_losses(
+    task: Task, nc: NeuralComplexity, beliefs: dict[str, GaussianProcess]
+) -> dict[str, Tensor]:
+    """Returns what each gap predictor's own mean for y achieves as a predictor of y, (B,)."""
+    parts = (task[i : i + CHUNK] for i in range(0, len(task), CHUNK))
+    mean = torch.cat([nc.belief(part.X_tr, part.Y_tr, part.X_te).prediction for part in parts])
+    means = {"NC posterior": mean} | {name: fit(task.X_te) for name, fit in beliefs.items()}
+    return {name: squared_error(mean, task.Y_te).mean(dim=1) for name, mean in means.items()}
 
 
-def _loss_rows(config: Config, ends: dict[str, dict[str, Tensor]]) -> list[Row]:
-    """What each learner itself achieves."""
-    row = partial(score_row, NAME, config.seed)
-    return [
-        row(learner, "learner", metric, estimate_mean(end[key].flatten()))
-        for learner, end in ends.items()
-        for metric, key in (("train loss", "loss_tr"), ("test loss", "loss_te"))
-    ]
-
-
-def _belief_rows(
-    config: Config, task: Task, nc: NeuralComplexity, beliefs: dict[str, GaussianProcess]
+def _rows(
+    config: Config, ends: dict[str, dict[str, Tensor]], believed: dict[str, Tensor]
 ) -> list[Row]:
-    """What each gap predictor's own mean for y achieves as a predictor of y."""
-    parts = [task[i : i + CHUNK] for i in range(0, len(task), CHUNK)]
-    with torch.no_grad():
-        means = {
-            "NC posterior": torch.cat(
-                [nc.belief(p.X_tr, p.Y_tr, p.X_te).prediction for p in parts]
-            ),
-            **{name: process(task.X_te) for name, process in beliefs.items()},
-        }
-    return [
-        score_row(
-            NAME,
-            config.seed,
-            name,
-            "beliefs",
-            "test loss",
-            estimate_mean(squared_error(mean, task.Y_te).mean(dim=1)),
-        )
-        for name, mean in means.items()
-    ]
-
-
-def _fit_rows(config: Config, ends: dict[str, dict[str, Tensor]]) -> list[Row]:
-    """How well everyone predicts the gap of each learner."""
-    return [
-        score_row(
-            NAME,
-            config.seed,
-            predictor,
-            learner,
-            metric,
-            estimate(score, end[f"predicted/{predictor}"], end["gap"]),
-        )
-        for learner, end in ends.items()
-        for predictor in PREDICTORS
-        for metric, score in SCORES.items()
-    ]
+    """Returns what learners and beliefs achieve, and how well everyone predicts each gap."""
+    row = partial(make_row, NAME, config.seed)
+    rows = []
+    for learner, end in ends.items():
+        for metric, key in (("train loss", "loss_tr"), ("test loss", "loss_te")):
+            rows.append(row(metric, scores.estimate_mean(end[key].flatten()), learner=learner))
+    for predictor, losses in believed.items():
+        rows.append(row("test loss", scores.estimate_mean(losses), predictor=predictor))
+    for (learner, end), predictor in product(ends.items(), PREDICTORS):
+        for metric, score in SCORES.items():
+            fit = scores.estimate(score, end[f"predicted/{predictor}"], end["gap"])
+            rows.append(row(metric, fit, predictor=predictor, learner=learner))
+    return rows
 
 
 def _figure_tensors(task: Task, ends: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
-    """All gaps, and the two tasks per learner where the posterior head predicts the extremes."""
+    """Returns all gaps, and for each learner the tasks with the extreme posterior predictions."""
     tensors: dict[str, Tensor] = {}
     for learner, end in ends.items():
-        gaps = {name: end[f"predicted/NC {name}"] for name in ("posterior", "direct")}
-        gaps["true"] = end["gap"]
+        gaps = {head: end[f"predicted/NC {head}"] for head in HEADS} | {"true": end["gap"]}
         picks = torch.stack([gaps["posterior"].argmin(), gaps["posterior"].argmax()])  # (2,)
-        shown = task.to("cpu")[picks]
-        sets = {"X_tr": shown.X_tr, "Y_tr": shown.Y_tr, "X_te": shown.X_te, "Y_te": shown.Y_te}
-        sets |= {name: end[name][picks] for name in ("H_tr", "H_te")}
-        sets["task"] = picks
+        given = task.to("cpu")[picks]
+        sets = {name: end[name][picks] for name in ("H_tr", "H_te")} | {"task": picks}
+        sets |= {name: getattr(given, name) for name in ("X_tr", "Y_tr", "X_te", "Y_te")}
         tensors |= {f"gaps/{learner}/{name}": values for name, values in gaps.items()}
         tensors |= {f"shown/{learner}/{name}": values for name, values in sets.items()}
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns the tables of the learners' losses and of each score of the predicted gaps."""
+    size, cell = f"{rows[0].n:,} held-out tasks", partial(show, digits=4)
+    learners = [{"learner": learner} for learner in LEARNERS]
+    losses = pivot(rows, learners, [("train loss", {}), ("test loss", {})], _label, cell)
+    losses += [
+        (f"{row.keys['predictor']}, its beliefs", "", cell(row))
+        for row in select(rows, "test loss", learner=None)
+    ]
+    found = [
+        Table(f"Losses, {size}", ("learner", "train loss", "test loss"), tuple(losses), LOSS_NOTE)
+    ]
+    for metric in SCORES:
+        columns = [(metric, {"predictor": predictor}) for predictor in PREDICTORS]
+        lines = pivot(rows, learners, columns, _label, cell)
+        title, note = (
+            f"{metric} of predicted against true gap, {size}",
+            R2_NOTE if metric == "R2" else "",
+        )
+        found.append(Table(title, ("learner", *PREDICTORS), tuple(lines), note))
+    return found
+
+
+def _label(keys: Keys) -> str:
+    return str(keys["learner"])
+
+
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws the extremes of the predicted gaps, and predicted against true gaps."""
+    return [
+        Drawing(
+            "extremes",
+            _extremes(outcome.tensors),
+            "The smallest and the largest predicted gap",
+            "For each learner, the two held-out tasks at the extremes of the posterior head's "
+            "predictions. Circles are targets, filled at training points and empty at test points "
+            "(never shown to NC); plus signs are predictions. As in the paper, nearest neighbour "
+            "fits the training points perfectly, yet NC penalizes it where the result is no "
+            "sinusoid.",
+        ),
+        Drawing(
+            "gap-fit",
+            _scatter(outcome.tensors),
+            "Predicted against true gap",
+            "One dot per held-out task; the outermost 0.2 % of values are cut off. NC was trained "
+            "on networks alone.",
+        ),
+    ]
+
+
+def _extremes(tensors: dict[str, Tensor]) -> Canvas:
+    canvas = Canvas(figsize=(12, 6.2), layout="constrained")
+    axes = canvas.subplots(2, len(LEARNERS), sharex=True)
+    names = {"true gap": "true", **{f"NC {head}": head for head in HEADS}}
+    for ax, (i, learner) in zip(axes.flat, product(range(2), LEARNERS), strict=True):
+        task = tensors[f"shown/{learner}/task"][i]
+        sets = {name: tensors[f"shown/{learner}/{name}"][i] for name in SETS}
+        plot_targets(ax, sets)
+        look = {"color": COLORS["oracle"], "label": "learner on training inputs"}
+        ax.plot(sets["X_tr"], sets["H_tr"], "+", ms=6, **look)
+        told = [
+            f"{name} {tensors[f'gaps/{learner}/{key}'][task]:.3g}" for name, key in names.items()
+        ]
+        ax.set_title("\n".join(told if i else [learner, *told]))
+    for ax in axes[1]:
+        ax.set_xlabel("x")
+    axes[0, 0].set_ylabel("smallest predicted gap\n\ny")
+    axes[1, 0].set_ylabel("largest predicted gap\n\ny")
+    canvas.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return canvas
+
+
+def _scatter(tensors: dict[str, Tensor]) -> Canvas:
+    canvas = Canvas(figsize=(12, 5.2), layout="constrained")
+    axes = canvas.subplots(len(HEADS), len(LEARNERS))
+    for ax, (head, learner) in zip(axes.flat, product(HEADS, LEARNERS), strict=True):
+        true, predicted = (tensors[f"gaps/{learner}/{name}"] for name in ("true", head))
+        ax.set_title(f"{learner}, NC {head}\n{scatter_gaps(ax, true, predicted, COLORS[head])}")
+    return canvas
+
+
+EXPERIMENT = Experiment(
+    name=NAME,
+    title="Simple learners",
+    lead=(
+        "NC was trained on networks. Here it judges other learners on held-out sinusoids with 10 "
+        "training and 15 test points: the mean of the targets, the nearest neighbour, ridge "
+        "regression on ten Fourier features, a Gaussian process, and for comparison the network "
+        "after 16 steps. As baselines, two Gaussian processes predict the gap from their exact "
+        "posteriors: one with an RBF kernel, as a practitioner would use, chosen by marginal "
+        "likelihood on other tasks of the family; and one with the family's own kernel, "
+        "proportional to cos(x - x'), which knows that all targets are sinusoids of period 2 pi. "
+        "The paper gives pictures of these learners, no numbers."
+    ),
+    config=Config,
+    # At `paper`, `networks` may name NCs of the paper's size; this costs little.
+    presets={"smoke": lambda: Config(eval_tasks=256), "cpu": Config, "paper": Config},
+    run=run,
+    tables=tables,
+    figures=figures,
+)

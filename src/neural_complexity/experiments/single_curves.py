@@ -3,136 +3,194 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments import single
-from neural_complexity.experiments.base.configs import check_least
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.image_comparison import WholeDataset
+from neural_complexity.experiments.base.image_learners import (
+    NC_METHODS,
+    PLAIN,
+    ImageMethod,
+    Results,
+    chunks,
+    learner_rows,
+)
+from neural_complexity.experiments.base.image_report import draw_curves
 from neural_complexity.experiments.base.networks import how_made
-from neural_complexity.experiments.base.one_dataset import make_recipe, make_world
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.pieces import Pieces
-from neural_complexity.experiments.base.rows import Row, score_row
-from neural_complexity.experiments.base.shared_networks import (
-    AsksSingle,
-    beside_rows,
-    learn_whole,
-    load_judges,
+from neural_complexity.experiments.base.one_dataset import load_data
+from neural_complexity.experiments.base.rows import Row, make_row
+from neural_complexity.experiments.base.single_networks import (
+    SingleNetworksConfig,
+    load_ncs,
+    reference_rows,
+    reference_table,
     shared_with,
 )
-from neural_complexity.experiments.base.trajectories import NC_METHODS, PLAIN, chunks, in_chunks
+from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
 from neural_complexity.meta.scores import count, estimate_over_seeds
-from neural_complexity.progress import Tell
+from neural_complexity.progress import ProgressCallback
+from neural_complexity.workspace import Workspace
 
-__all__ = ["LONG", "NAME", "PRESETS", "Config", "cpu", "paper", "reported", "run", "smoke"]
+__all__ = ["EXPERIMENT"]
 
 NAME = "single_curves"
-LONG = f"{PLAIN}, after convergence"
+LONG = ImageMethod("cross-entropy, after convergence")
+METHOD = ("method", "head", "mode")  # keys that name a method
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AsksSingle):
-    """Learners with and without NC, looked at often, and plain ones that learn for longer."""
+class Config(SingleNetworksConfig):
+    """Learners with and without NC at many snapshot times, and plain ones that learn for longer."""
 
     long_steps: int = 60_000
     """Updates of the learner that is trained until it has converged."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, self.steps, "long_steps")
+        if self.long_steps < self.steps:
+            raise ValueError(f"long_steps must be at least {self.steps}, got {self.long_steps}")
 
 
-def paper() -> Config:
-    """All of KMNIST, for a GPU."""
-    own = {"dataset": "kmnist", "looks": 48}
-    return Config(**shared_with(single.paper(), **own), long_steps=300_000)
+def _preset(name: str, *, long_steps: int, **changes: object) -> Config:
+    return Config(**shared_with(single.PRESETS[name](), **changes), long_steps=long_steps)
 
 
-def cpu() -> Config:
-    """KMNIST's test images, on two cores."""
-    return Config(**shared_with(single.small(), looks=24, runs=3), long_steps=4500)
+PRESETS: dict[str, Callable[[], Config]] = {
+    "smoke": lambda: _preset("smoke", looks=6, long_steps=40),
+    "cpu": lambda: _preset("small", looks=24, runs=3, long_steps=4500),
+    "paper": lambda: _preset("paper", dataset="kmnist", looks=48, long_steps=300_000),
+}
 
 
-def smoke() -> Config:
-    """Seconds, on scikit-learn's digits; needs the networks of single's smoke run."""
-    return Config(**shared_with(single.smoke(), looks=6), long_steps=40)
-
-
-PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": paper}
-
-
-def run(config: Config, *, folder: Path | None = None, tell: Tell | None = None) -> Outcome:
-    """Follows learners with each NC and without, and a plain one for longer.
-
-    Args:
-        config: The settings.
-        folder: Where unfinished work is kept, so that the same call goes on after an interruption.
-        tell: Told about the progress.
-    """
-    world = make_world(config)
-    judges = load_judges(config, world)
+def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
+    """Trains learners with each NC and without, and a plain one for longer."""
+    data = load_data(config)
+    ncs = load_ncs(config, data)
     methods = (PLAIN, LONG, *NC_METHODS)
-    pieces = Pieces(len(methods) * len(chunks(config)), config, folder, tell)
-    recipe = make_recipe(config, world)
-    recipes = {LONG: replace(recipe, steps=config.long_steps)}
-    found = {
-        method: in_chunks(
-            config,
-            pieces,
-            method,
-            partial(learn_whole, config, world, judges, method, recipe=recipes.get(method, recipe)),
-        )
-        for method in methods
-    }
-    rows = _step_rows(config, found) + _reach_rows(config, found) + beside_rows(config, NAME)
-    tensors = {f"{m}/{k}": t for m, result in found.items() for k, t in result.items()}
-    networks = {head: judge.nc for head, judge in judges.items()}
-    return Outcome(rows, tensors, facts=how_made(networks, pieces))
+    parts = Parts(work, len(methods) * len(chunks(config, config.runs)), callback)
+    learners = WholeDataset(data, ncs, {LONG: replace(data.recipe(), steps=config.long_steps)})
+    found = {method: learners.train(parts, method) for method in methods}
+    rows = _step_rows(config, found) + _reach_rows(config, found) + reference_rows(config, NAME)
+    tensors = {f"{m.label}/{k}": t for m, result in found.items() for k, t in result.items()}
+    return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
 
 
 def reported(steps: Tensor) -> list[int]:
-    """Gives the places of the looks that rows are made of: the first, the last, and two between.
-
-    Args:
-        steps: Numbers of updates at the looks, (looks,).
-    """
+    """Returns the places of the snapshot times that rows are made of: up to four, not the first."""
     last = len(steps) - 1
     return sorted({last, last * 3 // 4, last // 2, last // 4} - {0})
 
 
-def _step_rows(config: Config, found: dict[str, dict[str, Tensor]]) -> list[Row]:
+def _step_rows(config: Config, found: dict[ImageMethod, Results]) -> list[Row]:
     """Accuracy and losses at a few steps, and for the longest at its end."""
     rows = []
     for method, result in found.items():
-        looks = reported(result["step"])
-        for look in looks[-1:] if method == LONG else looks:
-            setting = f"{int(result['step'][look])} steps"
-            columns = {
-                "accuracy": 100 * (1 - result["error"][look]),
-                "test loss": result["loss_te"][look],
-                "train loss": result["loss_tr"][look],
-            }
-            for metric, values in columns.items():
-                score = estimate_over_seeds(values)
-                rows.append(score_row(NAME, config.seed, method, setting, metric, score))
+        times = reported(result["step"])
+        for time in times[-1:] if method == LONG else times:
+            step = int(result["step"][time])
+            row = partial(make_row, NAME, config.seed, **method.keys, step=step)
+            rows += learner_rows(row, result, (time,))
     return rows
 
 
-def _reach_rows(config: Config, found: dict[str, dict[str, Tensor]]) -> list[Row]:
+def _reach_rows(config: Config, found: dict[ImageMethod, Results]) -> list[Row]:
     """After how many steps learners are as good as plain ones are at their end, on average."""
     rows = []
     for goal in (PLAIN, LONG):
         level = found[goal]["error"][-1].mean()
-        setting = f"{goal}, {int(found[goal]['step'][-1])} steps"
+        aim: dict[str, Any] = {"goal": goal.label, "goal_step": int(found[goal]["step"][-1])}
         for method, result in found.items():
             if method == LONG:
                 continue
-            there = result["error"] <= level  # (looks, runs)
-            row = partial(score_row, NAME, config.seed, method, setting)
+            there = result["error"] <= level  # (times, runs)
+            row = partial(make_row, NAME, config.seed, **method.keys, **aim)
             rows.append(row("runs as good", count(there.any(dim=0))))
             if there.any(dim=0).all():  # else there is no mean
                 first = result["step"][there.to(torch.uint8).argmax(dim=0)]
                 rows.append(row("first step as good", estimate_over_seeds(first)))
     return rows
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns the tables of accuracies and losses by step, and of who is faster."""
+    found = [row for row in select(rows, "accuracy") if "step" in row.keys]
+    steps = sorted({int(row.keys["step"]) for row in found})
+    runs, header = found[0].n, ("method", *(f"{step} steps" for step in steps))
+    made = []
+    for metric, digits, title in (
+        ("accuracy", 2, "Accuracy in % on the test images"),
+        ("test loss", 3, "Test loss"),
+        ("train loss", 3, "Train loss"),
+    ):
+        lines = pivot(
+            rows,
+            distinct(found, *METHOD),
+            [(metric, {"step": step}) for step in steps],
+            lambda keys: ImageMethod(**keys).label,  # type: ignore[arg-type]
+            partial(show, digits=digits),
+        )
+        note = f"Value ± 95 % interval over {runs} runs."
+        made.append(Table(f"{title} after learner steps", header, tuple(lines), note))
+    return [*made, _reached(rows, runs), reference_table(rows)]
+
+
+def _reached(rows: list[Row], runs: int) -> Table:
+    counts = select(rows, "runs as good")
+    goals = distinct(counts, "goal", "goal_step")
+    lines = []
+    for keys in distinct(counts, *METHOD):
+        cells = []
+        for goal in goals:
+            first, good = (
+                find(rows, metric, **keys, **goal)
+                for metric in ("first step as good", "runs as good")
+            )
+            assert good is not None
+            cells.append(show(first, 0) if first else f"{good.value:.0f} of {runs} runs get there")
+        lines.append((ImageMethod(**keys).label, *cells))  # type: ignore[arg-type]
+    return Table(
+        "First step at which a learner is as good as the plain one at its end",
+        ("method", *(f"{goal['goal']}, {goal['goal_step']} steps" for goal in goals)),
+        tuple(lines),
+        f"By the test error, against its mean over runs. Value ± 95 % interval over {runs} runs "
+        "of the first snapshot at which a run is as good; snapshots are evenly spaced in the "
+        "logarithm of the step. Test errors go up and down a little: the first snapshot flatters "
+        "all methods alike.",
+    )
+
+
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws the learning curves."""
+    long = {name: outcome.tensors[f"{LONG.label}/{name}"][-1] for name in ("error", "step")}
+    return [
+        Drawing(
+            "curves",
+            draw_curves(outcome.tensors, converged=long["error"].mean().item()),
+            "Learning curves with and without NC",
+            "Mean over runs. Left and middle: train loss solid, test loss dashed. Right: test "
+            "error; dashed curves where NC judges on held-out training images instead (inductive). "
+            f"The dashed horizontal line is the plain learner after {int(long['step']):,} steps.",
+        )
+    ]
+
+
+EXPERIMENT = Experiment(
+    name=NAME,
+    title="Learning curves on one dataset",
+    lead=(
+        "Learners of all training images with and without NC, from the same initial weights, on "
+        "their way. Transductive: NC judges the learner on the unlabelled test images themselves, "
+        "as in the paper; inductive: on held-out training images, whose labels the learner then "
+        "does not see either. The paper gives a figure of this, but no numbers."
+    ),
+    config=Config,
+    presets=PRESETS,
+    run=run,
+    tables=tables,
+    figures=figures,
+)

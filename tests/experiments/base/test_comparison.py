@@ -39,13 +39,14 @@ def test_labels_say_all_keys_of_a_method() -> None:
     )
 
 
-def test_a_learner_diverges_when_its_losses_end_ten_times_above_where_they_began() -> None:
-    begin = [1.0, 1.0, 1.0, 1.0]
-    end = [0.5, 9.0, 30.0, float("nan")]
+def test_tasks_are_kept_where_no_method_diverged() -> None:
+    begin = [1.0, 1.0, 1.0, 1.0, 1.0]
+    end = [0.5, 9.0, 30.0, float("nan"), 1.0]
     loss = torch.tensor([begin, end])
-    task = Sinusoids().sample(4, stream(0, "x"))
+    task = Sinusoids().sample(5, stream(0, "x"))
     snapshot = take_snapshot(torch.sin, task)
     result = losses_at(Trajectory(loss, loss, snapshot, loss[1]), [1])
-    assert result["diverged"].tolist() == [[False, False, True, True]]
-    other = {"diverged": torch.tensor([[True, False, False, False]])}
-    assert kept_tasks([result, other]).tolist() == [False, True, False, False]
+    assert result["loss_te"].shape == (1, 5)
+    assert result["diverged"].tolist() == [[False, False, True, True, False]]
+    other = {"diverged": torch.tensor([[True, False, False, False, False]])}
+    assert kept_tasks([result, other]).tolist() == [False, True, False, False, True]

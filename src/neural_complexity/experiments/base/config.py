@@ -74,7 +74,7 @@ class Checked:
     """Settings that check themselves: raises `ValueError` where a field breaks its bounds."""
 
     def __post_init__(self) -> None:
-        for name, bounds in _bounds(type(self)).items():
+        for name, bounds in _bounds(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
             items = value if isinstance(value, tuple) else (value,)
             for bound in bounds:

@@ -1,11 +1,11 @@
-"""The trained NCs that most experiments ask."""
+"""The trained NCs that most experiments use."""
 
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
-from neural_complexity.experiments.base.pieces import Pieces
+from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.files import read_tensors
 from neural_complexity.model.network import NeuralComplexity
 
@@ -28,7 +28,7 @@ SHIPPED_OMNIGLOT = {"posterior": "omniglot", "direct": "omniglot-direct"}
 def load_networks(
     folder: str, device: str, shipped: dict[str, str] = SHIPPED
 ) -> dict[str, NeuralComplexity]:
-    """Gives an experiment's NC with each head.
+    """Returns an experiment's NC with each head.
 
     Args:
         folder: Of a finished run of the experiment; the shipped networks if empty.
@@ -44,7 +44,7 @@ def load_networks(
 
 
 def load_network(folder: str, head: str, experiment: str, device: str) -> NeuralComplexity:
-    """Gives the NC with one head that a finished run left.
+    """Returns the NC with one head that a finished run left.
 
     Args:
         folder: Of the run.
@@ -62,7 +62,7 @@ def load_network(folder: str, head: str, experiment: str, device: str) -> Neural
 
 
 def load_tensors(folder: str, prefix: str, experiment: str) -> dict[str, Tensor]:
-    """Gives the tensors under a prefix that a finished run left.
+    """Returns the tensors under a prefix that a finished run left.
 
     Args:
         folder: Of the run.
@@ -83,9 +83,9 @@ def load_tensors(folder: str, prefix: str, experiment: str) -> dict[str, Tensor]
     return kept
 
 
-def how_made(networks: dict[str, NeuralComplexity], pieces: Pieces) -> dict[str, Any]:
-    """Gives the facts of a run that asked NCs: the commits these are from, and the time taken."""
+def how_made(networks: dict[str, NeuralComplexity], parts: Parts) -> dict[str, Any]:
+    """Returns the facts of a run that used NCs: the commits these are from, and the time taken."""
     return {
         "networks": {head: nc.card.commit for head, nc in networks.items()},
-        "seconds": {name: round(s, 1) for name, s in pieces.seconds.items()},
+        "seconds": {name: round(s, 1) for name, s in parts.seconds.items()},
     }

@@ -1,51 +1,49 @@
-"""What the experiments on one large dataset share: data, learners, and the training of NC."""
+"""Experiments on one image dataset: its parts, its learners, and the training of NC on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from neural_complexity.experiments.base.configs import Basics, check_least
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
 from neural_complexity.experiments.base.memory import hold_memory
-from neural_complexity.experiments.base.training import Head, train_nc
+from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
-from neural_complexity.meta.collect_splits import SplitCollector
-from neural_complexity.meta.executor import Here, Processes
-from neural_complexity.meta.training_loop import Moment, tell_moments
+from neural_complexity.meta.collect import SplitCollector
+from neural_complexity.meta.executor import Collection, CollectionQueue, Job, process_pool
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.progress import Tell
+from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.augment import moved
-from neural_complexity.tasks.image_datasets import DATASETS, SingleDataset, load
+from neural_complexity.tasks.image_datasets import DATASETS, load
+from neural_complexity.tasks.images import SingleDataset
 from neural_complexity.tasks.splits import Splits
 from neural_complexity.tasks.store import open_store
+from neural_complexity.workspace import Workspace
 
 __all__ = [
-    "LargeConfig",
+    "ImageConfig",
+    "ImageData",
+    "Size",
     "SplitTraining",
-    "World",
-    "called",
-    "describe",
-    "large_direct",
-    "large_posterior",
-    "make_collector",
-    "make_recipe",
-    "make_splits",
-    "make_world",
-    "train_large",
+    "collections",
+    "load_data",
+    "split_direct",
+    "split_posterior",
 ]
 
 STORED = ".safetensors"
-UNITS = 2048  # images that NC takes its units from
+Size = Annotated[int, AtLeast(1)]
+Count = Annotated[int, AtLeast(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,80 +53,62 @@ class SplitTraining(LabelTraining):
     `tasks` learners run at a time, all on splits of one size.
     """
 
-    image_layers: int = 4
+    image_layers: Size = 4
     """Layers of the image encoder, or stages of a residual one."""
     image_encoder: Literal["conv", "resnet"] = "conv"
     """The image encoder's kind (the paper: resnet when learners are)."""
-    M: int = 128
+    M: Size = 128
     """Training points that NC sees at a time (the paper does not say)."""
-    N: int = 128
+    N: Size = 128
     """Validation points that NC sees at a time (the paper does not say)."""
-    tasks: int = 4
+    tasks: Size = 4
     """Learners per collection."""
-    learner_steps: int = 1000
+    learner_steps: Size = 1000
     """Updates of a collected learner (the paper does not say)."""
-    looks: int = 32
-    """How often each of them is looked at on its way."""
-    smallest: int = 40_000
+    looks: Annotated[int, AtLeast(2)] = 32
+    """Snapshots of each of them."""
+    smallest: Size = 40_000
     """The fewest training points of a split; sizes are drawn between this and the usual one."""
-    unlabelled: int = 10_000
+    unlabelled: Size = 10_000
     """Validation points whose inputs a collected learner may see."""
-    shift: int = 0
+    shift: Count = 0
     """By how many pixels images are shifted at random while NC learns."""
     flip: bool = False
     """Whether left and right of an image may change places while NC learns."""
-    lag: int = 2
+    lag: Count = 2
     """How many collections the learners are ahead of NC."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, 1, "image_layers", "M", "N", "learner_steps", "smallest", "unlabelled")
-        check_least(self, 2, "looks")
-        check_least(self, 0, "shift", "lag")
-
     def architecture(self, head: Head) -> dict[str, Any]:
-        """Gives NC's arguments for a head."""
-        own = {name: getattr(self, name) for name in ("image_layers", "image_encoder")}
+        """Returns the fields of NC's `Architecture` for a head."""
+        own = {"image_layers": self.image_layers, "image_encoder": self.image_encoder}
         return {**super().architecture(head), **own}
 
-
-OURS: dict[str, Any] = {
-    "observed_loss": True,
-    "supervision": "point",
-    "warmup": 0.1,
-    "decay": True,
-    "spread_weights": True,
-    "made_up": 0.5,
-    "lr": 0.002,
-    "self_layers": 0,
-    "width": 128,
-    "decoder_layers": 2,
-    "channels": 48,
-    "image_layers": 3,
-    "smallest": 1000,
-    "unlabelled": 2000,
-    "tasks": 2,
-    "learner_steps": 300,
-    "looks": 16,
-    "capacity": 20_000,
-    "validation_tasks": 2,
-}
+    def learning(self) -> dict[str, Any]:
+        """Returns the fields of `MetaTraining`."""
+        return {**super().learning(), "lag": self.lag}
 
 
-def large_posterior(**sizes: Any) -> SplitTraining:
-    """Gives what we found to work for the posterior head, at any size."""
+OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
+OURS |= {"warmup": 0.1, "decay": True, "lr": 0.002, "made_up": 0.5, "validation_tasks": 2}
+OURS |= {"self_layers": 0, "width": 128, "decoder_layers": 2, "channels": 48, "image_layers": 3}
+OURS |= {"smallest": 1000, "unlabelled": 2000, "tasks": 2, "learner_steps": 300, "looks": 16}
+OURS |= {"capacity": 20_000}
+
+
+def split_posterior(**sizes: Any) -> SplitTraining:
+    """Returns what we found to work for the posterior head, at any size."""
     own = {"belief_weight": 1.0, "M": 64, "N": 192, "batch": 1, "shift": 2}
     return SplitTraining(**(OURS | own | sizes))
 
 
-def large_direct(**sizes: Any) -> SplitTraining:
-    """Gives what we found to work for the direct head, at any size."""
+def split_direct(**sizes: Any) -> SplitTraining:
+    """Returns what we found to work for the direct head, at any size."""
     own = {"M": 64, "N": 64, "batch": 32, "decoder_layers": 3, "encoder_layers": 2, "width": 192}
     return SplitTraining(**(OURS | own | sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
-class LargeConfig(Basics):
+class ImageConfig(BaseConfig):
     """One dataset: learners of all of it, and NCs that are trained on splits of it."""
 
     dataset: str = "digits"
@@ -136,48 +116,48 @@ class LargeConfig(Basics):
     own images, NAME.safetensors, as `tasks.arrays` and `tasks.store` make it."""
     data: str = ""
     """The folder of its files; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
-    train_images: int = 0
+    train_images: Count = 0
     """Training images that are used; all if 0."""
-    test_images: int = 0
+    test_images: Count = 0
     """Test images that are used; all if 0."""
-    held: int = 5_000
+    held: Size = 5_000
     """Training images that no NC is trained on: NC is scored on them, strengths are tuned on them,
     and they are the unlabelled inputs of inductive regularizing."""
-    split_train: int = 40_000
+    split_train: Size = 40_000
     """Training points of a split."""
-    split_test: int = 10_000
+    split_test: Size = 10_000
     """Validation points of a split."""
-    eval_tasks: int = 16
+    eval_tasks: Annotated[int, AtLeast(2)] = 16
     """Learners on held-out splits, by which NC is scored, of each size."""
-    runs: int = 5
+    runs: Size = 5
     """Learners of the whole dataset, by method."""
     learner: Literal["MLP", "ResNet"] = "MLP"
     """The learner's kind."""
-    learner_width: int = 500
+    learner_width: Size = 500
     """Hidden units of an MLP, or filters of a ResNet's first stage."""
     learner_blocks: tuple[int, ...] = (2, 2, 2, 2)
     """Blocks of each of a ResNet's stages; this is ResNet-18."""
-    steps: int = 20_000
+    steps: Size = 20_000
     """Updates of the learner (the paper does not say)."""
-    lr: float = 0.01
+    lr: Annotated[float, POSITIVE] = 0.01
     """Learning rate of the learner."""
-    momentum: float = 0.0
+    momentum: Annotated[float, Between(0, 1, open_end=True)] = 0.0
     """Momentum of the learner (the paper speaks of none)."""
-    batch: int = 128
+    batch: Size = 128
     """Training points of a learner's step (the paper does not say)."""
-    unlabelled_batch: int = 128
+    unlabelled_batch: Size = 128
     """Unlabelled points of a regularized learner's step (the paper does not say)."""
-    weight: float = 1.0
+    weight: Annotated[float, AtLeast(0)] = 1.0
     """The weight of NC."""
-    ramp: float = 0.0
+    ramp: Annotated[float, Between(0, 1)] = 0.0
     """The part of training in which the weight of NC rises to that."""
     floor: float = -0.1
     """Predicted gaps below it count as it (appendix C)."""
-    shown: int = 1000
+    shown: Size = 1000
     """Training points that the posterior head sees at once."""
-    looks: int = 12
-    """How often a learner is looked at on its way."""
-    judged: int = 10_000
+    looks: Annotated[int, AtLeast(2)] = 12
+    """Snapshots of each learner."""
+    judged: Size = 10_000
     """Training points by which the training loss is measured, at most."""
     posterior: SplitTraining = field(default_factory=SplitTraining)
     """NC with our head."""
@@ -185,7 +165,7 @@ class LargeConfig(Basics):
     """NC with the paper's head; it takes over the other's image encoder if `share_images`."""
     share_images: bool = False
     """Whether the direct head takes over the posterior head's image encoder, trained no further."""
-    workers: int = 1
+    workers: Count = 1
     """Processes that run learners while NC learns; 0 to take turns in one."""
 
     def __post_init__(self) -> None:
@@ -195,31 +175,37 @@ class LargeConfig(Basics):
                 f"dataset must be one of {', '.join(DATASETS)}, or a file *{STORED}, got "
                 f"{self.dataset}"
             )
-        sizes = ("held", "split_train", "split_test", "learner_width", "batch", "unlabelled_batch")
-        check_least(self, 1, *sizes, "steps", "runs", "shown", "judged")
-        check_least(self, 0, "train_images", "test_images", "workers")
-        check_least(self, 2, "looks")
-        if not (self.lr > 0 and 0 <= self.momentum < 1):
-            raise ValueError(
-                "lr must be positive and momentum from 0 to below 1, got "
-                f"{self.lr} and {self.momentum}"
-            )
-        if not self.weight >= 0 or not 0 <= self.ramp <= 1:
-            raise ValueError(
-                "weight must not be negative and ramp from 0 to 1, got "
-                f"{self.weight} and {self.ramp}"
-            )
+
+    def training(self, head: str) -> SplitTraining:
+        """Returns the training of the NC with a head."""
+        return self.posterior if head == "posterior" else self.direct
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """Dataset and learner as keys of rows, with what is smaller than in the paper."""
+        layers = 2 * sum(self.learner_blocks) + 2  # as ResNet-18 counts them
+        small = self.learner == "ResNet" and (self.learner_width, layers) != (64, 18)
+        size = f" of {layers} layers, {self.learner_width} filters" if small else ""
+        part = {"train_images": self.train_images} if self.train_images else {}
+        return {"dataset": self.dataset_name, **part, "learner": f"{self.learner}{size}"}
+
+    @property
+    def dataset_name(self) -> str:
+        """The name of the dataset in results."""
+        path = Path(self.dataset)
+        return path.stem if path.suffix == STORED else self.dataset
 
 
 @dataclass(frozen=True)
-class World:
-    """A dataset and which of its images serve for what."""
+class ImageData:
+    """A dataset, and the indices of the images that serve for each purpose."""
 
+    config: ImageConfig
     dataset: SingleDataset
-    train: Tensor  # numbers of all training images, in random order
+    train: Tensor  # all training images, in random order
     held: Tensor  # those of them that no NC is trained on
     pool: Tensor  # the others
-    test: Tensor  # numbers of the test images
+    test: Tensor
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -227,89 +213,82 @@ class World:
         _, channels, height, width = self.dataset.images.pixels.shape
         return channels, height, width
 
-    def task(self, train: Tensor, test: Tensor, copies: int) -> Task:
-        """Gives B equal tasks of numbered images, (B, m) and (B, n)."""
+    def task(self, train: Tensor, test: Tensor, copies: int = 1) -> Task:
+        """Returns B tasks of images, by index, from (m,) or (B, m) and (n,) or (B, n) of them."""
+        train, test = (part.expand(copies, -1) for part in (train, test))
+        X_tr, X_te = (indexed(part, self.dataset) for part in (train, test))
         Y = self.dataset.labels.to(train.device)
-        columns = (train, Y[train], test, Y[test])
-        return Task(*(column.expand(copies, -1) for column in columns))
+        return Task(X_tr, Y[train], X_te, Y[test])
+
+    def splits(self, head: Head) -> Splits:
+        """Returns the splits that an NC is trained on."""
+        training, config = self.config.training(head), self.config
+        return Splits(
+            self.dataset,
+            self.pool.cpu(),
+            train=config.split_train,
+            test=config.split_test,
+            M=training.M,
+            N=training.N,
+        )
+
+    def recipe(self, *, dropout: float = 0.0) -> Recipe:
+        """Returns how learners learn."""
+        config, classes = self.config, self.dataset.images.classes
+        make: Callable[[], nn.Module]
+        if config.learner == "MLP":
+            noise = (lambda _: nn.Dropout(dropout)) if dropout else None
+            make = partial(image_mlp, self.shape, [config.learner_width], classes, noise=noise)
+        else:
+            size: dict[str, Any] = {"width": config.learner_width, "blocks": config.learner_blocks}
+            make = partial(resnet, self.shape, classes, **size, dropout=dropout)
+        return Recipe(
+            make=make,
+            loss=cross_entropy,
+            steps=config.steps,
+            lr=config.lr,
+            optimizer=partial(SGD, momentum=config.momentum, foreach=True),
+        )
 
 
-def make_world(config: LargeConfig) -> World:
-    """Loads the dataset of a config and deals out its images.
+def load_data(config: ImageConfig) -> ImageData:
+    """Loads the dataset of a config and divides its images.
 
     Raises:
         ValueError: If there are fewer images than the config asks for.
     """
-    stored = config.dataset.endswith(STORED)
+    stored = Path(config.dataset).suffix == STORED
     dataset = open_store(config.dataset) if stored else load(config.dataset, config.data or None)
-    numbers = {"train_images": dataset.train_numbers, "test_images": dataset.test_numbers}
-    for name, own in numbers.items():
+    indices = {"train_images": dataset.train_indices, "test_images": dataset.test_indices}
+    for name, own in indices.items():
         wanted = getattr(config, name)
         if wanted > len(own):
             raise ValueError(
                 f"{name} must be at most {len(own)}, all that {config.dataset} has, got {wanted}"
             )
         order = torch.randperm(len(own), generator=stream(config.seed, "deal", name))
-        numbers[name] = own[order][: wanted or None].to(config.device)
-    train = numbers["train_images"]
-    if config.held >= len(train):
-        raise ValueError(f"held must be less than the {len(train)} images, got {config.held}")
-    return World(dataset, train, train[: config.held], train[config.held :], numbers["test_images"])
+        indices[name] = own[order][: wanted or None].to(config.device)
+    train, held = indices["train_images"], config.held
+    if held >= len(train):
+        raise ValueError(f"held must be less than the {len(train)} images, got {held}")
+    return ImageData(config, dataset, train, train[:held], train[held:], indices["test_images"])
 
 
-def make_splits(config: LargeConfig, training: SplitTraining, world: World) -> Splits:
-    """Gives the splits that an NC is trained on."""
-    return Splits(
-        world.dataset,
-        world.pool.cpu(),
-        train=config.split_train,
-        test=config.split_test,
-        M=training.M,
-        N=training.N,
-    )
-
-
-def make_recipe(config: LargeConfig, world: World, *, dropout: float = 0.0) -> Recipe:
-    """Gives how learners of images, told by number, learn."""
-    make: Callable[[], nn.Module]
-    classes = world.dataset.images.classes
-    if config.learner == "MLP":
-        noise = (lambda _: nn.Dropout(dropout)) if dropout else None
-        make = partial(image_mlp, world.shape, [config.learner_width], classes, noise=noise)
-    else:
-        make = partial(
-            resnet,
-            world.shape,
-            classes,
-            width=config.learner_width,
-            blocks=config.learner_blocks,
-            dropout=dropout,
-        )
-    return Recipe(
-        make=make,
-        loss=cross_entropy,
-        steps=config.steps,
-        lr=config.lr,
-        optimizer=partial(SGD, momentum=config.momentum, foreach=True),
-        look_up=world.dataset.look_up,
-    )
-
-
-def make_collector(config: LargeConfig, head: Head) -> SplitCollector:
-    """Makes what lets learners loose for an NC; called once in each process that does."""
+@cache
+def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
+    """Returns the collector of snapshots for an NC, once in each process that collects."""
     hold_memory()
-    world = make_world(config)
-    training: SplitTraining = getattr(config, head)
+    data, training = load_data(config), config.training(head)
     return SplitCollector(
-        make_splits(config, training, world),
-        replace(make_recipe(config, world), steps=training.learner_steps),
+        splits=data.splits(head),
+        recipe=replace(data.recipe(), steps=training.learner_steps),
         seed=config.seed,
         tasks=training.tasks,
         looks=training.looks,
         batch=config.batch,
         smallest=min(training.smallest, config.split_train),
         unlabelled=training.unlabelled,
-        shown=config.shown,
+        context_size=config.shown,
         floor=config.floor,
         spread_weights=training.spread_weights,
         frozen=head == "direct" and config.share_images,
@@ -317,71 +296,14 @@ def make_collector(config: LargeConfig, head: Head) -> SplitCollector:
     )
 
 
-def train_large(
-    config: LargeConfig,
-    head: Head,
-    world: World,
-    *,
-    validate: Callable[[NeuralComplexity], float],
-    images_from: NeuralComplexity | None = None,
-    folder: Path | None = None,
-    tell: Tell | None = None,
-) -> tuple[NeuralComplexity, list[Moment]]:
-    """Meta-trains an NC on splits while other processes run the learners.
-
-    Args:
-        config: The settings.
-        head: Which head.
-        world: The dataset.
-        validate: Scores NC on held-out learners.
-        images_from: A trained NC whose image encoder is taken over; none if `None`.
-        folder: Where the experiment keeps unfinished work; this one's is below, under its name.
-        tell: Told about the progress.
-
-    Returns:
-        NC and its scores on the way.
-    """
-    training: SplitTraining = getattr(config, head)
-    own = None if folder is None else folder / head
-    collector = partial(make_collector, config, head)
-    moves = training.shift or training.flip
-    engine = (
-        Processes(
-            collector,
-            workers=config.workers,
-            folder=None if own is None else own / "collections",
-        )
-        if config.workers
-        else Here(collector())
-    )
-    with engine:
-        return train_nc(
-            training,
-            head,
-            make_splits(config, training, world),
-            make_recipe(config, world),
-            seed=config.seed,
-            device=config.device,
-            validate=validate,
-            images_from=images_from,
-            augment=partial(moved, pixels=training.shift, flip=training.flip) if moves else None,
-            engine=engine,
-            lag=training.lag,
-            units=max(1, UNITS // training.M),
-            folder=own,
-            watch=tell_moments(tell, head),
-        )
+def _collect(config: ImageConfig, head: Head, nc: NeuralComplexity, job: Job) -> Collection:
+    return _make_collector(config, head)(nc, job)
 
 
-def called(config: LargeConfig) -> str:
-    """Gives what results call the dataset."""
-    return Path(config.dataset).name.removesuffix(STORED)
-
-
-def describe(config: LargeConfig) -> str:
-    """Names dataset and learner, and says where they are smaller than the paper's."""
-    images = f" ({config.train_images:,} training images)" if config.train_images else ""
-    layers = 2 * sum(config.learner_blocks) + 2  # as ResNet-18 counts them
-    small = config.learner == "ResNet" and (config.learner_width, layers) != (64, 18)
-    size = f" of {layers} layers, {config.learner_width} filters" if small else ""
-    return f"{called(config)}{images}, {config.learner} learner{size}"
+@contextmanager
+def collections(config: ImageConfig, head: Head, work: Workspace) -> Iterator[CollectionQueue]:
+    """Yields the queue of snapshots for an NC, made by other processes if there are workers."""
+    pool = process_pool(config.workers) if config.workers else nullcontext()
+    collect, folder = partial(_collect, config, head), work.path(f"collections for {head}")
+    with pool as executor, CollectionQueue(collect, executor, folder=folder) as queue:
+        yield queue

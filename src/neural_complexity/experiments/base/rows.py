@@ -50,6 +50,7 @@ def make_row(
     metric: str,
     score: Estimate,
     paper: float | None = None,
+    /,
     **keys: Key | None,
 ) -> Row:
     """Returns the row of a score, with the commit that runs; keys that are `None` are left out."""

@@ -7,7 +7,7 @@ from neural_complexity.experiments.base.rows import Key, Keys, Row
 __all__ = ["distinct", "find", "pivot", "select", "series", "show"]
 
 
-def select(rows: Iterable[Row], metric: str | None = None, **keys: Key | None) -> list[Row]:
+def select(rows: Iterable[Row], metric: str | None = None, /, **keys: Key | None) -> list[Row]:
     """Returns the rows of a metric with these keys; `None` asks for rows without the key."""
     return [
         row
@@ -17,7 +17,7 @@ def select(rows: Iterable[Row], metric: str | None = None, **keys: Key | None) -
     ]
 
 
-def find(rows: Iterable[Row], metric: str, **keys: Key | None) -> Row | None:
+def find(rows: Iterable[Row], metric: str, /, **keys: Key | None) -> Row | None:
     """Returns the one row of a metric with these keys, if there is one."""
     found = select(rows, metric, **keys)
     assert len(found) < 2, f"{metric} with {keys} must be one row, got {len(found)}"
@@ -63,7 +63,7 @@ def pivot(
 
 
 def series(
-    rows: Iterable[Row], metric: str, x: str, **keys: Key | None
+    rows: Iterable[Row], metric: str, x: str, /, **keys: Key | None
 ) -> tuple[list[float], list[float]]:
     """Returns the values of key `x`, which must be numbers, and of the metric, sorted by `x`."""
     found = sorted((float(row.keys[x]), row.value) for row in select(rows, metric, **keys))

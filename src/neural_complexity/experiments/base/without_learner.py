@@ -1,123 +1,87 @@
-"""What classifies few-shot images without a learner: NC's beliefs, and what a user would try."""
-
-import time
-from collections.abc import Sequence
+"""Few-shot classification without a learner: NC's beliefs, and what a user would try instead."""
 
 import torch
 from torch import Tensor
 
+from neural_complexity import ledger
 from neural_complexity.baselines.prototypes import (
     PrototypicalNetwork,
     nearest_neighbour_logits,
     train_prototypes,
 )
 from neural_complexity.experiments.base.few_shot_images import FewShotConfig, LabelTraining
-from neural_complexity.experiments.base.held_out_tasks import PART, Judge
+from neural_complexity.experiments.base.held_out_tasks import PART, EmbeddedTasks
 from neural_complexity.losses import zero_one
+from neural_complexity.meta.trainer import MetaTraining
 from neural_complexity.model.encoders import ImageEncoder
-from neural_complexity.progress import Tell
+from neural_complexity.points import values
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
-from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
 
-__all__ = ["PROTOTYPES", "train_opponent", "without_learner"]
+__all__ = ["PROTOTYPICAL", "train_prototypical", "without_learner"]
 
-# Opponents of NC's beliefs: how many rounds of soft k-means they are trained with, and used with.
-PROTOTYPES = {"prototypical network": (0, 3)}
-
-
-def without_learner(
-    config: FewShotConfig, judge: Judge, prototypes: dict[str, dict[str, Tensor]]
-) -> dict[str, Tensor]:
-    """Classifies the held-out test images without a learner.
-
-    Args:
-        config: The settings of the run.
-        judge: An NC with the posterior head before the held-out tasks.
-        prototypes: The state of each of `PROTOTYPES`.
-
-    Returns:
-        Accuracies by method, (B,) each.
-    """
-    task, ways = judge.scene.task, config.ways
-    places = judge.nc.head.network.place
-    found = {"NC posterior, its beliefs (transductive)": judge.beliefs()}
-    found["NC posterior, its beliefs one image at a time (inductive)"] = judge.lonely_beliefs()
-    spaces = {
-        "where NC compares images": [places(E).detach() for E in (judge.E_tr, judge.E_te)],
-        "NC's image embedding": [judge.E_tr, judge.E_te],
-        "pixels": [task.X_tr.flatten(2), task.X_te.flatten(2)],
-    }
-    for space, (E_tr, E_te) in spaces.items():
-        logits = nearest_neighbour_logits(E_tr, task.Y_tr, E_te, classes=ways)
-        found[f"nearest neighbour in {space} (inductive)"] = logits
-    for name, state in prototypes.items():
-        channels = state["blocks.0.filters"].shape[0]
-        encoder = _encoder(tuple(task.X_tr.shape[2:]), channels).to(config.device)
-        encoder.load_state_dict(state)
-        for rounds in dict.fromkeys(PROTOTYPES[name]):
-            found[_name_prototypes(name, rounds)] = _classify(
-                PrototypicalNetwork(encoder), task, ways, rounds
-            )
-    return {name: 1 - zero_one(logits, task.Y_te).mean(dim=1) for name, logits in found.items()}
-
-
-def _name_prototypes(name: str, rounds: int) -> str:
-    return f"{name}, soft k-means (transductive)" if rounds else f"{name} (inductive)"
-
-
-def _encoder(shape: Sequence[int], channels: int) -> ImageEncoder:
-    return ImageEncoder((shape[0], shape[1], shape[2]), channels=channels, layers=4)
-
-
-def train_opponent(
-    config: FewShotConfig,
-    training: LabelTraining,
-    family: FewShot,
-    rounds: int,
-    tell: Tell | None = None,
-) -> dict[str, Tensor]:
-    """Trains a prototypical network with an encoder like NC's on NC's episodes.
-
-    Args:
-        config: The settings of the run.
-        training: NC's training.
-        family: Its tasks.
-        rounds: See `PrototypicalNetwork`.
-        tell: Told about the progress.
-
-    Returns:
-        The state of its encoder.
-    """
-    start = time.perf_counter()
-
-    def watch(done: int, loss: float) -> None:
-        if tell is not None:
-            seconds = time.perf_counter() - start
-            tell("prototypes", done, training.iterations, seconds, {"loss": loss})
-
-    with seeded(config.seed, "prototypes"):
-        encoder = _encoder(family.images.pixels.shape[1:], training.channels)
-    encoder = encoder.to(config.device)
-    encoder.calibrate(family.sample(128, stream(config.seed, "units")).X_tr.to(config.device))
-    network = train_prototypes(
-        encoder,
-        family,
-        seed=config.seed,
-        iterations=training.iterations,
-        updates=training.updates,
-        tasks=training.tasks,
-        batch=training.batch,
-        lr=training.lr,
-        warmup=training.warmup,
-        classes=config.ways,
-        rounds=rounds,
-        watch=watch,
-    )
-    return network.encoder.state_dict()
+PROTOTYPICAL = "prototypical network"
+SOFT_K_MEANS_ROUNDS = 3
 
 
 @torch.no_grad()
-def _classify(network: PrototypicalNetwork, task: Task, ways: int, rounds: int) -> Tensor:
+def without_learner(
+    config: FewShotConfig, embedded: EmbeddedTasks, encoder_state: dict[str, Tensor]
+) -> dict[tuple[str, str], Tensor]:
+    """Returns accuracies on the held-out test images, (B,) each.
+
+    They are by method and by whether it is transductive or inductive.
+
+    Args:
+        config: The settings of the run.
+        embedded: The held-out tasks, embedded by an NC with the posterior head.
+        encoder_state: From `train_prototypical`.
+    """
+    task, place = embedded.tasks.task, embedded.nc.head.network.place
+    E_tr, E_te, X_tr, X_te = embedded.E_tr, embedded.E_te, values(task.X_tr), values(task.X_te)
+    found = {("NC posterior, its beliefs", "transductive"): embedded.beliefs()}
+    alone = "NC posterior, its beliefs one image at a time"
+    found[alone, "inductive"] = embedded.beliefs_one_by_one()
+    spaces = {
+        "where NC compares images": (place(E_tr), place(E_te)),
+        "NC's image embedding": (E_tr, E_te),
+        "pixels": (X_tr.flatten(2), X_te.flatten(2)),
+    }
+    for space, (K, Q) in spaces.items():
+        logits = nearest_neighbour_logits(K, task.Y_tr, Q, classes=config.ways)
+        found[f"nearest neighbour in {space}", "inductive"] = logits
+    channels = encoder_state["blocks.0.filters"].shape[0]
+    network = PrototypicalNetwork(_encoder(X_tr.shape[2:], channels).to(config.device))
+    network.encoder.load_state_dict(encoder_state)
     parts = [task[i : i + PART] for i in range(0, len(task), PART)]
-    return torch.cat([network(part, classes=ways, rounds=rounds) for part in parts])
+    for name, inputs, rounds in (
+        (PROTOTYPICAL, "inductive", 0),
+        (f"{PROTOTYPICAL}, soft k-means", "transductive", SOFT_K_MEANS_ROUNDS),
+    ):
+        logits = torch.cat([network(part, classes=config.ways, rounds=rounds) for part in parts])
+        found[name, inputs] = logits
+    ledger.record("report", task.X_te, task.Y_te)
+    return {key: 1 - zero_one(logits, task.Y_te).mean(dim=1) for key, logits in found.items()}
+
+
+def train_prototypical(
+    config: FewShotConfig,
+    training: LabelTraining,
+    family: FewShot,
+    callback: ProgressCallback | None = None,
+) -> dict[str, Tensor]:
+    """Returns the state of a prototypical network's encoder, trained on NC's episodes."""
+    with seeded(config.seed, "prototypes"):
+        encoder = _encoder(family.images.pixels.shape[1:], training.channels).to(config.device)
+    units = family.sample(128, stream(config.seed, "units"))
+    encoder.calibrate(values(units.X_tr).to(config.device))
+    settings = MetaTraining(**training.learning())
+    train_prototypes(
+        encoder, family, settings, seed=config.seed, classes=config.ways, callback=callback
+    )
+    return encoder.state_dict()
+
+
+def _encoder(shape: torch.Size, channels: int) -> ImageEncoder:
+    return ImageEncoder((shape[0], shape[1], shape[2]), channels=channels, layers=4)

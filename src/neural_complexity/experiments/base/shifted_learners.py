@@ -1,0 +1,156 @@
+"""Learners of sinusoids and digits: some to calibrate on, others under distribution shift."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from neural_complexity.experiments.base.comparison import sinusoid_recipe
+from neural_complexity.learners.networks import mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.trajectory import train_learners
+from neural_complexity.losses import cross_entropy
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.model.shift_features import measure
+from neural_complexity.reliability.calibration import Calibration
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.task import Task, TaskFamily
+from neural_complexity.tasks.gaussian_process import GaussianProcesses
+from neural_complexity.tasks.polynomials import Polynomials
+from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.split_tasks import ArrayStore, own_digits
+from neural_complexity.tasks.splits import Splits
+from neural_complexity.tasks.step_functions import StepFunctions
+
+__all__ = ["CALIBRATED", "DigitLearners", "SinusoidLearners", "calibration_of"]
+
+PART = 512  # learners trained at a time: bounds memory
+MOVED = 5.0  # how far inputs of sinusoids are moved
+LONGER = 16  # times as many steps
+WRONG = 0.3  # the share of training labels that are made wrong
+CALIBRATED, LONG = "like those calibrated on", f"{LONGER} times the steps"
+FAMILIES: dict[str, TaskFamily] = {
+    "Gaussian processes": GaussianProcesses(),
+    "step functions": StepFunctions(),
+    "polynomials": Polynomials(),
+}
+
+
+@dataclass(frozen=True)
+class Domain(ABC):
+    """Learners by kind, of which the first are those to calibrate on, and NCs that judge them."""
+
+    name: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]]
+
+    seed: int
+    device: str
+    shifted: int  # learners of each kind but the first
+    calibrated: int  # learners of the first
+    networks: Mapping[str, NeuralComplexity]  # by head
+
+    @abstractmethod
+    def learners(
+        self, kind: str, tasks: int, generator: torch.Generator
+    ) -> tuple[Snapshot, Tensor]:
+        """Returns learners of one kind and their test targets."""
+
+    def measure(self, kind: str) -> dict[str, Tensor]:
+        """Compares what each NC predicts of learners of a kind with what is true."""
+        total = self.calibrated if kind == CALIBRATED else self.shifted
+        found: dict[str, list[Tensor]] = {}
+        for first in range(0, total, PART):
+            generator = stream(self.seed, "evaluation tasks", self.name, kind, first)
+            learners = self.learners(kind, min(PART, total - first), generator)
+            for head, nc in self.networks.items():
+                for field, tensor in measure(nc, [learners]).tensors().items():
+                    found.setdefault(f"{head}/{field}", []).append(tensor)
+        return {key: torch.cat(parts) for key, parts in found.items()}
+
+    def train(self, recipe: Recipe, task: Task) -> tuple[Snapshot, Tensor]:
+        """Returns trained learners and their test targets."""
+        task = task.to(self.device)
+        return train_learners(recipe, task, seed=self.seed).end.detach(), task.Y_te
+
+
+def calibration_of(head: str, tensors: Mapping[str, Tensor]) -> Calibration:
+    """Returns what `Domain.measure` found for the NC with one head."""
+    fields = ("predicted", "true", "spread", "features")
+    predicted, true, spread, features = (tensors[f"{head}/{field}"] for field in fields)
+    names = tuple(map(str, range(features.shape[1])))  # nobody asks for them here
+    return Calibration(predicted, true, spread, features, names, sizes=((1, 1), (1, 1)))
+
+
+@dataclass(frozen=True)
+class SinusoidLearners(Domain):
+    """Learners of sinusoids as NC knows them, and of other data."""
+
+    name = "sinusoids"
+    kinds = (CALIBRATED, LONG, "inputs moved", "test inputs from one end", *FAMILIES)
+
+    def learners(
+        self, kind: str, tasks: int, generator: torch.Generator
+    ) -> tuple[Snapshot, Tensor]:
+        """Returns learners of one kind and their test targets."""
+        task = FAMILIES.get(kind, Sinusoids()).sample(tasks, generator)
+        steps = sinusoid_recipe().steps * (LONGER if kind == LONG else 1)
+        s, Y_te = self.train(sinusoid_recipe(steps=steps), task)
+        if kind == "inputs moved":
+            s = Snapshot(s.X_tr + MOVED, s.Y_tr, s.H_tr, s.X_te + MOVED, s.H_te)
+        if kind == "test inputs from one end":
+            end = s.X_te.argsort(dim=1)[:, s.X_te.shape[1] // 2 :]  # (B, N / 2, 1)
+            X_te, H_te, Y_te = (t.gather(1, end) for t in (s.X_te, s.H_te, Y_te))
+            s = Snapshot(s.X_tr, s.Y_tr, s.H_tr, X_te, H_te)
+        return s, Y_te
+
+
+@dataclass(frozen=True)
+class DigitLearners(Domain):
+    """Small networks on few of the digits that NC has not seen, and on changed ones."""
+
+    name = "digits"
+    kinds = (CALIBRATED, LONG, "pixels inverted", "wrong training labels")
+
+    M: int
+    N: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        for nc in self.networks.values():
+            if not nc.labels or math.prod(nc.shape) != 64 or not (nc.symmetric or nc.outputs == 10):
+                raise ValueError(
+                    "nc must be for 10 classes of digits with 64 pixels, got one for "
+                    f"{nc.outputs} outputs, {nc.loss.name} and inputs {nc.shape}"
+                )
+
+    def learners(
+        self, kind: str, tasks: int, generator: torch.Generator
+    ) -> tuple[Snapshot, Tensor]:
+        """Returns learners of one kind and their test targets."""
+        _, _, X, y = own_digits()
+        (nc,) = self.networks.values()
+        values = torch.from_numpy(X).to(torch.get_default_dtype()).view(-1, *nc.shape)
+        store = ArrayStore(
+            1 - values if kind == "pixels inverted" else values,
+            torch.from_numpy(y),
+            tuple(range(10)),
+        )
+        sizes = {"train": self.M, "test": self.N, "M": self.M, "N": self.N}
+        task = Splits(store, torch.arange(len(y)), **sizes).sample(tasks, generator).loaded()
+        Y_tr = task.Y_tr
+        if kind == "wrong training labels":
+            other = torch.randint(1, 10, Y_tr.shape, generator=generator)
+            wrong = torch.rand(Y_tr.shape, generator=generator) < WRONG
+            Y_tr = torch.where(wrong, (Y_tr + other) % 10, Y_tr)
+        task = Task(task.X_tr, Y_tr, task.X_te, task.Y_te)
+        steps = self.steps * (LONGER if kind == LONG else 1)
+        return self.train(Recipe(make=_network, loss=cross_entropy, steps=steps, lr=0.5), task)
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), mlp(64, (32,), 10))

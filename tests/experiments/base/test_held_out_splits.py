@@ -1,0 +1,85 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from neural_complexity.experiments.base.held_out_splits import (
+    _validate,
+    draw_split,
+    fit_table,
+    split_rows,
+)
+from neural_complexity.experiments.base.image_learners import EmbeddedNC
+from neural_complexity.experiments.base.one_dataset import ImageData, load_data
+from neural_complexity.experiments.base.rows import make_row
+from neural_complexity.experiments.base.single_networks import (
+    SingleNetworksConfig,
+    load_ncs,
+    shared_with,
+)
+from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.base.training import Head
+from neural_complexity.experiments.single import PRESETS
+from neural_complexity.points import raw
+from smoke_runs import SmokeRuns
+
+smoke = PRESETS["smoke"]
+
+
+@pytest.fixture(autouse=True)
+def single_precision() -> None:
+    torch.set_default_dtype(torch.float32)  # as users run it
+
+
+@pytest.fixture
+def data() -> ImageData:
+    return load_data(smoke())
+
+
+@pytest.fixture
+def ncs(smoke_runs: SmokeRuns, data: ImageData) -> dict[Head, EmbeddedNC]:
+    folder = str(smoke_runs("single").folder)
+    return load_ncs(SingleNetworksConfig(**shared_with(smoke()), networks=folder), data)
+
+
+def test_held_out_splits_are_evaluated_on_images_that_no_nc_has_seen(data: ImageData) -> None:
+    few = replace(data, config=replace(smoke(), eval_tasks=3))
+    for size in (100, 30):
+        split, again = draw_split(few, size), draw_split(few, size)
+        assert raw(split.task.X_tr).shape == (3, size)
+        assert torch.isin(raw(split.task.X_tr), data.pool).all()
+        assert torch.equal(raw(split.task.X_tr), raw(again.task.X_tr))
+        assert torch.equal(raw(split.evaluation.X_te), data.held.expand(3, -1))
+
+
+def test_gaps_are_those_of_the_learners_that_were_trained(
+    data: ImageData, ncs: dict[Head, EmbeddedNC], smoke_runs: SmokeRuns
+) -> None:
+    outcome = smoke_runs("single").outcome
+    split = draw_split(data, 100)
+    plain = split.train(10)
+    judged = split.with_gaps(ncs, plain)
+    assert not {"H_tr", "H_te"} & set(judged)
+    for name, values in judged.items():
+        kept = outcome.tensors[f"splits/100/plain/{name}"]
+        torch.testing.assert_close(values, kept, rtol=1e-4, atol=1e-5)
+    regularized = split.train(10, ncs["posterior"])
+    assert torch.equal(plain["loss_te"][0], regularized["loss_te"][0])
+    assert not torch.equal(plain["loss_te"][-1], regularized["loss_te"][-1])
+    rows = split_rows(lambda *a, **k: make_row("any", 0, *a, **k), {100: judged}, "plain")
+    row = find(rows, "predicted gap", head="direct", size=100)
+    assert row is not None
+    assert row.value == pytest.approx(judged["predicted/direct"][-1].mean().item(), rel=1e-5)
+    assert fit_table(rows).rows[0][0] == "NC posterior; held-out splits, plain, endpoints"
+
+
+def test_nc_is_scored_on_the_endpoints_of_plain_learners(
+    data: ImageData, ncs: dict[Head, EmbeddedNC], smoke_runs: SmokeRuns
+) -> None:
+    splits = {size: draw_split(data, size) for size in smoke().sizes}
+    plain = {size: split.train(10) for size, split in splits.items()}
+    history = smoke_runs("single").outcome.history
+    for head, nc in ncs.items():
+        embeddings = None if head == "posterior" else nc.embeddings
+        score = _validate(splits, plain, embeddings, nc.nc)
+        assert score == pytest.approx(history[head][-1].r2, rel=1e-3)

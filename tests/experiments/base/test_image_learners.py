@@ -1,0 +1,207 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from neural_complexity.experiments.base.experiment import Parts
+from neural_complexity.experiments.base.image_comparison import WholeDataset
+from neural_complexity.experiments.base.image_learners import (
+    BASELINES,
+    NC_METHODS,
+    PLAIN,
+    EmbeddedNC,
+    ImageMethod,
+    Runs,
+    baseline_recipe,
+    chunks,
+    draw_subsets,
+    in_chunks,
+    run_trial,
+)
+from neural_complexity.experiments.base.one_dataset import ImageData, load_data
+from neural_complexity.experiments.base.rows import make_row
+from neural_complexity.experiments.base.single_networks import (
+    SingleNetworksConfig,
+    load_ncs,
+    shared_with,
+)
+from neural_complexity.experiments.base.training import Head
+from neural_complexity.experiments.single import PRESETS, Config
+from neural_complexity.losses import cross_entropy
+from neural_complexity.meta.scores import Estimate
+from neural_complexity.points import raw
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.task import Task
+from neural_complexity.workspace import Workspace
+from smoke_runs import SmokeRuns
+
+smoke = PRESETS["smoke"]
+
+
+@pytest.fixture(autouse=True)
+def single_precision() -> None:
+    torch.set_default_dtype(torch.float32)  # as users run it
+
+
+@pytest.fixture
+def data() -> ImageData:
+    return load_data(smoke())
+
+
+@pytest.fixture
+def ncs(smoke_runs: SmokeRuns, data: ImageData) -> dict[Head, EmbeddedNC]:
+    folder = str(smoke_runs("single").folder)
+    return load_ncs(SingleNetworksConfig(**shared_with(smoke()), networks=folder), data)
+
+
+def test_a_method_survives_its_row_and_every_label_is_its_own() -> None:
+    methods = [PLAIN, *NC_METHODS, *BASELINES.values(), ImageMethod("cross-entropy", times=2)]
+    for method in methods:
+        row = make_row("any", 0, "accuracy", Estimate(1.0, None, 1), **method.keys, step=3)
+        assert ImageMethod.of(row) == method
+    labels = [method.label for method in methods]
+    assert len(set(labels)) == len(labels)
+    assert labels[1] == "NC posterior, transductive"
+    assert labels[-1] == "cross-entropy (2x capacity)"
+
+
+def test_each_baseline_changes_the_recipe_by_its_strength(data: ImageData) -> None:
+    changed = {name: baseline_recipe(data, name, 0.25) for name in BASELINES}
+    assert changed["l2"].optimizer.keywords["weight_decay"] == 0.25  # type: ignore[attr-defined]
+    assert changed["smoothing"].loss.smoothing == 0.25  # type: ignore[attr-defined]
+    assert changed["mixup"].objective is not None
+    assert "p=0.25" in str(changed["dropout"].make())
+    assert changed["sam"].sharpness == 0.25
+    with pytest.raises(ValueError, match="name must be one of l2, .*, got none"):
+        baseline_recipe(data, "none", 0.25)
+
+
+def test_beliefs_are_about_the_tasks_own_test_points(
+    data: ImageData, ncs: dict[Head, EmbeddedNC]
+) -> None:
+    task = data.task(data.train, data.test)
+    beliefs = ncs["posterior"].beliefs(task)
+    assert beliefs.shape == (1, 120, 10)
+    flipped = data.task(data.train, data.test.flip(0))
+    torch.testing.assert_close(ncs["posterior"].beliefs(flipped), beliefs.flip(1))
+
+
+def test_embeddings_of_tasks_are_those_of_all_images(
+    data: ImageData, ncs: dict[Head, EmbeddedNC]
+) -> None:
+    task = data.task(data.train[:80], data.test)
+    for head, nc in ncs.items():
+        few = EmbeddedNC.of(nc.nc, data, tasks=[task])
+        size = {"posterior": smoke().shown, "direct": 80}[head]  # training points that it sees
+        assert len(few.embeddings.indices) == size + 120
+        every = nc.embeddings(raw(task.X_te))
+        torch.testing.assert_close(few.embeddings(raw(task.X_te)), every)
+
+
+def residual(config: Config) -> Config:
+    return replace(config, learner="ResNet", learner_width=2, learner_blocks=(1,), steps=2, runs=3)
+
+
+def test_test_labels_change_nothing_but_the_scores(
+    data: ImageData, ncs: dict[Head, EmbeddedNC]
+) -> None:
+    found = []
+    for turned in (False, True):
+        trial = WholeDataset(data, ncs, {}).trial(PLAIN, Runs(0, 1))
+        if turned:
+            task, evaluation = (
+                Task(t.X_tr, t.Y_tr, t.X_te, (t.Y_te + 1) % 10)
+                for t in (trial.task, trial.evaluation)
+            )
+            trial = replace(trial, task=task, evaluation=evaluation)
+        nc = ncs["posterior"]
+        trial = replace(trial, regularizer=nc.penalty(nc.encoder(trial.task)))
+        found.append(run_trial(trial, ncs))
+    one, other = found
+    for name in ("loss_tr", "predicted/posterior", "predicted/direct"):
+        assert torch.equal(one[name], other[name])
+    assert not torch.equal(one["loss_te"], other["loss_te"])
+
+
+def test_results_are_losses_errors_and_gaps_of_the_same_learners(
+    data: ImageData, ncs: dict[Head, EmbeddedNC]
+) -> None:
+    trial = replace(WholeDataset(data, ncs, {}).trial(PLAIN, Runs(0, 2)), times=(0, 7))
+    found, points = run_trial(trial, ncs, keep=True), trial.evaluation
+    assert found["step"].tolist() == [0, 7, 20]
+    torch.testing.assert_close(found["gap"], found["loss_te"] - found["loss_tr"])
+    for time in range(3):
+        H_tr, H_te = found["H_tr"][time], found["H_te"][time]
+        wrong = (H_te.argmax(dim=-1) != points.Y_te).float().mean(dim=1)
+        torch.testing.assert_close(found["error"][time], wrong)
+        loss = cross_entropy(H_tr, points.Y_tr).mean(dim=1)
+        torch.testing.assert_close(found["loss_tr"][time], loss)
+        snapshot = Snapshot(points.X_tr, points.Y_tr, H_tr, points.X_te, H_te)
+        for head, nc in ncs.items():
+            own = nc.gaps(nc.encoder(points), snapshot)
+            torch.testing.assert_close(found[f"predicted/{head}"][time], own)
+
+
+def test_learners_are_the_same_whatever_is_asked_about_them(
+    data: ImageData, ncs: dict[Head, EmbeddedNC]
+) -> None:
+    learners = WholeDataset(data, ncs, {})
+    trial = learners.trial(PLAIN, Runs(0, 2))
+    plain = run_trial(replace(trial, times=()))
+    asked = run_trial(replace(trial, times=range(20)), ncs)
+    assert torch.equal(plain["loss_te"][-1], asked["loss_te"][-1])
+    other = run_trial(learners.trial(PLAIN, Runs(1, 2)))
+    assert not torch.equal(plain["loss_te"][-1], other["loss_te"][-1])
+
+
+def test_the_weight_of_nc_rises_along_the_ramp(
+    data: ImageData, ncs: dict[Head, EmbeddedNC]
+) -> None:
+    trial = WholeDataset(data, ncs, {}).trial(ImageMethod("NC", "posterior"), Runs(0, 1))
+    at_once = run_trial(trial)["loss_tr"]
+    risen = run_trial(replace(trial, config=replace(smoke(), ramp=0.5)))["loss_tr"]
+    assert torch.equal(at_once[0], risen[0])
+    assert not torch.equal(at_once[-1], risen[-1])
+
+
+def test_subsets_are_drawn_without_repetition(data: ImageData) -> None:
+    cut = replace(data, config=replace(smoke(), judged=50))
+    task, evaluation = draw_subsets(cut, data.pool, data.held, 100, 3, stream(0, "subsets"))
+    assert task.X_tr.shape == (3, 100)
+    assert torch.equal(raw(evaluation.X_tr), raw(task.X_tr)[:, :50])
+    assert all(len(row.unique()) == 100 for row in raw(task.X_tr))
+    assert torch.isin(raw(task.X_tr), data.pool).all()
+    for some in (task, evaluation):
+        assert torch.equal(raw(some.X_te), data.held.expand(3, -1))
+        assert torch.equal(some.Y_te, data.dataset.labels[raw(some.X_te)])
+        assert torch.equal(some.Y_tr, data.dataset.labels[raw(some.X_tr)])
+
+
+def test_convolutional_learners_are_trained_one_by_one_and_joined(tmp_path: Path) -> None:
+    config = residual(smoke())
+    assert chunks(smoke(), 2) == [Runs(0, 2)]
+    assert chunks(config, 3) == [Runs(0, 1), Runs(1, 1), Runs(2, 1)]
+    asked: list[Runs] = []
+
+    def train(runs: Runs) -> dict[str, Tensor]:
+        asked.append(runs)
+        first = float(runs.first)
+        return {"step": torch.tensor([0, 2]), "error": torch.full((2, runs.size), first)}
+
+    for _ in range(2):  # the second time from the folder
+        found = in_chunks(config, Parts(Workspace(tmp_path), 3, None), "method", train)
+        assert found["error"].tolist() == [[0, 1, 2], [0, 1, 2]]
+        assert found["step"].tolist() == [0, 2]
+    assert asked == chunks(config, 3)
+
+
+def test_a_residual_network_learns_with_nc(data: ImageData, ncs: dict[Head, EmbeddedNC]) -> None:
+    deep = replace(data, config=residual(smoke()))
+    method = ImageMethod("NC", "direct", "inductive")
+    learners = WholeDataset(deep, ncs, {method: deep.recipe(dropout=0.1)})
+    found = run_trial(learners.trial(method, Runs(0, 1)))
+    assert found["loss_tr"].isfinite().all()
+    assert not torch.equal(found["loss_tr"][0], found["loss_tr"][-1])

@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import pytest
+
+from neural_complexity.experiments.base.config import BaseConfig
+from neural_complexity.experiments.base.run_folder import RunFolder
+
+
+def test_a_folder_is_claimed_once(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.start("sinusoid", BaseConfig(seed=3))
+    assert folder.read_config()["experiment"] == "sinusoid"
+    assert folder.read_config()["config"]["seed"] == 3
+    assert not folder.finished
+    with pytest.raises(ValueError, match="--out must be a new or empty folder"):
+        folder.start("sinusoid", BaseConfig())
+
+
+def test_a_start_that_was_killed_leaves_room_for_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".config.json.x3f").touch()
+    RunFolder(tmp_path).start("sinusoid", BaseConfig())
+    assert RunFolder(tmp_path).read_config()["experiment"] == "sinusoid"
+
+
+def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be the folder of a run, got no config.json there"):
+        RunFolder(tmp_path).read_config()
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="must be of a run, got other content"):
+        RunFolder(tmp_path).read_config()
+    with pytest.raises(ValueError, match="must hold the rows of a finished run"):
+        RunFolder(tmp_path).results()
