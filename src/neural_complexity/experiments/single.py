@@ -221,7 +221,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     splits = {size: draw_split(data, size) for size in config.sizes}
     for head in HEADS:
         data.splits(head)
-    total = 2 * len(splits) + 1 + len(config.strengths)
+    total = 2 * len(splits) * len(chunks(config, config.eval_tasks)) + len(config.strengths) + 1
     parts = Parts(work, total + len(METHODS) * len(chunks(config, config.runs)), callback)
     plain = train_splits(parts, splits, config.split_steps, "plain")
     ncs, history = train_ncs(splits, plain, data, work, callback)
