@@ -11,7 +11,8 @@ from neural_complexity.experiments.base import shifted_learners
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.table_views import find, select
 from neural_complexity.experiments.bounds import EXPERIMENT
-from neural_complexity.model.network import FOR_LABELS, NeuralComplexity
+from neural_complexity.model.heads import HEADS
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.workspace import Workspace
 
 SMOKE = EXPERIMENT.presets["smoke"]()
@@ -37,7 +38,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> bounds.Config:
     """One with an untrained NC for digits."""
     torch.set_default_dtype(torch.float32)
     folder = tmp_path_factory.mktemp("nc")
-    nc = NeuralComplexity(64, 10, loss="cross_entropy", width=8, heads=2, **FOR_LABELS["posterior"])
+    nc = NeuralComplexity(
+        64, 10, loss="cross_entropy", width=8, heads=2, **HEADS["posterior"].for_labels
+    )
     nc.save(folder / "nc.safetensors")
     return replace(
         TINY,

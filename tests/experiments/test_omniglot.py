@@ -1,35 +1,26 @@
-import json
 import math
-import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from neural_complexity.assessment.tables import find
 from neural_complexity.cli import main
-from neural_complexity.experiments.base.held_out_tasks import Judge, make_scene
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.rows import read_rows, write_rows
-from neural_complexity.experiments.base.run_folder import config_from_dict
+from neural_complexity.experiments import omniglot
+from neural_complexity.experiments.base import few_shot_images as few_shot
+from neural_complexity.experiments.base.experiment import Outcome
+from neural_complexity.experiments.base.held_out_tasks import EmbeddedTasks, draw_held_out_tasks
+from neural_complexity.experiments.base.table_views import distinct, find, select
 from neural_complexity.experiments.base.without_learner import (
-    PROTOTYPES,
-    train_opponent,
+    PROTOTYPICAL,
+    train_prototypical,
     without_learner,
 )
-from neural_complexity.experiments.omniglot import (
-    KINDS,
-    PAPER_ACCURACY,
-    PRESETS,
-    Config,
-    run,
-    smoke,
-)
-from neural_complexity.experiments.reports.omniglot_report import figures, tables
-from neural_complexity.files import read_tensors, write_tensors
+from neural_complexity.experiments.omniglot import EXPERIMENT, FIT, LEARNERS, Config
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks import datasets
+from neural_complexity.workspace import Workspace, fingerprint
+from smoke_runs import SmokeRuns
 
 
 @pytest.fixture(autouse=True)
@@ -39,75 +30,42 @@ def single_precision() -> None:
 
 @pytest.fixture(scope="module")
 def config(glyph_folder: str) -> Config:
-    return replace(smoke(), data=glyph_folder)
+    smoke: Config = EXPERIMENT.presets["smoke"]()
+    return replace(smoke, data=glyph_folder)
 
 
 @pytest.fixture(scope="module")
-def outcome(config: Config) -> Outcome:
-    torch.set_default_dtype(torch.float32)
-    return run(config)
+def outcome(smoke_runs: SmokeRuns) -> Outcome:
+    return smoke_runs("omniglot").outcome
 
 
-@pytest.fixture(scope="module")
-def folder(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gives the folder of a run that was interrupted twice, and has two pieces of work left."""
-    torch.set_default_dtype(torch.float32)
-    folder = tmp_path_factory.mktemp("omniglot")
-    for moment in (("direct", 1), ("evaluation", 12)):
-
-        def interrupt(
-            stage: str,
-            done: int,
-            total: int,
-            seconds: float,
-            facts: dict[str, float],
-            moment: tuple[str, int] = moment,
-        ) -> None:
-            if (stage, done) == moment:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            run(config, folder=folder, tell=interrupt)
-    return folder
-
-
-def test_all_that_a_report_needs_is_there(outcome: Outcome, config: Config) -> None:
-    keys = [(row.method, row.setting, row.metric) for row in outcome.rows]
-    assert len(set(keys)) == len(keys)
-    modes = [f"NC {h}, {m}" for h in ("posterior", "direct") for m in ("trans", "in")]
-    methods = ["none", *(f"{mode}ductive" for mode in modes), "oracle"]
-    for kind in KINDS:
-        diverged = find(outcome.rows, "all", f"{kind} learner", "diverged tasks")
+def test_every_learner_and_method_has_its_rows(outcome: Outcome, config: Config) -> None:
+    for learner in LEARNERS:
+        rows = select(outcome.rows, learner=learner)
+        diverged = find(rows, "diverged tasks")
         assert diverged is not None
         assert diverged.value == 0
         for metric in ("accuracy", "test loss", "train loss"):
-            assert all(find(outcome.rows, m, f"{kind} learner", metric) for m in methods)
+            assert len(select(rows, metric, evaluated_on=None)) == 6
         for head in ("posterior", "direct"):
-            for setting in ("unregularized endpoints", "regularized endpoints"):
-                for metric in ("R2", "correlation", "MAE"):
-                    row = find(outcome.rows, f"NC {head}", f"{kind}, {setting}", metric)
+            for end in omniglot.ENDS:
+                for metric in FIT:
+                    row = find(rows, metric, head=head, evaluated_on=end)
                     assert row is not None
                     assert row.n == config.eval_tasks
-    assert {r.method for r in outcome.rows if r.setting == "no learner"} == {
-        "NC posterior, its beliefs (transductive)",
-        "NC posterior, its beliefs one image at a time (inductive)",
-        "nearest neighbour in where NC compares images (inductive)",
-        "nearest neighbour in NC's image embedding (inductive)",
-        "nearest neighbour in pixels (inductive)",
-        "prototypical network (inductive)",
-        "prototypical network, soft k-means (transductive)",
-    }
+    assert len(distinct(select(outcome.rows, learner=None), "method", "mode")) == 7
     assert set(outcome.networks) == {"posterior", "direct"}
 
 
 def test_the_papers_accuracy_stands_beside_its_own_method_and_learners(outcome: Outcome) -> None:
     (row,) = (row for row in outcome.rows if row.paper is not None)
-    assert (row.method, row.setting) == ("NC direct, transductive", "MLP learner")
-    assert row.paper == PAPER_ACCURACY
+    papers = {"learner": "MLP", "method": "NC", "head": "direct", "mode": "transductive"}
+    assert (row.keys, row.metric) == (papers, "accuracy")
+    assert row.paper == few_shot.PAPER_ACCURACY
 
 
 def test_heads_share_what_they_know_of_images_if_asked_to(outcome: Outcome, config: Config) -> None:
-    X = make_scene(config).task.X_tr
+    X = draw_held_out_tasks(config).task.X_tr
     quick = {"iterations": 1, "updates": 1, "validation_tasks": 2}
     alone = replace(
         config,
@@ -117,120 +75,98 @@ def test_heads_share_what_they_know_of_images_if_asked_to(outcome: Outcome, conf
         posterior=replace(config.posterior, **quick),  # type: ignore[arg-type]
         direct=replace(config.direct, **quick),  # type: ignore[arg-type]
     )
-    for networks, shared in ((outcome.networks, True), (run(alone).networks, False)):
+    for networks, shared in (
+        (outcome.networks, True),
+        (EXPERIMENT.run(alone, Workspace(None)).networks, False),
+    ):
         E = {head: nc.embed(X) for head, nc in networks.items()}
         places = {head: nc.head.network.place(E["posterior"]) for head, nc in networks.items()}
         assert torch.equal(E["posterior"], E["direct"]) == shared
         assert torch.allclose(places["posterior"], places["direct"], atol=1e-5) == shared
 
 
-def test_opponents_can_be_made_again_from_what_a_run_leaves(
+def test_the_prototypical_network_can_be_made_again_from_what_a_run_leaves(
     outcome: Outcome, config: Config
 ) -> None:
-    states = {
-        name: {
-            key.removeprefix(f"{name}/"): tensor
-            for key, tensor in outcome.tensors.items()
-            if key.startswith(f"{name}/")
-        }
-        for name in PROTOTYPES
-    }
-    found = without_learner(
-        config, Judge(outcome.networks["posterior"], make_scene(config)), states
-    )
-    rows = {row.method: row.value for row in outcome.rows if row.setting == "no learner"}
-    assert {name: 100 * right.mean().item() for name, right in found.items()} == pytest.approx(rows)
-    name, (rounds, _) = next(iter(PROTOTYPES.items()))
-    again = train_opponent(config, config.posterior, config.train_family(), rounds)
-    assert all(torch.equal(again[key], tensor) for key, tensor in states[name].items())
+    state = train_prototypical(config, config.posterior, config.train_family())
+    for name, tensor in state.items():
+        torch.testing.assert_close(outcome.tensors[f"{PROTOTYPICAL}/{name}"], tensor)
+    embedded = EmbeddedTasks(outcome.networks["posterior"], draw_held_out_tasks(config))
+    for (method, mode), right in without_learner(config, embedded, state).items():
+        row = find(outcome.rows, "accuracy", learner=None, method=method, mode=mode)
+        assert row is not None
+        assert row.value == pytest.approx(100 * right.mean().item())
 
 
 def test_one_image_at_a_time_no_other_test_image_counts(outcome: Outcome, config: Config) -> None:
-    nc, scene = outcome.networks["posterior"], make_scene(replace(config, eval_tasks=3))
-    judge, task = Judge(nc, scene), scene.task
-    lonely = judge.lonely_beliefs()
-    assert not torch.allclose(lonely, judge.beliefs(), atol=1e-3)
+    nc, held_out = outcome.networks["posterior"], draw_held_out_tasks(replace(config, eval_tasks=3))
+    embedded, task = EmbeddedTasks(nc, held_out), held_out.task
+    alone = embedded.beliefs_one_by_one()
+    assert not torch.allclose(alone, embedded.beliefs(), atol=1e-3)
     for n in range(task.X_te.shape[1]):
-        alone = nc.belief(task.X_tr, task.Y_tr, task.X_te[:, n : n + 1], classes=config.ways)
-        torch.testing.assert_close(lonely[:, n], alone.prediction[:, 0], atol=1e-4, rtol=1e-4)
-
-
-def test_a_report_can_be_made(outcome: Outcome, tmp_path: Path) -> None:
-    write_rows(tmp_path / "rows.jsonl", outcome.rows)
-    rows = read_rows(tmp_path / "rows.jsonl")
-    made = tables(rows)
-    assert all(table.rows for table in made)
-    row = find(rows, "none", "CNN learner", "accuracy")
-    assert row is not None
-    assert any(f"{row.value:.2f} ± {row.ci95:.2f}" in line for line in made[1].rows)
-    drawn = figures(outcome, tmp_path)
-    assert all(figure.path.stat().st_size > 10_000 for figure in drawn)
-
-
-def test_interrupted_and_resumed_the_rows_are_those_of_one_go(
-    config: Config, outcome: Outcome, folder: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    assert run(config, folder=tmp_path).rows == outcome.rows
+        single = nc.belief(task.X_tr, task.Y_tr, task.X_te[:, n : n + 1], classes=config.ways)
+        torch.testing.assert_close(alone[:, n], single.prediction[:, 0], atol=1e-4, rtol=1e-4)
 
 
 def test_embedding_images_once_changes_no_prediction(outcome: Outcome, config: Config) -> None:
-    scene = make_scene(config)
-    task, C = scene.task, config.ways
+    held_out = draw_held_out_tasks(config)
+    task, C = held_out.task, config.ways
     generator = torch.Generator().manual_seed(0)
     H_tr, H_te = (torch.randn(*Y.shape, C, generator=generator) for Y in (task.Y_tr, task.Y_te))
     snapshot = Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
     for nc in outcome.networks.values():
         rows = slice(3, 9)
-        judged = Judge(nc, scene).gaps(rows, snapshot[rows])
+        judged = EmbeddedTasks(nc, held_out).gaps(rows, snapshot[rows])
         torch.testing.assert_close(judged, nc.predict(*snapshot.tensors())[rows])
 
 
 def test_the_unlabelled_images_are_not_the_test_images(config: Config) -> None:
-    scene = make_scene(config)
-    assert scene.X_unlabelled.shape == scene.task.X_te.shape
-    test, other = (X.flatten(2) for X in (scene.task.X_te, scene.X_unlabelled))
+    held_out = draw_held_out_tasks(config)
+    assert held_out.X_unlabelled.shape == held_out.task.X_te.shape
+    test, other = (X.flatten(2) for X in (held_out.task.X_te, held_out.X_unlabelled))
     assert (torch.cdist(test, other) > 0).all()
 
 
 def test_diverged_learners_are_left_out_of_all_methods_and_counted(
-    config: Config, outcome: Outcome, folder: Path, tmp_path: Path
+    config: Config, outcome: Outcome, tmp_path: Path
 ) -> None:
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    work = Workspace(tmp_path, fingerprint(config))
+    with pytest.raises(KeyboardInterrupt):
+        EXPERIMENT.run(config, work, stop_after_learners)
     diverged = {"MLP": {"none": [3], "oracle": [3, 5]}, "CNN": {"NC direct, transductive": [0]}}
-    for path in tmp_path.glob("*.safetensors"):
-        tensors, header = read_tensors(path)
-        for kind, methods in diverged.items():
-            for method, tasks in methods.items():
-                gaps = outcome.tensors[f"{kind}/{method}/gap"]
-                if torch.equal(tensors.get("gap", torch.empty(0)), gaps):
-                    tensors["loss_te"][-1, tasks] = math.inf
-                    tensors["gap"][-1, tasks] = math.nan
-                    write_tensors(path, tensors, header)
-    rows = run(config, folder=tmp_path).rows
+    for learner, methods in diverged.items():
+        for method, tasks in methods.items():
+            kept = work.read(f"{method}, {learner}")
+            assert kept is not None
+            tensors, content = kept
+            tensors["diverged"][:, tasks] = True
+            tensors["loss_te"][-1, tasks] = math.inf
+            work.write(f"{method}, {learner}", tensors, content)
+    rows = EXPERIMENT.run(config, Workspace(tmp_path, fingerprint(config))).rows
     assert all(math.isfinite(row.value) for row in rows)
-    for kind, count in (("MLP", 2), ("CNN", 1)):
-        found = find(rows, "all", f"{kind} learner", "diverged tasks")
+    for learner, count in (("MLP", 2), ("CNN", 1)):
+        own = select(rows, learner=learner)
+        found = find(own, "diverged tasks")
         assert found is not None
         assert found.value == count
-        kept = {r.n for r in rows if r.setting == f"{kind} learner" and r.metric == "accuracy"}
-        assert kept == {config.eval_tasks - count}
+        assert {row.n for row in select(own, "accuracy")} == {config.eval_tasks - count}
     before = outcome.tensors["MLP/NC posterior, inductive/accuracy"][-1]
     others = before[[b for b in range(config.eval_tasks) if b not in (3, 5)]]
-    accuracy = find(rows, "NC posterior, inductive", "MLP learner", "accuracy")
+    accuracy = find(rows, "accuracy", learner="MLP", head="posterior", mode="inductive")
     assert accuracy is not None
     assert accuracy.value == pytest.approx(100 * others.mean().item())
 
 
+def stop_after_learners(
+    stage: str, done: int, total: int, seconds: float, metrics: dict[str, float]
+) -> None:
+    if stage == "evaluation" and done == total - 1:
+        raise KeyboardInterrupt
+
+
 def test_when_all_learners_diverge_the_run_says_so(config: Config) -> None:
     with pytest.raises(FloatingPointError, match="learners must not all diverge, got 0"):
-        run(replace(config, lr=1e30))
-
-
-def test_a_config_survives_json() -> None:
-    for preset in PRESETS.values():
-        config = preset()
-        assert config_from_dict(Config, json.loads(json.dumps(asdict(config)))) == config
+        EXPERIMENT.run(replace(config, lr=1e30), Workspace(None))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +181,7 @@ def test_a_config_survives_json() -> None:
 )
 def test_impossible_configs_are_refused(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        replace(smoke(), **change)  # type: ignore[arg-type]
+        replace(EXPERIMENT.presets["smoke"](), **change)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["omniglot", "ablation"])

@@ -1,65 +1,74 @@
-import json
-import warnings
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
 
-from neural_complexity.assessment.tables import find
 from neural_complexity.experiments import own
-from neural_complexity.experiments.base.outcome import Outcome
-from neural_complexity.experiments.base.run_folder import config_from_dict
-from neural_complexity.experiments.reports import own_report as report
+from neural_complexity.experiments.base.experiment import Outcome
+from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.own import EXPERIMENT
+from neural_complexity.tasks.split_tasks import own_digits
+from smoke_runs import SmokeRuns
+
+SMOKE = EXPERIMENT.presets["smoke"]()
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """Runs the experiment at preset smoke, interrupted on the way and resumed."""
-    torch.set_default_dtype(torch.float32)  # as users run it
-    folder = tmp_path_factory.mktemp("own")
-
-    def interrupt(stage: str, done: int, total: int, seconds: float, facts: Any) -> None:
-        if stage == "evaluation" and done == 5:
-            raise KeyboardInterrupt
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a tiny NC is no good, and says so
-        with pytest.raises(KeyboardInterrupt):
-            own.run(own.smoke(), folder=folder, tell=interrupt)
-    return own.run(own.smoke(), folder=folder)
+def outcome(smoke_runs: SmokeRuns) -> Outcome:
+    return smoke_runs("own").outcome
 
 
-@pytest.mark.filterwarnings("ignore:NC cannot beat")
-def test_interrupted_and_resumed_the_rows_are_those_of_one_go(outcome: Outcome) -> None:
-    torch.set_default_dtype(torch.float32)
-    assert own.run(own.smoke()).rows == outcome.rows
-
-
-def test_a_report_can_be_made(outcome: Outcome, tmp_path: Path) -> None:
-    gaps, accuracies = report.tables(outcome.rows)
-    assert [row[0] for row in gaps.rows] == ["all kinds", *own.KINDS]
-    assert len(accuracies.rows) == 5 + 3  # and the change of those that have NC
-    (figure,) = report.figures(outcome, tmp_path)
-    assert figure.path.stat().st_size > 10_000
+def test_every_kind_of_model_and_every_method_has_its_line(outcome: Outcome) -> None:
+    gaps, accuracies = EXPERIMENT.tables(outcome.rows)
+    assert [line[0] for line in gaps.rows] == [own.ALL, *own.KINDS]
+    changes = [f"{method}: change" for method, baseline in own.METHODS.items() if baseline]
+    assert {line[0] for line in accuracies.rows} == {*own.METHODS, *changes}
 
 
 def test_the_bound_is_that_of_the_assessment(outcome: Outcome) -> None:
-    inside = find(outcome.rows, "NC", "all kinds", "inside the bound")
+    inside = find(outcome.rows, "inside the bound", model=own.ALL)
     assert inside is not None
     assert 0 <= inside.value <= 1
     assert inside.n == 2 * len(own.KINDS)
-    assert outcome.networks["digits"].calibration is not None
+    kind = own.KINDS[0]
+    true, low, high = (outcome.tensors[f"{name}/{kind}"] for name in ("true", "low", "high"))
+    covered = find(outcome.rows, "inside the bound", model=kind)
+    assert covered is not None
+    assert covered.value == ((low <= true) & (true <= high)).double().mean()
 
 
-def test_configs_survive_json_and_wrong_ones_are_refused() -> None:
-    for preset in own.PRESETS.values():
-        assert config_from_dict(own.Config, json.loads(json.dumps(asdict(preset())))) == preset()
+def test_changes_are_against_the_own_baseline(outcome: Outcome) -> None:
+    for method, baseline in own.METHODS.items():
+        if baseline is not None:
+            ours, theirs, change = (
+                find(outcome.rows, metric, method=name, points=50)
+                for metric, name in (
+                    ("accuracy", method),
+                    ("accuracy", baseline),
+                    ("change", method),
+                )
+            )
+            assert ours is not None
+            assert theirs is not None
+            assert change is not None
+            assert change.value == pytest.approx(ours.value - theirs.value)
+
+
+def test_nc_has_learned_from_the_training_part_only(outcome: Outcome) -> None:
+    nc = outcome.networks["digits"]
+    assert nc.calibration is not None
+    X, _, X_te, _ = (torch.from_numpy(part).float() for part in own_digits())
+    assert nc.card.knows(X).any()
+    assert not nc.card.knows(X_te).any()
+
+
+def test_wrong_configs_are_refused() -> None:
     for wrong, sentence in (
         ({"budget": "soon"}, "budget must be a positive time"),
         ({"sizes": (10,)}, "sizes must be from 50 to 1437"),
+        ({"sizes": ()}, "sizes must be at least one number, got none"),
         ({"runs": 1}, "runs must be at least 2, got 1"),
+        ({"longest": 29}, "longest must be at least 30, got 29"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            replace(own.smoke(), **wrong)
+            replace(SMOKE, **wrong)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import matplotlib as mpl
 import torch
@@ -15,6 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 from torch.optim import Adam
 
+from neural_complexity import ledger
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.convert.predictions import columns_of, in_order, predict
@@ -26,16 +27,10 @@ from neural_complexity.integrations.sklearn import NCClassifier
 from neural_complexity.learners.networks import image_cnn, mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
+from neural_complexity.meta import scores
 from neural_complexity.meta.meta_learn import meta_learn
 from neural_complexity.meta.plan import Plan, seconds
-from neural_complexity.meta.scores import (
-    correlation,
-    estimate,
-    estimate_mean,
-    estimate_over_seeds,
-    mean_absolute_error,
-    r_squared,
-)
+from neural_complexity.meta.scores import estimate, estimate_mean, estimate_over_seeds
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.loop import NCRegularizer
@@ -57,10 +52,9 @@ PLAIN, TRANSDUCTIVE, INDUCTIVE = "NCClassifier, no NC", "transductive", "inducti
 LOOP, PENALTY = "a plain loop", "with NCRegularizer"
 # Ways to train a model, and the baseline of each.
 METHODS = {PLAIN: None, TRANSDUCTIVE: PLAIN, INDUCTIVE: PLAIN, LOOP: None, PENALTY: LOOP}
-ALL = "all kinds"
-SHIFT = "distribution shift"
-SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
-COLUMNS = dict.fromkeys((*SCORES, "true gap"), 3)  # metrics and their digits
+ALL, SHIFT = "all kinds", "distribution shift"
+FIT = {"R2": scores.r_squared, "correlation": scores.correlation, "MAE": scores.mean_absolute_error}
+COLUMNS = dict.fromkeys((*FIT, "true gap"), 3)  # metrics and their digits
 COLUMNS |= dict.fromkeys(("inside the bound", "width of the bound", SHIFT), 2)
 # Models that NC was not trained on, which were MLPs with one layer of 64: networks, by how they
 # are made, and models of scikit-learn, by how they are made of a seed.
@@ -81,6 +75,8 @@ ESTIMATORS: dict[str, Callable[[int], Any]] = {
     "logistic regression": lambda seed: LogisticRegression(C=10.0 ** (seed % 5 - 2), max_iter=500),
 }
 KINDS = (*NETWORKS, *ESTIMATORS)
+
+ASSESSED = ("predicted", "true", "low", "high", "p")  # of each model
 
 Array = NDArray[Any]
 Data = tuple[Array, Array, Array, Array]  # X, y, X_te, y_te
@@ -150,7 +146,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             if baseline is not None:
                 rows.append(row("change", estimate_over_seeds(values - accuracies[baseline])))
     tensors = {f"{name}/{kind}": t for kind, told in assessed.items() for name, t in told.items()}
-    made = {name: nc.provenance[name] for name in ("plan", "report", "belief_loss", "seconds")}
+    made = {name: nc.card.to_json()[name] for name in ("plan", "report", "belief_loss", "seconds")}
     spent = {name: round(s, 2) for name, s in parts.seconds.items()}
     return Outcome(rows, tensors, {"digits": nc}, {}, {"made": made, "seconds": spent})
 
@@ -171,28 +167,29 @@ def _recipe(make: Callable[[], nn.Module], steps: int) -> Recipe:
 def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[str, Tensor]:
     """Assesses models of a kind, and compares with their true gap."""
     X, y, X_te, y_te = data
-    told: dict[str, list[float]] = {}
+    _record("report", X_te, y_te)
+    told = []
     for index in range(config.eval_tasks):
         generator = stream(config.seed, "own learners", kind, index)
         share = torch.rand((), generator=generator).item()
         m = round(SMALLEST * (len(X) / SMALLEST) ** share)
         rows = torch.randperm(len(X), generator=generator)[:m].numpy()
+        _record("train", X[rows], y[rows])
         model = _fitted(kind, X[rows], y[rows], generator, index, config.longest)
         found = nc.assess(model, X[rows], y[rows], X_te)
         H = predict("X_te", model, X_te, labels=True, like=nc.x_mean)
         columns = columns_of(model)
         H = H if columns is None else in_order("predictions", H, columns, range(CLASSES))
         true = cross_entropy(H[None], torch.from_numpy(y_te).to(H.device)[None]).mean().item()
-        for name, value in {
-            "predicted": found.gap,
-            "true": true - found.loss_tr,
-            "loss_tr": found.loss_tr,
-            "low": -torch.inf if found.bound is None else found.bound.low,
-            "high": torch.inf if found.bound is None else found.bound.high,
-            "p": 1.0 if found.unlike is None else found.unlike.p_value,
-        }.items():
-            told.setdefault(name, []).append(value)
-    return {name: torch.tensor(values, dtype=torch.float64) for name, values in told.items()}
+        assert found.bound is not None, "meta_learn calibrates NC"
+        assert found.unlike is not None, "and so knows its usual learners"
+        interval = [found.bound.low, found.bound.high]
+        told.append([found.gap, true - found.loss_tr, *interval, found.unlike.p_value])
+    return dict(zip(ASSESSED, torch.tensor(told, dtype=torch.float64).T, strict=True))
+
+
+def _record(role: Literal["train", "report"], X: Array, y: Array) -> None:
+    ledger.record(role, torch.from_numpy(X)[None], torch.from_numpy(y)[None])
 
 
 def _fitted(
@@ -213,19 +210,21 @@ def _regularize(
 ) -> dict[str, Tensor]:
     """Trains models that differ by their method alone from those of the same seeds."""
     X, y, X_te, y_te = data
+    _record("report", X_te, y_te)
     used = None if METHODS[method] is None else nc
-    scores = []
+    accuracies = []
     for seed in range(config.runs):
         rows = torch.randperm(len(X), generator=stream(seed, "own rows"))[:size].numpy()
+        _record("train", X[rows], y[rows])
         if method in (LOOP, PENALTY):
             with seeded(seed, "own loop"):
                 guesses = _loop(config.steps, used, X[rows], y[rows], X_te)
-            scores.append(100 * (guesses == y_te).mean())
+            accuracies.append(100 * (guesses == y_te).mean())
         else:
             model = NCClassifier(used, steps=config.steps, batch=BATCH, random_state=seed)
             model.fit(X[rows], y[rows], X_unlabelled=X_te if method == TRANSDUCTIVE else None)
-            scores.append(100 * model.score(X_te, y_te))
-    return {"accuracy": torch.tensor(scores, dtype=torch.float64)}
+            accuracies.append(100 * model.score(X_te, y_te))
+    return {"accuracy": torch.tensor(accuracies, dtype=torch.float64)}
 
 
 def _loop(steps: int, nc: NeuralComplexity | None, X: Array, y: Array, X_te: Array) -> Array:
@@ -250,14 +249,12 @@ def _loop(steps: int, nc: NeuralComplexity | None, X: Array, y: Array, X_te: Arr
 
 
 def _gap_rows(config: Config, assessed: dict[str, dict[str, Tensor]]) -> list[Row]:
-    every = {
-        name: torch.cat([told[name] for told in assessed.values()]) for name in assessed[KINDS[0]]
-    }
+    every = {name: torch.cat([told[name] for told in assessed.values()]) for name in ASSESSED}
     rows = []
     for kind, told in {ALL: every, **assessed}.items():
         row = partial(make_row, NAME, config.seed, model=kind)
         predicted, true = told["predicted"], told["true"]
-        rows += [row(metric, estimate(score, predicted, true)) for metric, score in SCORES.items()]
+        rows += [row(metric, estimate(score, predicted, true)) for metric, score in FIT.items()]
         inside = (told["low"] <= true) & (true <= told["high"])
         width = told["high"] - told["low"]
         means = {"true gap": true, "inside the bound": inside, SHIFT: told["p"] <= LEVEL}
@@ -269,15 +266,10 @@ def _gap_rows(config: Config, assessed: dict[str, dict[str, Tensor]]) -> list[Ro
 
 def tables(rows: list[Row]) -> list[Table]:
     """Returns one table of predicted gaps and one of accuracies."""
-    fits = select(rows, "R2")
-    gaps = [
-        (
-            str(fit.keys["model"]),
-            *(show(find(rows, metric, **fit.keys), digits) for metric, digits in COLUMNS.items()),
-            str(fit.n),
-        )
-        for fit in fits
-    ]
+    gaps = []
+    for fit in select(rows, "R2"):
+        cells = [show(find(rows, metric, **fit.keys), digits) for metric, digits in COLUMNS.items()]
+        gaps.append((str(fit.keys["model"]), *cells, str(fit.n)))
     sizes = distinct(select(rows, "accuracy"), "points")
     accuracies = [
         line

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
+from neural_complexity import ledger
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base.experiment import Parts
@@ -85,7 +86,8 @@ class HeldOutSplit:
             None if nc is None else nc.penalty(nc.encoder(task)),
             log_steps(steps, SNAPSHOTS),
         )
-        return run_trial(trial, keep=True)
+        with ledger.choosing():  # NC and strengths are chosen on these images
+            return run_trial(trial, keep=True)
 
     def gaps(self, nc: EmbeddedNC, results: Results) -> Tensor:
         """Predicts the gaps of learners that `train` trained, (times, B)."""

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from neural_complexity import ledger
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.image_classifier import Classifier, train_classifier
 from neural_complexity.baselines.optimize import Optimization
@@ -127,7 +128,9 @@ def tune(data: ImageData, name: str, strength: float) -> Results:
     task = data.task(data.pool, data.held)
     evaluation = data.task(data.pool[: config.judged], data.held)
     seed = stream(config.seed, "tuning").initial_seed()
-    return run_trial(Trial(config, baseline_recipe(data, name, strength), task, evaluation, seed))
+    trial = Trial(config, baseline_recipe(data, name, strength), task, evaluation, seed)
+    with ledger.choosing():
+        return run_trial(trial)
 
 
 def train_cnn(
@@ -180,6 +183,7 @@ def classifier_rows(
     """Returns how good NC's beliefs and the CNN are without a learner."""
     rows = []
     task = data.task(data.train, data.test)
+    ledger.record("report", task.X_te, task.Y_te)
     for method, H in ((BELIEFS, nc.beliefs(task)), (CNN, cnn[None].to(task.Y_te.device))):
         row = partial(make, **method.keys, dataset=data.config.dataset_name)
         rows.append(row("accuracy", _single(100 * (1 - zero_one(H, task.Y_te).mean()))))

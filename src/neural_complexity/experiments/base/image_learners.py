@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
+from neural_complexity import ledger
 from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData
@@ -219,6 +220,9 @@ def run_trial(
         `H_tr` and `H_te`, (times, B, points, C).
     """
     config, recipe, points, held = trial.config, trial.recipe, trial.evaluation, trial.held
+    ledger.record("report", points.X_te, points.Y_te)
+    if held is not None:
+        ledger.record("choose", held.X_te, held.Y_te)
     encoders = {head: nc.encoder(points) for head, nc in (ncs or {}).items()}
     seen: dict[str, list[Tensor]] = {}
 
