@@ -75,8 +75,8 @@ def train_classifier(
 
     def loss(_: int) -> Tensor:
         chosen = torch.randint(len(images), (batch,), generator=generator).to(images.device)
-        ledger.record("train", images[chosen], labels[chosen])
         X = images[chosen].values()
+        ledger.record("train", X[None], labels[chosen][None])
         H = model(X if augment is None else augment(X, generator))
         return cross_entropy(H[None], labels[chosen][None]).mean()
 
