@@ -1,5 +1,6 @@
 """Every experiment at preset smoke: run once a session, whoever asks, as users run it."""
 
+import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -15,8 +16,13 @@ from filelock import FileLock
 from neural_complexity.experiments.base.config import NetworksConfig
 from neural_complexity.experiments.base.experiment import Outcome, load_experiment
 from neural_complexity.experiments.base.run_folder import RunFolder
+from neural_complexity.files import write_json
+from neural_complexity.ledger import recording
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.tasks.datasets import VARIABLE
+
+# Where no learner may see what is reported on.
+ONE_DATASET = {"single", "single_curves", "dataset_size", "capacity", "own"}
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,15 @@ class SmokeRuns:
         }
         return FinishedRun(folder.path, replace(folder.results()[0], networks=networks))
 
+    def leaks(self, name: str) -> list[str]:
+        """Returns what the ledger of an experiment's run found."""
+        self(name)
+        found: list[str] = json.loads((self.folder / f"{name}-leaks.json").read_text())
+        return found
+
     def _run(self, name: str, config: Any, folder: RunFolder) -> None:
         kills = Kills()
-        with as_users_do(self.data):
+        with as_users_do(self.data), recording() as ledger:
             folder.start(name, config)
             while True:
                 try:
@@ -67,6 +79,8 @@ class SmokeRuns:
                     break
                 except KeyboardInterrupt:
                     assert not folder.finished
+            leaks = ledger.leaks(one_dataset=name in ONE_DATASET)
+        write_json(self.folder / f"{name}-leaks.json", leaks)
         assert kills.left != [1, 1], "the experiment must report its progress"
 
 

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = 2 if isinstance(command, Assess) else 1
         command(*fields)
     except KeyboardInterrupt:
-        print("stopped; go on with --resume and the folder of the run", file=sys.stderr)
+        print("stopped; continue with --resume and the folder of the run", file=sys.stderr)
         return 130
     except Exception as error:
         if debug:
@@ -85,12 +85,12 @@ class Run:
 
     name: Annotated[Positional[str], arg(metavar="NAME", help_behavior_hint="")] = ""
     """The experiment; `list` shows them."""
-    preset: Annotated[str | None, arg(metavar="PRESET", help_behavior_hint="(default: cpu)")] = None
-    """Sizes to start from."""
+    preset: Annotated[str | None, arg(metavar="PRESET", help_behavior_hint="")] = None
+    """Sizes to start from (default: cpu)."""
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
     """A new folder (default: runs/NAME-PRESET-SEED)."""
     resume: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """The folder of a run to go on with."""
+    """The folder of a run to continue."""
 
     def __call__(self, fields: list[str]) -> None:
         experiment = load_experiment(self.name or "nothing")
@@ -155,12 +155,14 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assess:
-    """Predict how badly a model of yours generalizes, from files of its predictions."""
+class Assess(ModelFiles):
+    """Predict how badly a model of yours generalizes, from files of its predictions.
+
+    Files are CSV with a header, parquet (extra: tables) or npz, by their ending.
+    """
 
     nc: str
     """A saved NC, or the name of one that ships."""
-    files: Annotated[ModelFiles, arg(name="")]
     confidence: float = 0.95
     """Of the bound."""
     method: Method = "conformal"
@@ -171,13 +173,10 @@ class Assess:
     def __call__(self) -> None:
         out = self.out
         if out is not None and (out.suffix not in (".html", ".json") or not out.parent.is_dir()):
-            raise ValueError(
-                f"--out must be a .html or .json file in a folder that exists, got {out}"
-            )
+            wanted = "a .html or .json file in a folder that exists"
+            raise ValueError(f"--out must be {wanted}, got {out}")
         nc = find_nc(self.nc)
-        assessment, notes = assess_files(
-            nc, self.files, confidence=self.confidence, method=self.method
-        )
+        assessment, notes = assess_files(nc, self, confidence=self.confidence, method=self.method)
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
         print(assessment)

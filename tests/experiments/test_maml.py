@@ -9,7 +9,7 @@ from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.networks import load_networks
 from neural_complexity.experiments.base.rows import Key
 from neural_complexity.experiments.base.table_views import find
-from neural_complexity.experiments.base.training import train_nc
+from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.experiments.maml import EXPERIMENT, Config, Initialisation
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
@@ -180,11 +180,12 @@ def test_an_nc_goes_on_from_a_trained_one_and_leaves_it_alone() -> None:
     # At so small a learning rate the trained one is still recognized in the result.
     training = replace(EXPERIMENT.presets["smoke"]().posterior, lr=1e-8, iterations=1)
     recipe = Recipe(make=partial(mlp, 1, (8,), 1), steps=2)
-    options = {"seed": 0, "device": "cpu", "validate": lambda _: 0.0, "start": start}
-    nc, _ = train_nc(training, "posterior", Sinusoids(), recipe, **options)  # type: ignore[arg-type]
+    setup = Setup(family=Sinusoids(), recipe=recipe, seed=0, device="cpu", start=start)
+    train = partial(train_network, setup=setup, work=Workspace(None), validate=lambda _: 0.0)
+    nc, _ = train(training, "posterior")
     for name, tensor in nc.state_dict().items():
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=1e-6)
         assert torch.equal(start.state_dict()[name], before[name])
     assert not torch.equal(next(nc.parameters()), next(start.parameters()))
     with pytest.raises(ValueError, match="the NC to start from must have the architecture of its"):
-        train_nc(replace(training, width=16), "posterior", Sinusoids(), recipe, **options)  # type: ignore[arg-type]
+        train(replace(training, width=16), "posterior")

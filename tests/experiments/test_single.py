@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.image_comparison import METHODS
-from neural_complexity.experiments.base.image_methods import (
+from neural_complexity.experiments.base.image_comparison import METHODS, joint_table
+from neural_complexity.experiments.base.image_learners import (
     BASELINES,
     BELIEFS,
     CNN,
     DISTILLED,
     EARLY,
+    FITS,
     PLAIN,
     ImageMethod,
 )
-from neural_complexity.experiments.base.image_report import FITS
 from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.rows import Row, read_rows
 from neural_complexity.experiments.base.table_views import find, select
@@ -25,7 +25,6 @@ from neural_complexity.experiments.single import (
     PAPER,
     PAPER_METHODS,
     PRESETS,
-    joint,
     run,
     tables,
 )
@@ -124,14 +123,14 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
 
 def test_several_runs_become_one_table() -> None:
     runs = [read_rows(RESULTS / f"single-{name}" / "rows.jsonl") for name in ("mnist", "svhn")]
-    table = joint(runs)
+    table = joint_table(runs)
     assert table.header[1:] == (
         "mnist, MLP",
         "svhn (10,000 training images), ResNet of 8 layers, 8 filters",
     )
     assert ("the paper's L2", "98.36", "94.06") in table.rows
     with pytest.raises(ValueError, match="runs must be of different datasets, got mnist, MLP, mni"):
-        joint([runs[0], runs[0]])
+        joint_table([runs[0], runs[0]])
 
 
 def test_presets_fit_their_datasets() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from neural_complexity.experiments.base.image_methods import NC_METHODS, PLAIN, ImageMethod
+from neural_complexity.experiments.base.image_learners import NC_METHODS, PLAIN, ImageMethod
 from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.single_curves import (
     LONG,

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from conftest import random_snapshot
 from neural_complexity.meta.bank import MemoryBank
+from neural_complexity.points import indexed, raw, values
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
+
+LIKE = torch.zeros(1, 2, 1)
 
 
 def numbered(first: int, count: int) -> tuple[Snapshot, Tensor]:
@@ -109,7 +112,7 @@ def test_a_bank_on_disk_survives_a_restart(tmp_path: Path) -> None:
     bank.add(*numbered(0, 11))
     bank.dropped = 2
     bank.flush()
-    again = MemoryBank.open(tmp_path / "bank")
+    again = MemoryBank.open(tmp_path / "bank", LIKE)
     assert again.state() == bank.state()
     assert content(again) == content(bank) == set(range(3, 11))
     again.add(*numbered(11, 1))
@@ -122,12 +125,14 @@ def test_a_bank_goes_back_as_far_as_its_slack(tmp_path: Path) -> None:
     bank.flush()
     before, drawn = bank.state(), bank.sample(50, stream(0, "x"))[1]
     bank.add(*numbered(20, 5))
-    again = MemoryBank.open(tmp_path / "bank", count=before["count"], dropped=before["dropped"])
+    again = MemoryBank.open(
+        tmp_path / "bank", LIKE, count=before["count"], dropped=before["dropped"]
+    )
     assert torch.equal(again.sample(50, stream(0, "x"))[1], drawn)
     bank.add(*numbered(25, 1))
     bank.flush()
     with pytest.raises(ValueError, match="must be at most 5 rows past 20, got 26"):
-        MemoryBank.open(tmp_path / "bank", count=20)
+        MemoryBank.open(tmp_path / "bank", LIKE, count=20)
 
 
 def test_memory_and_disk_give_the_same_rows(tmp_path: Path) -> None:
@@ -188,18 +193,37 @@ def test_rows_of_another_kind_are_refused_and_change_nothing() -> None:
 
 def test_a_damaged_or_missing_bank_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must hold a memory bank"):
-        MemoryBank.open(tmp_path)
+        MemoryBank.open(tmp_path, LIKE)
     bank = make(8, tmp_path / "bank")
     with pytest.raises(ValueError, match="must not hold a memory bank yet"):
         make(8, bank.folder)
     with pytest.raises(ValueError, match="must be at most 0 rows past 5, got 0"):
-        MemoryBank.open(tmp_path / "bank", count=5)
+        MemoryBank.open(tmp_path / "bank", LIKE, count=5)
     state = (tmp_path / "bank" / "bank.json").read_text()
     for damage in ('"count"', '"float64"', '"shape"'):
         (tmp_path / "bank" / "bank.json").write_text(state.replace(damage, '"odd"'))
         with pytest.raises(ValueError, match=r"bank.json must describe a bank, got no"):
-            MemoryBank.open(tmp_path / "bank")
+            MemoryBank.open(tmp_path / "bank", LIKE)
     (tmp_path / "bank" / "bank.json").write_text(state)
     os.truncate(tmp_path / "bank" / "float64", 10)
     with pytest.raises(ValueError, match="float64 must be a file of 960 bytes"):
-        MemoryBank.open(tmp_path / "bank")
+        MemoryBank.open(tmp_path / "bank", LIKE)
+
+
+def test_points_are_kept_as_indices_and_come_back_as_points(tmp_path: Path) -> None:
+    def store(indices: Tensor) -> Tensor:
+        return indices[..., None].double()
+
+    X_tr, X_te = (
+        indexed(torch.arange(6).view(3, 2), store),
+        indexed(torch.arange(3)[:, None], store),
+    )
+    H_tr, H_te = torch.randn(3, 2, 2), torch.randn(3, 1, 2)
+    snapshot, Y_te = Snapshot(X_tr, torch.zeros(3, 2).long(), H_tr, X_te, H_te), torch.ones(3, 1)
+    bank = MemoryBank(snapshot, Y_te.long(), capacity=3, folder=tmp_path / "bank")
+    bank.add(snapshot, Y_te.long())
+    bank.flush()
+    for each in (bank, MemoryBank.open(tmp_path / "bank", X_tr)):
+        drawn, _ = each.sample(20, stream(0, "x"))
+        assert torch.equal(values(drawn.X_te), raw(drawn.X_te)[..., None].double())
+        assert torch.isin(raw(drawn.X_tr), torch.arange(6)).all()

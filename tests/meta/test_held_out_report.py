@@ -6,6 +6,7 @@ from torch import Tensor
 
 from neural_complexity.losses import squared_error
 from neural_complexity.meta.held_out_report import belief_loss, describe, make_report
+from neural_complexity.model.card import Card, HeldOutReport
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.snapshot import Snapshot
 
@@ -23,21 +24,24 @@ def judged(error: float, n: int = 60) -> dict[str, Tensor]:
 
 def test_a_good_nc_is_told_from_a_useless_one() -> None:
     good, useless = make_report(judged(0.05)), make_report(judged(1.0))
-    assert good["beats_the_mean_gap"]
-    assert good["r2"] > 0.9
-    assert "explains" in good["verdict"]
-    assert good["slope"] == pytest.approx(1, abs=0.1)
-    assert good["coverage_95"] > 0.8
-    assert not useless["beats_the_mean_gap"]
-    assert "cannot beat predicting the mean gap" in useless["verdict"]
+    assert good.beats_the_mean_gap
+    assert good.r2 is not None
+    assert good.r2 > 0.9
+    assert "explains" in good.verdict
+    assert good.slope == pytest.approx(1, abs=0.1)
+    assert good.coverage_95 is not None
+    assert good.coverage_95 > 0.8
+    assert not useless.beats_the_mean_gap
+    assert "cannot beat predicting the mean gap" in useless.verdict
     # What NC gets half right on few learners may be luck.
-    assert not make_report(judged(0.25, n=12))["beats_the_mean_gap"]
+    assert not make_report(judged(0.25, n=12)).beats_the_mean_gap
 
 
 def test_a_report_can_be_kept_as_json_and_read_by_people() -> None:
     report = make_report(judged(0.05))
-    assert json.loads(json.dumps(report, allow_nan=False)) == report
-    kinds = {kind["what"] for kind in report["kinds"]}
+    content = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert HeldOutReport.from_json(content) == report
+    kinds = {kind["what"] for kind in report.kinds}
     assert kinds == {"training loss", "true gap"}  # all had as many training points
     assert len(describe(report).splitlines()) == 1 + 6
 
@@ -46,20 +50,20 @@ def test_where_nc_fails_is_named() -> None:
     columns = judged(0.01)
     worst = columns["training loss"] > 0.7
     columns["predicted"][worst] += 0.3
-    assert "least exact for learners of training loss" in make_report(columns)["verdict"]
+    assert "least exact for learners of training loss" in make_report(columns).verdict
 
 
 @pytest.mark.parametrize("n", [0, 3])
 def test_too_few_learners_are_no_reason_to_trust(n: int) -> None:
     report = make_report(judged(0.05, n=n))
-    assert "too few" in report["verdict"]
-    assert "beats_the_mean_gap" not in report
+    assert "too few" in report.verdict
+    assert not report.beats_the_mean_gap
 
 
 def test_the_cost_of_beliefs_is_that_of_each_learners_test_points() -> None:
     torch.manual_seed(0)
     nc = NeuralComplexity(2, 1, width=8, heads=2)
-    nc.provenance["shown"] = 5
+    nc.card = Card(context_size=5)
     tasks = []
     for M, N in ((4, 3), (9, 6)):  # of which it sees five
         X_tr, X_te = torch.randn(2, M, 2), torch.randn(2, N, 2)

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,7 +6,11 @@ from scipy.stats import kstest
 from torch import Tensor
 
 from conftest import labelled_snapshot
-from neural_complexity.meta.pseudo_predictions import SHARPNESS, make_up
+from neural_complexity.meta.pseudo_predictions import (
+    SHARPNESS,
+    mix_pseudo_predictions,
+    pseudo_predictions,
+)
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
@@ -18,7 +23,7 @@ def made(
     """Learners, what replaces them, and the test labels."""
     s = labelled_snapshot(B, M, N, C, inputs=(1,))
     Y_te = torch.randint(C, (B, N))
-    return s, make_up(s, Y_te, stream(seed, "made up")), Y_te
+    return s, pseudo_predictions(s, Y_te, stream(seed, "made up")), Y_te
 
 
 @given(B=sizes, M=sizes, N=sizes, C=sizes, seed=st.integers(0, 1000))
@@ -27,7 +32,9 @@ def test_only_logits_change_and_the_generator_alone_decides_how(
 ) -> None:
     s = labelled_snapshot(B, M, N, C, inputs=(1, 2, 2), seed=seed)
     Y_te = torch.randint(C, (B, N))
-    found, again, other = (make_up(s, Y_te, stream(k, "h")) for k in (seed, seed, seed + 1))
+    found, again, other = (
+        pseudo_predictions(s, Y_te, stream(k, "h")) for k in (seed, seed, seed + 1)
+    )
     assert found.X_tr is s.X_tr
     assert found.Y_tr is s.Y_tr
     assert found.X_te is s.X_te
@@ -44,7 +51,7 @@ def test_only_logits_change_and_the_generator_alone_decides_how(
         assert not torch.equal(own, differs)
     # Learners give shapes and nothing else.
     blank = Snapshot(s.X_tr, s.Y_tr, 0 * s.H_tr, s.X_te, 0 * s.H_te)
-    assert torch.equal(make_up(blank, Y_te, stream(seed, "h")).H_te, found.H_te)
+    assert torch.equal(pseudo_predictions(blank, Y_te, stream(seed, "h")).H_te, found.H_te)
 
 
 def named(H: Tensor) -> Tensor:
@@ -82,3 +89,13 @@ def test_certainty_has_no_favourite_size() -> None:
     sharpness = 10 * found.H_te.mean(dim=(1, 2))
     place = (sharpness.clamp(low, high) / low).log() / torch.tensor(high / low).log()
     assert kstest(place.numpy(), "uniform").statistic < 0.1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_share_of_the_learners_is_replaced(share: float) -> None:
+    s = labelled_snapshot(B=2000, M=1, N=2, inputs=(1,))
+    Y_te = torch.zeros(2000, 2, dtype=torch.int64)
+    mixed = mix_pseudo_predictions(s, Y_te, share, stream(0, "x"))
+    changed = (mixed.H_te != s.H_te).flatten(1).any(dim=1)
+    assert torch.equal(changed, (mixed.H_tr != s.H_tr).flatten(1).any(dim=1))
+    assert changed.double().mean().item() == pytest.approx(share, abs=0.04)

@@ -4,8 +4,16 @@ from torch import Tensor
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.executor import Job
-from neural_complexity.meta.sources import Ground, Part, TaskGround, TaskList, split_ground
+from neural_complexity.meta.sources import (
+    Part,
+    Source,
+    SplitSource,
+    TaskList,
+    TaskSource,
+    make_source,
+)
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import raw
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.sinusoids import Sinusoids
 from neural_complexity.tasks.split_tasks import split_tasks
@@ -14,8 +22,8 @@ RECIPE = Recipe(make=lambda: mlp(1, (4,), 1), steps=5, lr=0.01)
 PARTS: tuple[Part, ...] = ("validation", "report")
 
 
-def learners(ground: Ground, part: Part, index: int = 0) -> tuple[Tensor, Tensor]:
-    snapshot, Y_te = ground.learners(RECIPE, part, tasks=3, seed=1, index=index, device="cpu")
+def learners(source: Source, part: Part, index: int = 0) -> tuple[Tensor, Tensor]:
+    snapshot, Y_te = source.learners(RECIPE, part, tasks=3, seed=1, index=index, device="cpu")
     assert snapshot.H_te.shape == Y_te.shape
     assert not snapshot.H_te.requires_grad
     return snapshot.X_tr, snapshot.X_te
@@ -23,42 +31,45 @@ def learners(ground: Ground, part: Part, index: int = 0) -> tuple[Tensor, Tensor
 
 def test_no_point_that_nc_is_tested_on_is_ever_learned_from() -> None:
     X = torch.arange(100.0).to(torch.get_default_dtype())[:, None]
-    ground = split_ground(split_tasks(X, X[:, 0].sin()), seed=0, batch=8)
-    nc = NeuralComplexity.for_tasks(ground.family.sample(4, stream(0, "units")), width=8)
-    collector = ground.collector(RECIPE, tasks=2, seed=0, device="cpu")
+    source = make_source(split_tasks(X, X[:, 0].sin()), seed=0)
+    assert isinstance(source, SplitSource)
+    nc = NeuralComplexity.for_tasks(source.family.sample(4, stream(0, "units")), width=8)
+    collector = source.collector(RECIPE, tasks=2, seed=0, device="cpu")
     rows, _ = collector(nc, Job(0, 0, 0.5))
-    seen = {*rows.X_tr.flatten().tolist(), *rows.X_te.flatten().tolist()}
+    seen = {*raw(rows.X_tr).flatten().tolist(), *raw(rows.X_te).flatten().tolist()}
     tested = set[int]()
     for part in PARTS:
         for index in range(4):
-            X_tr, X_te = learners(ground, part, index)
-            assert {int(x) for x in X_tr.flatten()} <= set(ground.family.pool.tolist())
+            X_tr, X_te = learners(source, part, index)
+            assert {int(x) for x in X_tr.flatten()} <= set(source.family.pool.tolist())
             tested |= {int(x) for x in X_te.flatten()}
     assert not seen & tested
-    assert seen <= set(ground.family.pool.tolist())
+    assert seen <= set(source.family.pool.tolist())
     assert len(tested) == 30  # all that are held out
-    assert not set(ground.held["validation"].tolist()) & set(ground.held["report"].tolist())
+    assert not set(source.held_out["validation"].tolist()) & set(source.held_out["report"].tolist())
 
 
 def test_learners_have_no_more_training_points_than_was_asked_for() -> None:
     X = torch.arange(200.0).to(torch.get_default_dtype())[:, None]
     y = X[:, 0].sin()
-    asked = split_ground(split_tasks(X, y, train=20, test=8), seed=0, batch=8)
+    asked = make_source(split_tasks(X, y, train=20, test=8), seed=0)
+    assert isinstance(asked, SplitSource)
     assert (asked.family.train, asked.family.test) == (20, 8)
     sizes = {learners(asked, "report", index)[0].shape[1] for index in range(20)}
     assert max(sizes) <= 20
-    whole = split_ground(split_tasks(X, y), seed=0, batch=8)
+    whole = make_source(split_tasks(X, y), seed=0)
+    assert isinstance(whole, SplitSource)
     assert (whole.family.train, whole.family.test) == (105, 35)  # shares of what NC may know
     assert whole.largest == 140
 
 
 def test_held_out_learners_depend_on_part_and_index_alone() -> None:
     family = Sinusoids()
-    ground = TaskGround(family, {"validation": family, "report": family})
-    first = learners(ground, "report")[0]
-    assert torch.equal(first, learners(ground, "report")[0])
-    assert not torch.equal(first, learners(ground, "report", 1)[0])
-    assert not torch.equal(first, learners(ground, "validation")[0])
+    source = TaskSource(family, {"validation": family, "report": family})
+    first = learners(source, "report")[0]
+    assert torch.equal(first, learners(source, "report")[0])
+    assert not torch.equal(first, learners(source, "report", 1)[0])
+    assert not torch.equal(first, learners(source, "validation")[0])
 
 
 def test_a_list_of_tasks_is_gone_through_before_one_comes_again() -> None:

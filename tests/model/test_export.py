@@ -53,7 +53,7 @@ def test_real_targets_on_sets_of_any_size(tmp_path: Path) -> None:
     header = session.get_modelmeta().custom_metadata_map
     assert header["format"] == "neural-complexity"
     assert json.loads(header["provenance"]) == nc.provenance
-    assert json.loads(header["architecture"]) == nc.architecture
+    assert json.loads(header["architecture"]) == nc.architecture.to_json()
     assert [i.shape[:2] for i in session.get_inputs()] == [["B", "M"]] * 3 + [["B", "N"]] * 2
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from conftest import labelled_snapshot, random_snapshot
 from neural_complexity.losses import Gaussian, cross_entropy
 from neural_complexity.model import judgement as judging
-from neural_complexity.model.judgement import Judgement, judge
 from neural_complexity.model.card import Card
 from neural_complexity.model.heads import HEADS
+from neural_complexity.model.judgement import Judgement, judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot

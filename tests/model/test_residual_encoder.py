@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.encoders import ResidualEncoder, make_image_encoder
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.task import Task
@@ -56,4 +57,4 @@ def test_an_nc_with_a_residual_encoder_is_saved_and_loaded(tmp_path: Path) -> No
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="image_encoder must be conv or resnet, got mlp"):
-        make_image_encoder("mlp", (1, 8, 8), channels=4, layers=2)
+        make_image_encoder(Architecture(inputs=(1, 8, 8), outputs=2, image_encoder="mlp"))  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy, squared_error
-from neural_complexity.model import judgement as judging
 from neural_complexity.model import shift_features
 from neural_complexity.model.heads import HEADS
 from neural_complexity.model.judgement import judge
@@ -37,8 +37,12 @@ FOR_LABELS = {name: dict(head.for_labels) for name, head in HEADS.items()}
 FIELDS = ("predicted", "true", "spread", "features")
 
 
+def sinusoid_recipe(width: int = 40, steps: int = 16, lr: float = 0.01) -> Recipe:
+    return Recipe(make=partial(mlp, 1, [width] * 2, 1), steps=steps, lr=lr)
+
+
 def make(head: str = "posterior") -> NeuralComplexity:
-    return NeuralComplexity(2, 1, head=head, width=8, heads=2)  # type: ignore[arg-type]
+    return NeuralComplexity(2, 1, head=head, width=8, heads=2)
 
 
 def make_for_labels(head: str, inputs: int | tuple[int, ...] = 2) -> NeuralComplexity:
@@ -128,7 +132,7 @@ def test_labels_have_features_of_their_own(
     confidence = FEATURES_OF_LABELS.index("confidence")
     found = features(nc, sure, judge(nc, sure))
     assert (found[:, confidence] > nc.calibration.features[:, confidence]).all()
-    monkeypatch.setattr(judging, "VALUES", 1)  # learners one by one
+    monkeypatch.setattr(shift_features, "VALUES", 1)  # learners one by one
     torch.testing.assert_close(features(nc, sure, judge(nc, sure)), found)
 
 

@@ -15,15 +15,15 @@ LOW_TRUST = 0.3
 SIGNIFICANT = 0.05  # p-values below it are warned of
 
 PROBABILITIES = (
-    "The predictions look like probabilities, but NC takes them for logits: give their logarithm."
+    "The predictions look like probabilities, but NC takes them for logits: pass their logarithm."
 )
 SHUFFLED = (
-    "X_te is a DataLoader that shuffles: its points are numbered in the order in which they came "
-    "this once. Give them in a fixed order to find the worst ones again."
+    "X_te is a DataLoader that shuffles: the indices of its points are those of this one pass. Use "
+    "a fixed order to find the worst points again."
 )
 UNCALIBRATED = (
-    "NC is not calibrated, so there is no bound and no test whether the model is unlike those that "
-    "NC knows: nc.calibrate with held-out learners gives both."
+    "NC is not calibrated: there is no bound and no test for distribution shift. nc.calibrate with "
+    "held-out learners adds both."
 )
 
 Caveat = Callable[[NeuralComplexity, Snapshot, Assessment], Iterator[str]]
@@ -56,14 +56,14 @@ def _report(nc: NeuralComplexity, _: Snapshot, found: Assessment) -> Iterator[st
 def _trust(_: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Iterator[str]:
     if found.trust is None:
         yield (
-            "How far NC understands this training set cannot be found out from its "
-            f"{_count(snapshot.X_tr.shape[1], 'point')}: two of one class are the least."
+            f"Trust cannot be measured on {_count(snapshot.X_tr.shape[1], 'training point')}: at "
+            "least two points of one class are needed."
         )
     elif found.trust < LOW_TRUST:
         yield (
-            f"NC does not understand this training set (trust {found.trust:.2f}): its numbers may "
-            "be far off. It was made for other data, or data on another scale, or too briefly, or "
-            "nobody could tell these targets from the inputs."
+            f"NC does not understand this training set (trust {found.trust:.2f}): its predictions "
+            "may be far off. NC was made for other data, or for data on another scale, or was "
+            "trained too briefly, or the inputs say nothing about these targets."
         )
 
 
@@ -75,14 +75,14 @@ def _calibration(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) ->
         yield _sentence(found.bound.note)
     if found.unlike.p_value < SIGNIFICANT:
         yield (
-            "The model or its data is unlike what NC was calibrated on, so that the bound need not "
-            f"hold: {found.unlike.note}."
+            "Distribution shift: the model or its data differs from what NC was calibrated on, so "
+            f"the bound may not hold: {found.unlike.note}."
         )
     learners = len(nc.calibration)
     if 1 / (learners + 1) >= SIGNIFICANT:  # the least p-value there is
         yield (
-            f"NC was calibrated on {_count(learners, 'learner')}, too few to tell whether this "
-            "model is unlike them."
+            f"NC was calibrated on {_count(learners, 'learner')}, too few to test for distribution "
+            "shift."
         )
     beyond = nc.calibration.beyond(snapshot.X_tr.shape[1], snapshot.X_te.shape[1])
     if beyond:
@@ -93,9 +93,8 @@ def _leak(nc: NeuralComplexity, snapshot: Snapshot, _: Assessment) -> Iterator[s
     known = int(nc.card.knows(snapshot.X_te[0]).sum())
     if known:
         yield (
-            f"NC learned from points with the inputs of {known} of the {snapshot.X_te.shape[1]} "
-            "test points and may know their labels by heart: what it says about these says nothing "
-            "about new ones."
+            f"NC was trained on the inputs of {known} of the {snapshot.X_te.shape[1]} test points "
+            "and may know their labels: its predictions for these say nothing about new points."
         )
 
 
@@ -104,7 +103,7 @@ def _chance(_: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Itera
     if right is not None and right < 1 / snapshot.H_tr.shape[-1]:
         yield (
             f"The model gets {100 * right:.1f} % of its training points right, fewer than by "
-            "chance: are its columns in the order of NC's classes? See `classes`."
+            "chance: check that its columns are in the order of NC's classes (see `classes`)."
         )
 
 

@@ -93,7 +93,7 @@ class Assessment:
             "" if share is None else f"   accuracy {100 * share:.1f} %"
             for share in (self.accuracy_tr, self.accuracy_te)
         )
-        bound, trust, shift = "none", "unknown", "unknown"
+        bound, trust, shift = "none", "unknown", "not tested"
         if self.bound is not None:
             ends = f"{self.bound.low:+.3g} to {self.bound.high:+.3g}"
             bound = f"{ends} at {100 * self.bound.confidence:g} % ({self.bound.method})"
@@ -110,7 +110,7 @@ class Assessment:
             f"  predicted gap        {self.gap:+.3g}",
             f"  bound of the gap     {bound}",
             f"  trust                {trust}",
-            f"  like calibration     {shift}",
+            f"  distribution shift   {shift}",
             f"  worst test points    {worst}",
             *(f"  note: {warning}" for warning in self.warnings),
         ]

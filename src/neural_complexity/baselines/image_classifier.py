@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from neural_complexity import ledger
 from neural_complexity.baselines.optimize import Optimization, optimize
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.nc_loss import Augment
@@ -74,6 +75,7 @@ def train_classifier(
 
     def loss(_: int) -> Tensor:
         chosen = torch.randint(len(images), (batch,), generator=generator).to(images.device)
+        ledger.record("train", images[chosen], labels[chosen])
         X = images[chosen].values()
         H = model(X if augment is None else augment(X, generator))
         return cross_entropy(H[None], labels[chosen][None]).mean()

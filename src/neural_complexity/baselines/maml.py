@@ -6,6 +6,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from neural_complexity import ledger
 from neural_complexity.baselines.optimize import Optimization, optimize
 from neural_complexity.learners.batched import PlacedLearner
 from neural_complexity.learners.fit import unroll
@@ -87,6 +88,7 @@ def train_maml(
 
     def loss(update: int) -> Tensor:
         task = family.sample(training.tasks, stream(seed, "MAML tasks", update)).to(device)
+        ledger.record_task("learn", task)
         own = [*module.named_parameters(), *module.named_buffers()]
         state = {name: tensor.expand(training.tasks, *tensor.shape) for name, tensor in own}
         start = PlacedLearner(module, state, trained)

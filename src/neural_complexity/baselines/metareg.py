@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from neural_complexity import ledger
 from neural_complexity.baselines.optimize import Optimization, optimize
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.fit import unroll
@@ -52,6 +53,7 @@ def train_metareg(
 
     def loss(update: int) -> Tensor:
         task = family.sample(tasks, stream(seed, "metareg tasks", update)).to(device)
+        ledger.record_task("learn", task)
         h = stack(recipe.make, tasks, stream(seed, "metareg learners", update)).to(device).placed()
         penalty, losses = weighted_l1_penalty(list(weights)), []
         for _ in range(recipe.steps):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from neural_complexity import ledger
 from neural_complexity.baselines.optimize import Optimization, optimize
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.trainer import MetaTraining
@@ -89,6 +90,7 @@ def train_prototypes(
 
     def loss(_: int) -> Tensor:
         task = next(episodes)
+        ledger.record_task("learn", task)
         return cross_entropy(network(task, classes=classes, rounds=rounds), task.Y_te).mean()
 
     settings = Optimization(

@@ -13,15 +13,21 @@ from neural_complexity.experiments import single
 from neural_complexity.experiments.base.config import AtLeast
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_comparison import WholeDataset
-from neural_complexity.experiments.base.image_methods import NC_METHODS, PLAIN, ImageMethod
+from neural_complexity.experiments.base.image_learners import (
+    NC_METHODS,
+    PLAIN,
+    ImageMethod,
+    chunks,
+    learner_rows,
+)
 from neural_complexity.experiments.base.image_report import (
+    MODES,
     accuracies,
     accuracy_cells,
     describe,
     draw_accuracies,
     verdict,
 )
-from neural_complexity.experiments.base.image_trials import chunks, learner_rows
 from neural_complexity.experiments.base.networks import how_made
 from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.experiments.base.rows import Row, make_row
@@ -147,9 +153,7 @@ EXPERIMENT = Experiment(
     lead=(
         "Does NC help only because there are more parameters? Plain learners of a multiple of the "
         "capacity, which are several networks trained jointly whose predictions are averaged, at "
-        "the same learning rate, against learners of the usual size with NC. Transductive: NC "
-        "judges the learner on the unlabelled test images themselves, as in the paper; inductive: "
-        "on held-out training images, whose labels the learner then does not see either. NC's own "
+        "the same learning rate, against learners of the usual size with NC. " + MODES + "NC's own "
         "parameters are not the learner's and are not counted."
     ),
     config=Config,

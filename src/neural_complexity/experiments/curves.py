@@ -10,21 +10,8 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base.comparison import (
-    FEW,
-    NONE,
-    Method,
-    evaluation_tasks,
-    kept_tasks,
-    label,
-    losses_at,
-    nc_methods,
-    norm,
-    oracle,
-    sinusoid_recipe,
-    train_with,
-    unlabelled_inputs,
-)
+from neural_complexity.experiments.base import comparison
+from neural_complexity.experiments.base.comparison import FEW, NONE, Method, label
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import how_made, load_networks
@@ -76,15 +63,21 @@ PRESETS: dict[str, Callable[[], Config]] = {
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains learners for long, with and without NC."""
     networks = load_networks(config.networks, config.device)
-    task = evaluation_tasks(config)
-    recipe = sinusoid_recipe(steps=config.steps)
-    ncs = nc_methods(networks, task, unlabelled_inputs(config))
-    methods = [NONE, norm("L2", 0.01), norm("L2", 1.0), *ncs, oracle(recipe, task)]
+    task = comparison.evaluation_tasks(config)
+    recipe = comparison.sinusoid_recipe(steps=config.steps)
+    ncs = comparison.nc_methods(networks, task, comparison.unlabelled_inputs(config))
+    methods = [
+        NONE,
+        comparison.norm("L2", 0.01),
+        comparison.norm("L2", 1.0),
+        *ncs,
+        comparison.oracle(recipe, task),
+    ]
     parts = Parts(work, len(methods), callback)
 
     def train(method: Method) -> dict[str, Tensor]:
-        trajectory = train_with(method, recipe, task, seed=config.seed)
-        return losses_at(trajectory, range(config.steps + 1))
+        trajectory = comparison.train_with(method, recipe, task, seed=config.seed)
+        return comparison.losses_at(trajectory, range(config.steps + 1))
 
     results = [parts.do(method.name, partial(train, method)) for method in methods]
     tensors = {
@@ -121,7 +114,7 @@ def _rows(
         return rows
     loss_tr, loss_te = (result[key][:, ~diverged] for key in ("loss_tr", "loss_te"))
     three = (none, result, best)
-    common = kept_tasks(three)
+    common = comparison.kept_tasks(three)
     for step in reported_steps(config):
         rows.append(row("test loss", estimate_mean(loss_te[step]), step=step))
         rows.append(row("train loss", estimate_mean(loss_tr[step]), step=step))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -15,8 +15,8 @@ from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments import single
 from neural_complexity.experiments.base.config import AtLeast
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.image_report import FITS, fit_cells
-from neural_complexity.experiments.base.image_trials import (
+from neural_complexity.experiments.base.image_learners import (
+    FITS,
     Results,
     Runs,
     Trial,
@@ -24,9 +24,9 @@ from neural_complexity.experiments.base.image_trials import (
     draw_subsets,
     fit_rows,
     in_chunks,
-    run_seed,
     run_trial,
 )
+from neural_complexity.experiments.base.image_report import fit_cells
 from neural_complexity.experiments.base.networks import HEADS, how_made
 from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.experiments.base.rows import Row, make_row
@@ -45,7 +45,7 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "dataset_size"
-TRUE = {"method": "true"}
+TRUE: dict[str, Any] = {"method": "true"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,17 +80,18 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             f"sizes must be at most the {len(data.train)} training images, got {config.sizes}"
         )
     ncs = load_ncs(config, data)
-    parts = Parts(work, len(config.sizes) * len(chunks(config, config.runs)), callback)
+    together = chunks(config, config.runs)
+    parts = Parts(work, len(config.sizes) * len(together), callback)
 
     def train(size: int, runs: Runs) -> Results:
         generator = stream(config.seed, "dataset size", size, runs.first)
-        tasks = draw_subsets(data, data.train, data.test, size, runs.count, generator)
+        tasks = draw_subsets(data, data.train, data.test, size, runs.size, generator)
         times = log_steps(config.steps, config.looks)
-        seed = run_seed(config, runs)
+        seed = runs.seed(config)
         return run_trial(Trial(config, data.recipe(), *tasks, seed, times=times), ncs)
 
     found = {
-        size: in_chunks(config, parts, f"{size} images", partial(train, size))
+        size: in_chunks(parts, f"{size} images", together, partial(train, size))
         for size in config.sizes
     }
     make = partial(make_row, NAME, config.seed)
@@ -131,7 +132,7 @@ def tables(rows: list[Row]) -> list[Table]:
             ("gap predictor, learners", "values", *FITS),
             tuple(
                 (f"NC {row.keys['head']}, {row.keys['snapshots']}", *fit_cells(rows, row))
-                for row in select(rows, FITS[0])
+                for row in select(rows, "R2")
             ),
             "Value ± 95 % interval over learners after their last step (endpoints); at all "
             "snapshots but that before the first step (all the way), which depend on each other, "

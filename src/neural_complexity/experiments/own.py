@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import matplotlib as mpl
 import torch
@@ -15,6 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 from torch.optim import Adam
 
+from neural_complexity import ledger
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.convert.predictions import columns_of, in_order, predict
@@ -166,12 +167,14 @@ def _recipe(make: Callable[[], nn.Module], steps: int) -> Recipe:
 def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[str, Tensor]:
     """Assesses models of a kind, and compares with their true gap."""
     X, y, X_te, y_te = data
+    _record("report", X_te, y_te)
     told = []
     for index in range(config.eval_tasks):
         generator = stream(config.seed, "own learners", kind, index)
         share = torch.rand((), generator=generator).item()
         m = round(SMALLEST * (len(X) / SMALLEST) ** share)
         rows = torch.randperm(len(X), generator=generator)[:m].numpy()
+        _record("train", X[rows], y[rows])
         model = _fitted(kind, X[rows], y[rows], generator, index, config.longest)
         found = nc.assess(model, X[rows], y[rows], X_te)
         H = predict("X_te", model, X_te, labels=True, like=nc.x_mean)
@@ -183,6 +186,10 @@ def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict
         interval = [found.bound.low, found.bound.high]
         told.append([found.gap, true - found.loss_tr, *interval, found.unlike.p_value])
     return dict(zip(ASSESSED, torch.tensor(told, dtype=torch.float64).T, strict=True))
+
+
+def _record(role: Literal["train", "report"], X: Array, y: Array) -> None:
+    ledger.record(role, torch.from_numpy(X)[None], torch.from_numpy(y)[None])
 
 
 def _fitted(
@@ -203,10 +210,12 @@ def _regularize(
 ) -> dict[str, Tensor]:
     """Trains models that differ by their method alone from those of the same seeds."""
     X, y, X_te, y_te = data
+    _record("report", X_te, y_te)
     used = None if METHODS[method] is None else nc
     accuracies = []
     for seed in range(config.runs):
         rows = torch.randperm(len(X), generator=stream(seed, "own rows"))[:size].numpy()
+        _record("train", X[rows], y[rows])
         if method in (LOOP, PENALTY):
             with seeded(seed, "own loop"):
                 guesses = _loop(config.steps, used, X[rows], y[rows], X_te)

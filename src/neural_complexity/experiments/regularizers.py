@@ -13,22 +13,8 @@ from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.metareg import train_metareg
 from neural_complexity.baselines.optimize import Optimization
-from neural_complexity.experiments.base.comparison import (
-    FEW,
-    NONE,
-    Method,
-    dropout,
-    evaluation_tasks,
-    everywhere,
-    label,
-    losses_at,
-    nc_method,
-    norm,
-    oracle,
-    sinusoid_recipe,
-    train_with,
-    variational_dropout,
-)
+from neural_complexity.experiments.base import comparison
+from neural_complexity.experiments.base.comparison import FEW, NONE, Method, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import how_made, load_networks
@@ -117,14 +103,16 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains the same learners on the same held-out tasks under every regularizer."""
-    recipe = sinusoid_recipe(steps=max(STEPS))
+    recipe = comparison.sinusoid_recipe(steps=max(STEPS))
     networks = load_networks(config.networks, config.device)
-    task = evaluation_tasks(config)
+    task = comparison.evaluation_tasks(config)
     methods = [*_methods(recipe, task, networks), _metareg(config, recipe, work, callback)]
     parts = Parts(work, len(methods) + 1, callback)
 
     def train(method: Method) -> dict[str, Tensor]:
-        return losses_at(train_with(method, recipe, task, seed=config.seed), STEPS)
+        return comparison.losses_at(
+            comparison.train_with(method, recipe, task, seed=config.seed), STEPS
+        )
 
     results = [(m.keys, parts.do(m.name, partial(train, m))) for m in methods]
     stopped: Keys = {"method": "early stopping", "points": config.held_out_points}
@@ -133,14 +121,16 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 
 
 def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) -> list[Method]:
-    norms = [norm(name, w) for name, weights in NORM_WEIGHTS.items() for w in weights]
-    noises = [*(dropout(p) for p in DROPOUT), variational_dropout()]
+    norms = [comparison.norm(name, w) for name, weights in NORM_WEIGHTS.items() for w in weights]
+    noises = [*(comparison.dropout(p) for p in DROPOUT), comparison.variational_dropout()]
     ncs = [
-        nc_method({"method": "NC", "head": head, "weight": weight}, nc, task, weight=weight)
+        comparison.nc_method(
+            {"method": "NC", "head": head, "weight": weight}, nc, task, weight=weight
+        )
         for head, nc in networks.items()
         for weight in WEIGHTS
     ]
-    return [NONE, oracle(recipe, task), *norms, *noises, *ncs]
+    return [NONE, comparison.oracle(recipe, task), *norms, *noises, *ncs]
 
 
 def _metareg(
@@ -156,7 +146,7 @@ def _metareg(
         work=work,
         callback=callback,
     )
-    return Method({"method": "MetaReg"}, everywhere(weighted_l1_penalty(weights)))
+    return Method({"method": "MetaReg"}, comparison.everywhere(weighted_l1_penalty(weights)))
 
 
 def _stop_early(config: Config, recipe: Recipe, task: Task) -> dict[str, Tensor]:
@@ -167,11 +157,13 @@ def _stop_early(config: Config, recipe: Recipe, task: Task) -> dict[str, Tensor]
     )
     tested = Task(task.X_tr[:, :rest], task.Y_tr[:, :rest], task.X_te, task.Y_te)
     # The same learners twice: training does not depend on what is only looked at.
-    judge, test = (train_with(NONE, recipe, t, seed=config.seed) for t in (judged, tested))
+    judge, test = (
+        comparison.train_with(NONE, recipe, t, seed=config.seed) for t in (judged, tested)
+    )
     fit = judge.loss_te.nan_to_num(nan=torch.inf)  # what is not a number is not the best
     best = torch.stack([fit[: step + 1].argmin(dim=0) for step in range(recipe.steps + 1)])
     loss_tr, loss_te = (curve.gather(0, best) for curve in (test.loss_tr, test.loss_te))
-    return losses_at(Trajectory(loss_tr, loss_te, test.end, test.gap), STEPS)
+    return comparison.losses_at(Trajectory(loss_tr, loss_te, test.end, test.gap), STEPS)
 
 
 def _rows(config: Config, results: list[tuple[Keys, dict[str, Tensor]]]) -> list[Row]:

@@ -13,17 +13,8 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base.comparison import (
-    NONE,
-    Method,
-    evaluation_tasks,
-    kept_tasks,
-    losses_at,
-    nc_method,
-    oracle,
-    sinusoid_recipe,
-    train_with,
-)
+from neural_complexity.experiments.base import comparison
+from neural_complexity.experiments.base.comparison import NONE, Method
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.random_search import (
     PAPER_SETTING,
@@ -36,14 +27,8 @@ from neural_complexity.experiments.base.random_search import (
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.experiments.base.training import Setup
-from neural_complexity.meta.scores import (
-    Estimate,
-    count,
-    estimate,
-    mean_absolute_error,
-    r_squared,
-    share_of_oracle,
-)
+from neural_complexity.meta import scores
+from neural_complexity.meta.scores import Estimate
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
@@ -54,7 +39,7 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "search"
 R2 = "validation R2"  # the metric that chooses
-RECIPE = sinusoid_recipe()  # the learner of section 4.1
+RECIPE = comparison.sinusoid_recipe()  # the learner of section 4.1
 # How a trial ended: marker and colour.
 LOOKS = {
     "best": ("o", COLORS["posterior"]),
@@ -148,24 +133,30 @@ def _ending(trial: Trial) -> dict[str, Estimate]:
 
 def _held_out(config: Config, nc: NeuralComplexity, parts: Parts) -> dict[str, Estimate]:
     """Scores the best trial's NC on tasks that had no part in choosing it."""
-    task = evaluation_tasks(config)
+    task = comparison.evaluation_tasks(config)
 
     def train(method: Method) -> dict[str, Tensor]:
-        learners = train_with(method, RECIPE, task, seed=config.seed)
-        found = losses_at(learners, [RECIPE.steps])
+        learners = comparison.train_with(method, RECIPE, task, seed=config.seed)
+        found = comparison.losses_at(learners, [RECIPE.steps])
         if method is NONE:
             found |= {"gap": learners.gap, "predicted": judge(nc, learners.end).gap}
         return found
 
-    methods = (NONE, nc_method({"method": "NC"}, nc, task), oracle(RECIPE, task))
+    methods = (
+        NONE,
+        comparison.nc_method({"method": "NC"}, nc, task),
+        comparison.oracle(RECIPE, task),
+    )
     results = [parts.do(method.name, partial(train, method)) for method in methods]
-    kept = kept_tasks(results)
+    kept = comparison.kept_tasks(results)
     predicted, gap = (results[0][key][kept] for key in ("predicted", "gap"))
     return {
-        "R2": estimate(r_squared, predicted, gap),
-        "MAE": estimate(mean_absolute_error, predicted, gap),
-        "share of oracle": estimate(share_of_oracle, *(r["loss_te"][0, kept] for r in results)),
-        "diverged tasks": count(~kept),
+        "R2": scores.estimate(scores.r_squared, predicted, gap),
+        "MAE": scores.estimate(scores.mean_absolute_error, predicted, gap),
+        "share of oracle": scores.estimate(
+            scores.share_of_oracle, *(r["loss_te"][0, kept] for r in results)
+        ),
+        "diverged tasks": scores.count(~kept),
     }
 
 

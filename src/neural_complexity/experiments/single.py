@@ -10,13 +10,13 @@ from neural_complexity.experiments.base.config import POSITIVE, AtLeast
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.held_out_splits import (
     BY_SIZE,
-    HeldOutSplit,
     draw_gap_fits,
     draw_split,
     fit_table,
     size_table,
     split_rows,
     train_ncs,
+    train_splits,
 )
 from neural_complexity.experiments.base.image_comparison import (
     METHODS,
@@ -24,27 +24,27 @@ from neural_complexity.experiments.base.image_comparison import (
     accuracy_rows,
     accuracy_table,
     classifier_rows,
+    joint_table,
     train_cnn,
     tune,
     tuning_rows,
     tuning_table,
 )
-from neural_complexity.experiments.base.image_methods import (
+from neural_complexity.experiments.base.image_learners import (
     BASELINES,
     CNN,
     DISTILLED,
-    PLAIN,
-    EmbeddedNC,
     ImageMethod,
     baseline_recipe,
+    chunks,
+    fit_rows,
 )
 from neural_complexity.experiments.base.image_report import (
+    MODES,
     accuracies,
-    describe,
     draw_accuracies,
     draw_curves,
 )
-from neural_complexity.experiments.base.image_trials import Results, chunks, fit_rows
 from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.one_dataset import (
     ImageConfig,
@@ -55,7 +55,7 @@ from neural_complexity.experiments.base.one_dataset import (
     split_posterior,
 )
 from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.table_views import distinct, select, show
+from neural_complexity.experiments.base.table_views import distinct, select
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
 
@@ -219,13 +219,13 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     data = load_data(config)
     # What does not fit the dataset is said now, and not when hours have gone.
     splits = {size: draw_split(data, size) for size in config.sizes}
-    assert all(data.splits(head) for head in HEADS)
-    total = 2 * len(splits) + 1 + len(config.strengths)
+    for head in HEADS:
+        data.splits(head)
+    total = 2 * len(splits) * len(chunks(config, config.eval_tasks)) + len(config.strengths) + 1
     parts = Parts(work, total + len(METHODS) * len(chunks(config, config.runs)), callback)
-    train_splits = partial(_train_splits, parts, splits, config.split_steps)
-    plain = train_splits("plain")
+    plain = train_splits(parts, splits, config.split_steps, "plain")
     ncs, history = train_ncs(splits, plain, data, work, callback)
-    regularized = train_splits("with NC", ncs["posterior"])
+    regularized = train_splits(parts, splits, config.split_steps, "with NC", ncs["posterior"])
     size = (ncs["posterior"].nc.architecture, config.cnn_updates, config.cnn_batch)
     logits = parts.do(CNN.label, lambda: {"test": train_cnn(data, *size, callback)})["test"]
     errors = {
@@ -248,7 +248,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     rows += tuning_rows(make, errors, chosen)
     tensors = {f"{m.label}/{k}": t for m, result in results.items() for k, t in result.items()}
     for name, trained in (("plain", plain), ("with NC posterior", regularized)):
-        found = {size: splits[size].judged(ncs, result) for size, result in trained.items()}
+        found = {size: splits[size].with_gaps(ncs, result) for size, result in trained.items()}
         rows += split_rows(make, found, name)
         tensors |= {f"splits/{z}/{name}/{k}": t for z, r in found.items() for k, t in r.items()}
     for head in HEADS:  # learners that started alike depend on each other
@@ -262,48 +262,9 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     return Outcome(rows, tensors, {head: nc.nc for head, nc in ncs.items()}, history, facts)
 
 
-def _train_splits(
-    parts: Parts,
-    splits: dict[int, HeldOutSplit],
-    steps: int,
-    learners: str,
-    nc: EmbeddedNC | None = None,
-) -> dict[int, Results]:
-    return {
-        size: parts.do(f"splits of {size}, {learners}", partial(split.train, steps, nc))
-        for size, split in splits.items()
-    }
-
-
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the paper's table, the fits to the gap, and the choice of strengths."""
     return [accuracy_table(rows), fit_table(rows), size_table(rows), tuning_table(rows)]
-
-
-def joint(runs: list[list[Row]]) -> Table:
-    """Returns the paper's table: methods against datasets, one run of each.
-
-    Raises:
-        ValueError: If two runs are of one dataset.
-    """
-    columns = [accuracies(rows) for rows in runs]
-    names = [describe(column[PLAIN]) for column in columns]
-    if len(set(names)) < len(names):
-        raise ValueError(f"runs must be of different datasets, got {', '.join(names)}")
-    lines = []
-    for method in columns[0]:
-        lines.append((method.label, *(show(column[method]) for column in columns)))
-        papers = [column[method].paper for column in columns]
-        if any(papers):
-            shown = ("" if paper is None else f"{paper:.2f}" for paper in papers)
-            lines.append((f"the paper's {method.label}", *shown))
-    return Table(
-        "Accuracy in % on the test images, by dataset and learner",
-        ("method", *names),
-        tuple(lines),
-        "Value ± 95 % interval over runs. The paper's numbers are of full datasets and its own "
-        "learners; each run's page says how far it is from that.",
-    )
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
@@ -339,9 +300,7 @@ EXPERIMENT = Experiment(
     title="One image dataset",
     lead=(
         "NC is meta-trained on random splits of a dataset's training images, and then regularizes "
-        "learners of all of them, which are evaluated on the test images. Transductive: NC judges "
-        "the learner on the unlabelled test images themselves, as in the paper; inductive: on "
-        "held-out training images, whose labels the learner then does not see either. The "
+        "learners of all of them, which are evaluated on the test images. " + MODES + "The "
         "baselines' strengths are chosen on those held-out images; early stopping learns without "
         "them and stops where its error on them is least. All learners start from the same weights "
         "and take the same number of steps. Three lines say where NC's help comes from: NC's own "
@@ -355,5 +314,5 @@ EXPERIMENT = Experiment(
     run=run,
     tables=tables,
     figures=figures,
-    joint=joint,
+    joint=joint_table,
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,13 +12,15 @@ from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments import single
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_comparison import WholeDataset
-from neural_complexity.experiments.base.image_methods import NC_METHODS, PLAIN, ImageMethod
-from neural_complexity.experiments.base.image_report import draw_curves
-from neural_complexity.experiments.base.image_trials import (
+from neural_complexity.experiments.base.image_learners import (
+    NC_METHODS,
+    PLAIN,
+    ImageMethod,
     Results,
     chunks,
     learner_rows,
 )
+from neural_complexity.experiments.base.image_report import MODES, draw_curves
 from neural_complexity.experiments.base.networks import how_made
 from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.experiments.base.rows import Row, make_row
@@ -100,7 +103,7 @@ def _reach_rows(config: Config, found: dict[ImageMethod, Results]) -> list[Row]:
     rows = []
     for goal in (PLAIN, LONG):
         level = found[goal]["error"][-1].mean()
-        aim = {"goal": goal.label, "goal_step": int(found[goal]["step"][-1])}
+        aim: dict[str, Any] = {"goal": goal.label, "goal_step": int(found[goal]["step"][-1])}
         for method, result in found.items():
             if method == LONG:
                 continue
@@ -181,9 +184,7 @@ EXPERIMENT = Experiment(
     title="Learning curves on one dataset",
     lead=(
         "Learners of all training images with and without NC, from the same initial weights, on "
-        "their way. Transductive: NC judges the learner on the unlabelled test images themselves, "
-        "as in the paper; inductive: on held-out training images, whose labels the learner then "
-        "does not see either. The paper gives a figure of this, but no numbers."
+        "their way. " + MODES + "The paper gives a figure of this, but no numbers."
     ),
     config=Config,
     presets=PRESETS,

@@ -12,41 +12,16 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base.comparison import (
-    NONE,
-    Method,
-    evaluation_tasks,
-    kept_tasks,
-    label,
-    losses_at,
-    nc_methods,
-    oracle,
-    sinusoid_recipe,
-    train_with,
-    unlabelled_inputs,
-)
+from neural_complexity.experiments.base import comparison, plots
+from neural_complexity.experiments.base.comparison import NONE, Method, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.networks import HEADS
-from neural_complexity.experiments.base.plots import (
-    plot_meta_training,
-    plot_points,
-    plot_targets,
-    scatter_gaps,
-)
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
 from neural_complexity.learners.trajectory import CHUNK
-from neural_complexity.meta.scores import (
-    correlation,
-    count,
-    estimate,
-    estimate_mean,
-    mean_absolute_error,
-    r_squared,
-    share_of_oracle,
-)
+from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
@@ -65,7 +40,11 @@ PAPER_LOSS: dict[Key, dict[int, float]] = {
 }
 PAPER_R2 = 0.9589
 METHOD = ("method", "head", "mode")  # keys that name a method
-SCORES = {"R2": r_squared, "correlation": correlation, "MAE": mean_absolute_error}
+SCORES = {
+    "R2": scores.r_squared,
+    "correlation": scores.correlation,
+    "MAE": scores.mean_absolute_error,
+}
 CURVES = ("loss_tr", "loss_te")
 SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te", "Y_te")
 TASKS_DRAWN, CANDIDATES = 6, 512  # tasks drawn one by one, chosen among the first ones
@@ -106,7 +85,7 @@ PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper":
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Meta-trains NC with both heads and scores them on held-out tasks."""
-    recipe = sinusoid_recipe(
+    recipe = comparison.sinusoid_recipe(
         width=config.learner_width, layers=config.learner_layers, steps=config.steps, lr=config.lr
     )
     setup = Setup(family=Sinusoids(), recipe=recipe, seed=config.seed, device=config.device)
@@ -115,14 +94,14 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for head in HEADS:
         training = getattr(config, head)
         networks[head], history[head] = train_network(training, head, setup, work, callback)
-    task = evaluation_tasks(config)
-    ncs = nc_methods(networks, task, unlabelled_inputs(config))
-    methods = [NONE, *ncs, oracle(recipe, task)]
+    task = comparison.evaluation_tasks(config)
+    ncs = comparison.nc_methods(networks, task, comparison.unlabelled_inputs(config))
+    methods = [NONE, *ncs, comparison.oracle(recipe, task)]
     parts = Parts(work.sub("evaluation"), len(methods), callback)
 
     def train(method: Method) -> dict[str, Tensor]:
-        learners = train_with(method, recipe, task, seed=config.seed)
-        found = losses_at(learners, range(config.steps + 1)) | {"gap": learners.gap}
+        learners = comparison.train_with(method, recipe, task, seed=config.seed)
+        found = comparison.losses_at(learners, range(config.steps + 1)) | {"gap": learners.gap}
         if method is NONE:
             found |= {**learners.end.named(), "Y_te": task.Y_te}
         for head, nc in networks.items():
@@ -132,11 +111,11 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         return found
 
     results = {method.name: parts.do(method.name, partial(train, method)) for method in methods}
-    kept = kept_tasks(results.values())
+    kept = comparison.kept_tasks(results.values())
     for result in results.values():
         del result["diverged"]
         result |= {key: t[:, kept] if key in CURVES else t[kept] for key, t in result.items()}
-    rows = [make_row(NAME, config.seed, "diverged tasks", count(~kept), step=config.steps)]
+    rows = [make_row(NAME, config.seed, "diverged tasks", scores.count(~kept), step=config.steps)]
     rows += _loss_rows(config, methods, results)
     rows += _belief_rows(config, task[kept], networks["posterior"])
     rows += _fit_rows(config, results)
@@ -163,12 +142,14 @@ def _loss_rows(
         published = {} if keys.get("mode") == "inductive" else PAPER_LOSS.get(keys["method"], {})
         for step in sorted({step for step in STEPS if step < config.steps} | {config.steps}):
             row = partial(make_row, NAME, config.seed, **keys, step=step)
-            loss = estimate_mean(result["loss_te"][step])
+            loss = scores.estimate_mean(result["loss_te"][step])
             rows.append(row("test loss", loss, published.get(step)))
-            rows.append(row("train loss", estimate_mean(result["loss_tr"][step])))
+            rows.append(row("train loss", scores.estimate_mean(result["loss_tr"][step])))
             if keys["method"] == "NC":
                 three = (results["none"], result, results["oracle"])
-                share = estimate(share_of_oracle, *(r["loss_te"][step] for r in three))
+                share = scores.estimate(
+                    scores.share_of_oracle, *(r["loss_te"][step] for r in three)
+                )
                 rows.append(row("share of oracle", share))
     return rows
 
@@ -181,7 +162,9 @@ def _belief_rows(config: Config, task: Task, nc: NeuralComplexity) -> list[Row]:
         own = nc.belief(part.X_tr, part.Y_tr, part.X_te).prediction
         losses.append(nc.loss(own, part.Y_te).mean(dim=1))
     keys = {"method": "NC", "head": "posterior", "mode": "its beliefs"}
-    return [make_row(NAME, config.seed, "test loss", estimate_mean(torch.cat(losses)), **keys)]
+    return [
+        make_row(NAME, config.seed, "test loss", scores.estimate_mean(torch.cat(losses)), **keys)
+    ]
 
 
 def _fit_rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row]:
@@ -193,7 +176,7 @@ def _fit_rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row
             row = partial(make_row, NAME, config.seed, method="NC", head=head, learners=learners)
             for metric, score in SCORES.items():
                 paper = PAPER_R2 if metric == "R2" else None
-                rows.append(row(metric, estimate(score, predicted, gap), paper))
+                rows.append(row(metric, scores.estimate(score, predicted, gap), paper))
     return rows
 
 
@@ -277,7 +260,7 @@ def figures(outcome: Outcome) -> list[Drawing]:
         ),
         Drawing(
             "meta-training",
-            plot_meta_training(outcome.history, PAPER_R2),
+            plots.plot_meta_training(outcome.history, PAPER_R2),
             "What meta-training time buys",
             "1 - R2 on 512 validation learners, by seconds of meta-training; the line is the "
             "paper's final value.",
@@ -291,7 +274,7 @@ def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
     for i, head in enumerate(HEADS):
         for j, (kind, name) in enumerate(_ends(head).items()):
             true, predicted = tensors[f"{name}/gap"], tensors[f"{name}/predicted/{head}"]
-            score = scatter_gaps(axes[i, j], true, predicted, COLORS[head])
+            score = plots.scatter_gaps(axes[i, j], true, predicted, COLORS[head])
             axes[i, j].set_title(f"{head} head, {kind}: {score}")
     return canvas
 
@@ -299,11 +282,10 @@ def _gap_fit(tensors: dict[str, Tensor]) -> Canvas:
 def _curves(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(5.2, 3.4), layout="constrained")
     ax = canvas.subplots()
-    ax.plot(tensors["none/loss_te"], color=COLORS["none"], label="none")
-    ax.plot(tensors["none/loss_tr"], color=COLORS["none"], ls="--", lw=1)
-    for head in reversed(HEADS):
-        name, color = label(_regularized(head)), COLORS[head]
-        ax.plot(tensors[f"{name}/loss_te"], color=color, label=f"NC {head}")
+    for head in (None, *reversed(HEADS)):
+        name = "none" if head is None else label(_regularized(head))
+        color, text = COLORS[head or "none"], f"NC {head}" if head else "none"
+        ax.plot(tensors[f"{name}/loss_te"], color=color, label=text)
         ax.plot(tensors[f"{name}/loss_tr"], color=color, ls="--", lw=1)
     # As dots: the posterior head's curve is the same line.
     ax.plot(tensors["oracle/loss_te"], "o", ms=3.5, color=COLORS["oracle"], label="oracle")
@@ -321,11 +303,9 @@ def _tasks(tensors: dict[str, Tensor]) -> Canvas:
     axes = canvas.subplots(2, TASKS_DRAWN, sharex=True, height_ratios=(3, 2))
     for (top, bottom), index in zip(axes.T, picks.tolist(), strict=True):
         task = {name: tensors[f"none/{name}"][index] for name in SETS}
-        told: dict[str, Tensor] = {
-            head: tensors[f"none/points/{head}"][index] for head in reversed(HEADS)
-        }
-        plot_targets(top, task)
-        true = plot_points(bottom, task, told)
+        told = {head: tensors[f"none/points/{head}"][index] for head in reversed(HEADS)}
+        plots.plot_targets(top, task)
+        true = plots.plot_points(bottom, task, told)
         top.set_title(f"gap {true.mean():.2f}, NC {told['posterior'].mean():.2f}")
         bottom.set_xlabel("x")
     axes[0, 0].set_ylabel("y")

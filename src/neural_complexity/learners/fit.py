@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+from neural_complexity import ledger
 from neural_complexity.learners.batched import BatchedLearner, PlacedLearner
 from neural_complexity.losses import PointLoss, squared_error
 from neural_complexity.snapshot import Snapshot, take_snapshot
@@ -34,11 +35,9 @@ class Learner(Protocol):
 
     def __call__(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs."""
-        ...
 
     def parameters(self) -> Iterator[Tensor]:
         """Returns what training changes, each with a leading axis of length B."""
-        ...
 
 
 class Batches(Protocol):
@@ -46,11 +45,9 @@ class Batches(Protocol):
 
     def __len__(self) -> int:
         """Returns the number of tasks, B."""
-        ...
 
     def __call__(self, step: int) -> Task:
         """Returns the points that all learners see at a step."""
-        ...
 
 
 # The paper's; all parameters in one call.
@@ -153,6 +150,7 @@ def fit(
     joined = not isinstance(task, Task) and not h.has_modes
     for step in range(learning.steps):
         now = batch(step)
+        ledger.record("train", now.X_tr, now.Y_tr)
         if visit is not None and step in visits:
             _call(visit, step, h)
         factor = 1.0 if schedule is None else schedule(step / learning.steps)

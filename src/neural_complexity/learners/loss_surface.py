@@ -83,24 +83,16 @@ def surface(
     # Not linspace: the centre is to be zero exactly.
     steps = (torch.arange(size) - (size - 1) / 2) * (2 * radius / (size - 1))  # (size,)
     plane = torch.cartesian_prod(steps, steps)  # (size * size, 2)
-    parts = [_measured(template, measure, directions, part) for part in plane.split(chunk)]
+    parts = [measure(_copies(template, directions, part)) for part in plane.split(chunk)]
+    for name, value in parts[0].items():
+        if value.shape != (K := min(chunk, len(plane)),):
+            got = tuple(value.shape)
+            raise ValueError(
+                f"measure must return one value per copy, got shape {got} for {K} copies as {name}"
+            )
     values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     planes = {name: value.unflatten(0, (size, size)) for name, value in values.items()}
     return Surface(steps, steps.clone(), planes)
-
-
-def _measured(
-    template: nn.Module, measure: Measure, directions: list[dict[str, Tensor]], where: Tensor
-) -> dict[str, Tensor]:
-    """Measures the module at some points of the plane, (K, 2)."""
-    values = measure(_copies(template, directions, where))
-    for name, value in values.items():
-        if value.shape != (len(where),):
-            raise ValueError(
-                f"the measure must give one value per copy, got shape {tuple(value.shape)} for "
-                f"{len(where)} copies as {name}"
-            )
-    return values
 
 
 def _copies(

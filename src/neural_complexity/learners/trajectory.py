@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from neural_complexity import ledger
 from neural_complexity.learners.fit import Observer, Regularizer
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.seeding import stream
@@ -76,6 +77,7 @@ def train_learners(
         penalty: Makes the regularizer for a slice of the tasks; none if `None`.
         observe: Sees the learners of a slice after each number of steps.
     """
+    ledger.record("report", task.X_te, task.Y_te)
     parts = []
     for rows in [slice(i, i + CHUNK) for i in range(0, len(task), CHUNK)]:
         regularizer = None if penalty is None else penalty(rows)

@@ -1,7 +1,8 @@
 """Collections: learners trained under the current NC, recorded as rows for the bank."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.trajectory import diverged
 from neural_complexity.meta.executor import Collection, Job
 from neural_complexity.model.cached import CachedEmbeddings, cache, embed_store, subsample
 from neural_complexity.model.network import NeuralComplexity
@@ -46,12 +48,33 @@ class LearnerCollector(ABC):
     _embeddings: list[Embeddings] = field(default_factory=list, init=False)  # if frozen
 
     def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
-        """Makes a collection: rows for the bank, also of learners that diverged."""
+        """Makes a collection: rows for the bank, without predictions of learners that diverged."""
         return self.collect(nc.to(self.device), job)
 
     @abstractmethod
     def collect(self, nc: NeuralComplexity, job: Job) -> Collection:
         """Makes a collection with an NC that is on the device."""
+
+    def without_diverged(self, steps: Sequence[Snapshot], Y_te: Sequence[Tensor]) -> list[Snapshot]:
+        """Puts NaN in the place of what diverged learners predict, so that the bank refuses it.
+
+        A half-trained NC may drive its own learners away. Their losses, in the bank, would be all
+        that it learns from, and drive the next ones farther.
+
+        Args:
+            steps: The learners at the start and later, B each.
+            Y_te: Their test targets each time.
+        """
+        loss = self.recipe.loss
+        curve = [
+            loss(s.H_tr, s.Y_tr).mean(dim=1) + loss(s.H_te, Y).mean(dim=1)
+            for s, Y in zip(steps, Y_te, strict=True)
+        ]
+        lost = diverged(torch.stack(curve))[:, :, None, None]  # (steps, B, 1, 1)
+        return [
+            replace(s, H_te=s.H_te.masked_fill(gone, torch.nan))
+            for s, gone in zip(steps, lost, strict=True)
+        ]
 
     def weights(self, job: Job) -> Tensor:
         """Returns the weight of NC for each learner, (B,)."""
@@ -92,6 +115,7 @@ class TaskCollector(LearnerCollector):
             regularizer=self._regularizer(nc, task, job) if job.weight else None,
             observe=lambda _, snapshot: steps.append(snapshot),
         )
+        steps = self.without_diverged(steps, [task.Y_te] * len(steps))
         if isinstance(task.X_tr, Points):
             return _join_by_task(task, steps, stream(self.seed, "collect order", job.index))
         sizes = [1] * (task.Y_te.ndim - 1)
@@ -192,7 +216,7 @@ class SplitCollector(LearnerCollector):
             visits=set(log_steps(self.recipe.steps, self.looks)),
         )
         snapshots, Y_te = zip(*seen, strict=True)
-        return Snapshot.join(snapshots), torch.cat(Y_te)
+        return Snapshot.join(self.without_diverged(snapshots, Y_te)), torch.cat(Y_te)
 
     def _regularizer(self, nc: NeuralComplexity, task: Task, job: Job) -> Regularizer:
         if not nc.head.sees_predictions:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -49,7 +49,6 @@ class Collector(Protocol):
 
         NC has the weights of the job's version, and may be moved to another device.
         """
-        ...
 
 
 class CollectionQueue:
@@ -233,20 +232,20 @@ def process_pool(workers: int = 1, *, threads: int = 1) -> Executor:
     for name, number in {"workers": workers, "threads": threads}.items():
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
-    return _ProcessPool(workers, threads)
+    # A fork would inherit this process's threads and, perhaps, its GPU in an unusable state.
+    context = get_context("spawn")
+    # Only this process holds the other end: the line breaks when it closes that, or dies.
+    line, alive = context.Pipe(duplex=False)
+    return _RestartingPool(
+        partial(ProcessPoolExecutor, workers, context, _begin, (line, threads)), alive
+    )
 
 
-class _ProcessPool(Executor):
+class _RestartingPool(Executor):
     """A standard pool, and a new one when that is broken."""
 
-    def __init__(self, workers: int, threads: int) -> None:
-        # A fork would inherit this process's threads and, perhaps, its GPU in an unusable state.
-        context = get_context("spawn")
-        # Only this process holds the other end: the line breaks when it closes that, or dies.
-        line, self._alive = context.Pipe(duplex=False)
-        self._settings: dict[str, Any] = {"max_workers": workers, "mp_context": context}
-        self._settings |= {"initializer": _begin, "initargs": (line, threads)}
-        self._pool = ProcessPoolExecutor(**self._settings)
+    def __init__(self, make: Callable[[], Executor], alive: Connection) -> None:
+        self._make, self._alive, self._pool = make, alive, make()
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         if self._alive.closed:
@@ -255,7 +254,7 @@ class _ProcessPool(Executor):
             return self._pool.submit(fn, *args, **kwargs)
         except BrokenExecutor:
             self._pool.shutdown()
-            self._pool = ProcessPoolExecutor(**self._settings)
+            self._pool = self._make()
             return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:

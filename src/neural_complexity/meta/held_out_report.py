@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neural_complexity import ledger
 from neural_complexity.meta.executor import Collection
 from neural_complexity.meta.scores import correlation, estimate, mean_absolute_error, r_squared
 from neural_complexity.model.card import HeldOutReport
@@ -36,6 +37,7 @@ def compare(
     """
     rows = []
     for (snapshot, Y_te), judgement in zip(collections, judgements, strict=True):
+        ledger.record("hold", snapshot.X_te, Y_te)
         true = gap(nc.loss, snapshot, Y_te)
         finite = judgement.gap.isfinite() & true.isfinite()
         points = torch.full_like(true, snapshot.H_tr.shape[1])

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -16,35 +16,29 @@ from torch import Tensor, nn
 
 from neural_complexity.files import write_json
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.meta.executor import Collection, CollectionQueue
+from neural_complexity.meta.executor import Collection
 from neural_complexity.meta.held_out_report import belief_loss, compare, describe, make_report
+from neural_complexity.meta.meta_run import MetaRun, batch_size, settle
 from neural_complexity.meta.nc_loss import nc_loss
-from neural_complexity.meta.own_recipe import batchable, make_recipe
 from neural_complexity.meta.plan import FEWEST_CHOSEN_BY, FEWEST_LEARNERS, Plan, make_plan, seconds
 from neural_complexity.meta.scores import r_squared
-from neural_complexity.meta.sources import FINISHED, Part, Source, SplitSource, make_source
-from neural_complexity.meta.trainer import MetaLearner, MetaTraining, Status, meta_train
-from neural_complexity.model.card import Card, HeldOutReport
+from neural_complexity.meta.sources import FINISHED, SplitSource
+from neural_complexity.meta.trainer import Status, meta_train
+from neural_complexity.model.card import Card
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.shift_features import measure
 from neural_complexity.progress import ProgressCallback, ProgressDisplay
-from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.split_tasks import ArrayStore
 from neural_complexity.tasks.splits import Splits
-from neural_complexity.workspace import Workspace, fingerprint
+from neural_complexity.workspace import Workspace
 
 __all__ = ["meta_learn"]
 
 EPOCHS = 400  # how often NC sees each point of a dataset: after more, it knows them by heart
 PART = 4096  # points that are noted at a time: bounds memory
-EXAMPLES = 64  # tasks that NC takes its units from
-# The sizes of NC for labels and for real targets; every field can be given another value.
-FOR_LABELS: dict[str, Any] = {"width": 96, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
-FOR_REALS: dict[str, Any] = {"width": 128, "heads": 4}
-CLIP = 3.0  # features that hardly ever change would tell points apart by themselves
 
 
 def meta_learn(
@@ -99,136 +93,54 @@ def meta_learn(
     """
     start = time.perf_counter()
     given = budget if isinstance(budget, Plan) else seconds(budget)
-    run = _settle(tasks, learner, seed, device, {"head": head, **architecture})
+    run = settle(tasks, learner, seed, device, {"head": head, **architecture})
     place = None if folder is None else Path(folder)
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
         finished = _finished(place, run, given)
         if finished is not None:
             return finished.to(device)
-    work = Workspace(place, run.fingerprint)
     with ProgressDisplay(Console(stderr=True, quiet=progress is not True)) as display:
-        callback = (
-            (display if progress is True else None) if isinstance(progress, bool) else progress
-        )
-        plan = _plan(run, given, work, start)
-        nc, history = _train(run, plan, work, callback)
-        learners = run.held_out("report", plan.learners, callback)
-        judgements = [judge(nc, snapshot) for snapshot, _ in learners]
-        report = make_report(compare(nc, learners, judgements))
+        callback = progress if callable(progress) else display if progress else None
+        nc = _learn(run, given, Workspace(place, run.fingerprint), callback, start)
+        assert nc.card.report is not None
         if progress is True:
-            display.console.print(describe(report), markup=False, highlight=False, soft_wrap=True)
-    nc.card = _card(run, plan, nc, learners, report)
-    notes = {"scores": [round(s.r2, 4) for s in history if math.isfinite(s.r2)], "seed": seed}
+            text = describe(nc.card.report)
+            display.console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if not nc.card.report.beats_the_mean_gap:
+        warnings.warn(nc.card.report.verdict, stacklevel=2)
+    return nc
+
+
+def _learn(
+    run: MetaRun,
+    given: float | Plan,
+    work: Workspace,
+    callback: ProgressCallback | None,
+    start: float,
+) -> NeuralComplexity:
+    """Plans, trains, reports and calibrates."""
+    plan = _plan(run, given, work, start)
+    nc, history = _train(run, plan, work, callback)
+    learners = run.held_out("report", plan.learners, callback)
+    judgements = [judge(nc, snapshot) for snapshot, _ in learners]
+    report = make_report(compare(nc, learners, judgements))
+    notes = {"scores": [round(s.r2, 4) for s in history if math.isfinite(s.r2)], "seed": run.seed}
     notes |= {"made_by": "meta_learn", "version": version("neural-complexity")}
     notes["seconds"] = round(time.perf_counter() - start, 1)
-    nc.card = replace(nc.card, notes=notes)
+    nc.card = replace(_card(run, plan, nc, learners), report=report, notes=notes)
     # Users ask about learners that were trained to the end.
     ended = [(snapshot[::FINISHED], Y_te[::FINISHED]) for snapshot, Y_te in learners]
     calibration = measure(nc, ended, [judgement[::FINISHED] for judgement in judgements])
     nc.calibration = replace(calibration, note=_shared(run, calibration.note))
-    if place is not None:
-        nc.save(place / "nc.safetensors")
-        write_json(place / "report.json", report.to_json())
+    if work.folder is not None:
+        nc.save(work.folder / "nc.safetensors")
+        write_json(work.folder / "report.json", report.to_json())
         work.remove("training")
-    if not report.beats_the_mean_gap:
-        warnings.warn(report.verdict, stacklevel=2)
     return nc
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """All that is settled before NC learns."""
-
-    source: Source
-    recipe: Recipe
-    nc: NeuralComplexity
-    together: int  # learners that run at once
-    seed: int
-    device: str
-    fingerprint: str  # of all that decides the result but the plan
-    _groups: dict[tuple[Part, int], Collection] = field(default_factory=dict)
-
-    def held_out(
-        self, part: Part, learners: int, callback: ProgressCallback | None
-    ) -> list[Collection]:
-        """Trains held-out learners, at least so many."""
-        start, groups = time.perf_counter(), []
-        wanted = -(-min(learners, self.source.limit(part)) // self.together)
-        for index in range(wanted):
-            groups.append(self.group(part, index))
-            if callback is not None:
-                done, spent = (index + 1) * self.together, time.perf_counter() - start
-                callback(f"learners for {part}", done, wanted * self.together, spent, {})
-        return groups
-
-    def group(self, part: Part, index: int) -> Collection:
-        """Trains those that run at once; those that planning has trained are not trained again."""
-        if (part, index) not in self._groups:
-            tasks = min(self.together, self.source.limit(part))
-            draws: dict[str, Any] = {"seed": self.seed, "index": index, "device": self.device}
-            group = self.source.learners(self.recipe, part, tasks=tasks, **draws)
-            self._groups[part, index] = group
-        return self._groups[part, index]
-
-    def meta_learner(self, nc: NeuralComplexity, plan: Plan, work: Workspace) -> MetaLearner:
-        """Returns what runs Algorithm 2."""
-        collector = self.source.collector(
-            self.recipe, tasks=self.together, seed=self.seed, device=self.device
-        )
-        training = MetaTraining(
-            iterations=plan.iterations,
-            updates=plan.updates,
-            batch=_batch(nc),
-            lr=0.002,
-            capacity=8192,
-            pseudo_predictions=0.5 if nc.labels else 0.0,
-        )
-        queue = CollectionQueue(collector)
-        family, seed = self.source.family, self.seed
-        return MetaLearner(
-            nc, family, seed=seed, training=training, collections=queue, workspace=work
-        )
-
-
-def _settle(
-    tasks: Splits | TaskFamily | Task,
-    learner: Callable[[], nn.Module] | Recipe | None,
-    seed: int,
-    device: str,
-    fields: dict[str, Any],
-) -> _Run:
-    source = make_source(tasks, seed)
-    example = source.family.sample(EXAMPLES, stream(seed, "units")).loaded()
-    labels = not example.Y_tr.is_floating_point()
-    outputs = _outputs(source.family, example, labels)
-    recipe = make_recipe(learner, example, outputs)
-    many = 8 if isinstance(tasks, Splits) else 64
-    own = {"clip": CLIP, **(FOR_LABELS if labels else FOR_REALS)}
-    if example.X_tr.ndim == 5:
-        del own["clip"]  # the pixels of an image share one scale
-        least = min(example.X_tr.shape[-2:])
-        own = {**own, "channels": 32, "image_layers": min(3, max(1, int(math.log2(least))))}
-    with seeded(seed, "weights"):
-        fields = {"outputs": outputs, **own, **fields}
-        nc = NeuralComplexity.for_tasks(example, **fields).to(device)
-    # Of a user's own family the tasks say more than its name does.
-    known = (source, recipe, nc.architecture, seed, example.X_tr, example.Y_tr)
-    together = many if batchable(recipe, example) else 1
-    return _Run(source, recipe, nc, together, seed, device, fingerprint(*known))
-
-
-def _outputs(family: TaskFamily, example: Task, labels: bool) -> int:
-    if isinstance(family, Splits) and isinstance(family.store, ArrayStore):
-        return family.store.outputs
-    if isinstance(family, Splits):
-        return int(family.store.labels.max()) + 1
-    if labels:
-        return int(torch.stack([example.Y_tr.max(), example.Y_te.max()]).max()) + 1
-    return example.Y_tr.shape[-1]
-
-
-def _plan(run: _Run, given: float | Plan, work: Workspace, start: float) -> Plan:
+def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> Plan:
     """Makes a plan, or takes up that of an earlier call."""
     kept = work.read("plan")
     if kept is not None:
@@ -247,7 +159,7 @@ def _same_plan(kept: Plan, given: float | Plan, place: Path | None) -> Plan:
     return kept
 
 
-def _measured_plan(run: _Run, budget: float, start: float) -> Plan:
+def _measured_plan(run: MetaRun, budget: float, start: float) -> Plan:
     """Tries everything once, on a copy of NC, to see what fits into the budget."""
     began = time.perf_counter()
     run.group("validation", 0)
@@ -271,22 +183,17 @@ def _measured_plan(run: _Run, budget: float, start: float) -> Plan:
     return make_plan(left, **costs, most_updates=_most_updates(run))
 
 
-def _most_updates(run: _Run) -> float:
+def _most_updates(run: MetaRun) -> float:
     """Returns after how many updates NC has seen the points of a dataset often enough."""
     family = run.source.family
     if not isinstance(family, Splits):
         return math.inf
-    points = _batch(run.nc) * (family.M + family.N)  # of an update
+    points = batch_size(run.nc) * (family.M + family.N)  # of an update
     return max(1, EPOCHS * len(family.pool) / points)
 
 
-def _batch(nc: NeuralComplexity) -> int:
-    """Returns the rows of an update of NC."""
-    return 8 if nc.labels else 32
-
-
 def _train(
-    run: _Run, plan: Plan, work: Workspace, callback: ProgressCallback | None
+    run: MetaRun, plan: Plan, work: Workspace, callback: ProgressCallback | None
 ) -> tuple[NeuralComplexity, list[Status]]:
     """Runs Algorithm 2 and returns the best NC that was met."""
     training = work.sub("training", asdict(plan))
@@ -340,7 +247,7 @@ def _few(group: Collection, nc: NeuralComplexity) -> tuple[Snapshot, Tensor] | N
     return snapshot[finite].part(few, every), Y_te[finite]
 
 
-def _shared(run: _Run, note: str) -> str:
+def _shared(run: MetaRun, note: str) -> str:
     """Returns the note of a calibration, with what keeps its learners from being independent."""
     if not isinstance(run.source, SplitSource):
         return note
@@ -355,7 +262,7 @@ def _learned_from(splits: Splits) -> str:
     return Card().remember(splits.store(part) for part in splits.pool.split(PART))
 
 
-def _finished(folder: Path, run: _Run, given: float | Plan) -> NeuralComplexity | None:
+def _finished(folder: Path, run: MetaRun, given: float | Plan) -> NeuralComplexity | None:
     path = folder / "nc.safetensors"
     if not path.exists():
         return None
@@ -366,10 +273,8 @@ def _finished(folder: Path, run: _Run, given: float | Plan) -> NeuralComplexity 
     return nc.eval()
 
 
-def _card(
-    run: _Run, plan: Plan, nc: NeuralComplexity, learners: list[Collection], report: HeldOutReport
-) -> Card:
-    card = Card(plan=asdict(plan), report=report, fingerprint=run.fingerprint)
+def _card(run: MetaRun, plan: Plan, nc: NeuralComplexity, learners: list[Collection]) -> Card:
+    card = Card(plan=asdict(plan), fingerprint=run.fingerprint)
     family = run.source.family
     if not isinstance(family, Splits):
         return card

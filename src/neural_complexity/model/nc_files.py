@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from neural_complexity import ledger
 from neural_complexity.files import read_tensors, write_tensors
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.card import Card
@@ -73,10 +74,12 @@ def read_nc(path: Path, build: Callable[..., N]) -> N:
             f"{text.get('version')}; use a release of this library that knows it"
         )
     try:
-        return _build(build, tensors, text)
+        nc = _build(build, tensors, text)
     except DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} must hold a complete NC, got a damaged one ({reason})") from None
+    ledger.record_known(nc.card.knows)
+    return nc
 
 
 def _build(build: Callable[..., N], tensors: dict[str, Tensor], text: dict[str, str]) -> N:

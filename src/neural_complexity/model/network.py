@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.losses import Belief, cross_entropy, squared_error, zero_one
+from neural_complexity.losses import Belief, zero_one
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.card import Card
 from neural_complexity.model.checks import check_tensors
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.heads import HEADS, Head, Sets
 from neural_complexity.model.nc_files import read_nc, write_nc
+from neural_complexity.model.shipped import shipped_file, shipped_names
+from neural_complexity.model.untrained import default_fields, set_units
 from neural_complexity.points import map_inputs, values
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.snapshot import Snapshot
@@ -27,15 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "NeuralComplexity", "find_nc"]
 
-# What the NCs in the folder `pretrained` judge.
-SHIPPED = {
-    "digits": "scikit-learn's digits, as 64 pixels from 0 to 1; posterior head, calibrated",
-    "omniglot": "drawn characters of any classes, few images of each; posterior head",
-    "omniglot-direct": "drawn characters of ten classes, few images of each; the paper's head",
-    "sinusoid": "regression of sinusoids from about ten points; posterior head",
-    "sinusoid-direct": "regression of sinusoids from about ten points; the paper's head",
-}
-PRETRAINED = resources.files("neural_complexity") / "pretrained"
 CALIBRATION = 2048  # images that the statistics of an image encoder are taken from
 
 
@@ -105,7 +98,7 @@ class NeuralComplexity(nn.Module):
 
     @classmethod
     def for_tasks(cls, task: Task, **fields: Any) -> "NeuralComplexity":
-        """Builds an untrained NC whose units fit a sample of tasks.
+        """Returns an untrained NC whose units fit a sample of tasks.
 
         Args:
             task: Some tasks; inputs and training targets give dimensions, centres and scales, and
@@ -113,26 +106,9 @@ class NeuralComplexity(nn.Module):
             fields: Any field of `Architecture`; `outputs`, too, where some classes may be missing
                 among the tasks.
         """
-        X, Y = values(task.X_tr), task.Y_tr
-        usual = squared_error if Y.is_floating_point() else cross_entropy
-        fields = {"loss": usual.name, **fields}
-        if fields["loss"] == cross_entropy.name:
-            head = HEADS.get(fields.get("head", "posterior"))
-            defaults = {} if head is None else head.for_labels
-            # An untrained NC has seen labels, which say how many classes there are at least.
-            classes = int(torch.stack([Y.max(), task.Y_te.max()]).max()) + 1
-            fields = {"outputs": classes, **defaults, **fields}
-        else:
-            fields = {"outputs": Y.shape[-1], **fields}
-        images = X.ndim == 5
-        nc = cls(X.shape[2:] if images else X.shape[-1], **fields)
-        flat = X.flatten(0, -4).transpose(0, 1).flatten(1).T if images else X.flatten(0, -2)
-        for name, seen in (("x", flat), *(() if nc.labels else (("y", Y.flatten(0, -2)),))):
-            scale, mean = torch.std_mean(seen, dim=0, correction=0)
-            own = getattr(nc, f"{name}_mean")
-            own.copy_(mean.view_as(own))
-            # A constant feature has nothing to scale.
-            getattr(nc, f"{name}_scale").copy_(torch.where(scale > 0, scale, 1.0).view_as(own))
+        X = values(task.X_tr)
+        nc = cls(X.shape[2:] if X.ndim == 5 else X.shape[-1], **default_fields(task, fields))
+        set_units(nc, X, task.Y_tr)
         if nc.image_encoder is not None:
             nc.image_encoder.calibrate(nc._x(X.flatten(0, 1)[:CALIBRATION]))
         return nc
@@ -140,8 +116,7 @@ class NeuralComplexity(nn.Module):
     def take_image_encoder(self, other: "NeuralComplexity") -> None:
         """Copies the image encoder of a trained NC, and freezes it.
 
-        Where this NC has layers of its own that say which images are alike, and the other one
-        learned that in layers of the same size, these are copied too.
+        Layers that say which images are alike are copied, too, if both have them in one size.
 
         Raises:
             ValueError: If the two see other images or have encoders of other sizes.
@@ -170,16 +145,13 @@ class NeuralComplexity(nn.Module):
     def encode(
         self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor, *, classes: int | None = None
     ) -> Context:
-        """Does all of NC's work that does not depend on h.
+        """Does all of NC's work that does not depend on h, and returns what `losses` needs.
 
         Args:
             X_tr: Training inputs, (B, M, D) or (B, M, channels, height, width), or points.
             Y_tr: Training targets, (B, M, C), or labels, (B, M).
             X_te: Test inputs, (B, N, ...).
             classes: How many classes the labels are of; NC's own number if `None`.
-
-        Returns:
-            What `losses` needs to judge learners on these tasks.
         """
         E_tr, E_te = map_inputs(self.embed, X_tr, X_te)
         return self.context(E_tr, Y_tr, E_te, classes=classes)
@@ -208,19 +180,14 @@ class NeuralComplexity(nn.Module):
         return self.head.losses(context.state, H_tr, H_te)
 
     def points(self, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
-        """Predicts per test point its loss minus the training loss, (B, N), whose mean is the gap.
-
-        The arguments are those of `losses`.
-        """
+        """Predicts per test point its loss minus the training loss, (B, N); see `losses`."""
         loss_tr = self.loss(H_tr, context.Y_tr).mean(dim=1, keepdim=True)  # (B, 1)
         return self.losses(context, H_tr, H_te) - loss_tr
 
     def belief(
         self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor, *, classes: int | None = None
     ) -> Belief:
-        """Returns the posterior head's own p(y | x, S) at the test points.
-
-        The arguments are those of `encode`.
+        """Returns the posterior head's own p(y | x, S) at the test points; see `encode`.
 
         Raises:
             ValueError: If the head has no belief.
@@ -276,9 +243,7 @@ class NeuralComplexity(nn.Module):
     def predict_accuracy(
         self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
     ) -> Tensor:
-        """Predicts the share of test points whose label is the class of the largest logit, (B,).
-
-        The arguments and errors are those of `predict_points`.
+        """Predicts the accuracy on the test points, (B,); see `predict_points`.
 
         Raises:
             ValueError: Also if targets are not labels, or the head has no belief.
@@ -303,8 +268,8 @@ class NeuralComplexity(nn.Module):
         Raises:
             ValueError: If all learners diverged, or NC cannot judge them.
         """
-        judgement = import_module("neural_complexity.model.shift_features")  # asks NC
-        self.calibration = judgement.measure(self, held_out)
+        features = import_module("neural_complexity.model.shift_features")  # asks NC
+        self.calibration = features.measure(self, held_out)
 
     def assess(
         self, model: Any, X_tr: object, y_tr: object = None, X_te: object = None, **options: Any
@@ -353,10 +318,7 @@ class NeuralComplexity(nn.Module):
         Raises:
             ValueError: If none of that name ships.
         """
-        names = cls.pretrained_names()
-        if name not in names:
-            raise ValueError(f"name must be one of {', '.join(names)}, got {name}")
-        with resources.as_file(PRETRAINED / f"{name}.safetensors") as path:
+        with resources.as_file(shipped_file(name)) as path:
             return cls.load(path)
 
     @staticmethod
@@ -367,8 +329,7 @@ class NeuralComplexity(nn.Module):
             >>> NeuralComplexity.pretrained_names()["sinusoid"]
             'regression of sinusoids from about ten points; posterior head'
         """
-        files = [Path(file.name) for file in PRETRAINED.iterdir()]
-        return {name: SHIPPED[name] for name in sorted(f.stem for f in files if f.suffix)}
+        return shipped_names()
 
     def _x(self, X: Tensor) -> Tensor:
         scaled, clip = (X - self.x_mean) / self.x_scale, self.architecture.clip
@@ -380,19 +341,11 @@ class NeuralComplexity(nn.Module):
 
 
 def find_nc(name: str | Path) -> NeuralComplexity:
-    """Loads an NC from a file, or one that ships with the package.
-
-    Args:
-        name: A path or a name.
-
-    Raises:
-        OSError: If it is a path and there is no such file.
-        ValueError: If it is neither, or the file is no NC.
-    """
+    """Loads an NC from a file, or one that ships with the package, by path or name."""
     path = Path(name)
     if path.is_file() or path.suffix == ".safetensors" or isinstance(name, Path):
         return NeuralComplexity.load(path)
-    known = NeuralComplexity.pretrained_names()
-    if name not in known:
-        raise ValueError(f"nc must be a safetensors file or one of {', '.join(known)}, got {name}")
+    if name not in shipped_names():
+        names = ", ".join(shipped_names())
+        raise ValueError(f"nc must be a safetensors file or one of {names}, got {name}")
     return NeuralComplexity.pretrained(name)

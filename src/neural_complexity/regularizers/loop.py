@@ -5,15 +5,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from neural_complexity.convert.arrays_in import inputs, targets
+from neural_complexity.learners.fit import Learner
 from neural_complexity.model.cached import CachedEmbeddings, FixedContext
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.regularizers.nc import minibatch_penalty
@@ -186,7 +186,8 @@ class NCRegularizer:
         )
         regularizer = minibatch_penalty(self.nc, encode, floor=self.floor)
         with torch.autocast(X.device.type, enabled=False):
-            gap = regularizer(_Answered(H[None]), snapshot).squeeze(0)
+            h = cast("Learner", lambda _: H[None])  # its predictions at the context's points
+            gap = regularizer(h, snapshot).squeeze(0)
             penalty = weight * trusted**2 * gap
         if not penalty.isfinite():
             raise ValueError(f"targets and predictions must be smaller, got a penalty of {penalty}")
@@ -253,19 +254,6 @@ def _context_points(
     order = torch.randperm(len(X), generator=stream(seed, "shown"))
     some = order[: nc.card.context_size].sort().values
     return X[None, some.to(X.device)], Y[None, some.to(X.device)]
-
-
-@dataclass(frozen=True)
-class _Answered:
-    """A learner whose predictions are at hand, (1, points, C)."""
-
-    H: Tensor
-
-    def __call__(self, X: Tensor) -> Tensor:  # noqa: ARG002
-        return self.H
-
-    def parameters(self) -> Iterator[Tensor]:
-        return iter(())
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neural_complexity.experiments.base import image_trials
+from neural_complexity.experiments.base import image_learners
 from neural_complexity.experiments.base.image_comparison import (
     METHODS,
     WholeDataset,
@@ -12,15 +12,16 @@ from neural_complexity.experiments.base.image_comparison import (
     train_cnn,
     tune,
 )
-from neural_complexity.experiments.base.image_methods import (
+from neural_complexity.experiments.base.image_learners import (
     DISTILLED,
     EARLY,
     NC_METHODS,
     PLAIN,
     EmbeddedNC,
     ImageMethod,
+    Runs,
+    run_trial,
 )
-from neural_complexity.experiments.base.image_trials import Runs, run_trial
 from neural_complexity.experiments.base.one_dataset import ImageData, load_data
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.single_networks import (
@@ -64,7 +65,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
             shown.append(super().__call__(step))
             return shown[-1]
 
-    monkeypatch.setattr(image_trials, "Minibatches", Watched)
+    monkeypatch.setattr(image_learners, "Minibatches", Watched)
     return shown
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from neural_complexity.experiments.base.image_methods import PLAIN, ImageMethod
+from neural_complexity.experiments.base.image_learners import PLAIN, ImageMethod
 from neural_complexity.experiments.base.image_report import (
     accuracies,
     accuracy_cells,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neural_complexity.experiments.base.experiment import load_experiment
-from neural_complexity.experiments.base.image_methods import BELIEFS, CNN, DISTILLED, ImageMethod
+from neural_complexity.experiments.base.image_learners import BELIEFS, CNN, DISTILLED, ImageMethod
 from neural_complexity.experiments.base.run_folder import RunFolder
 from neural_complexity.experiments.base.single_networks import reference_rows, reference_table
 from neural_complexity.experiments.base.table_views import find

@@ -64,7 +64,9 @@ def test_accuracies_are_by_method_and_by_what_it_sees(
     right = found["NC posterior, its beliefs", "transductive"]
     assert right.tolist() == [1] * 5
     wrong = found["NC posterior, its beliefs one image at a time", "inductive"]
-    assert wrong.tolist() == pytest.approx([1 / 3] * 5)  # only the class in the middle stays where it is
+    assert wrong.tolist() == pytest.approx(
+        [1 / 3] * 5
+    )  # only the class in the middle stays where it is
 
 
 def test_images_that_were_seen_are_classified_without_error(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -11,19 +12,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
+from neural_complexity import ledger
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base.image_methods import EmbeddedNC
-from neural_complexity.experiments.base.image_report import FITS, fit_cells
-from neural_complexity.experiments.base.image_trials import (
+from neural_complexity.experiments.base.experiment import Parts
+from neural_complexity.experiments.base.image_learners import (
+    FITS,
+    EmbeddedNC,
     Results,
+    Runs,
     Trial,
     chunks,
     draw_subsets,
     fit_rows,
-    join,
+    in_chunks,
     run_trial,
 )
+from neural_complexity.experiments.base.image_report import fit_cells
 from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.one_dataset import ImageData, collections
 from neural_complexity.experiments.base.rows import Row
@@ -50,6 +55,7 @@ __all__ = [
     "size_table",
     "split_rows",
     "train_ncs",
+    "train_splits",
 ]
 
 SNAPSHOTS = 5
@@ -66,24 +72,22 @@ class HeldOutSplit:
     task: Task  # what learners learn from
     evaluation: Task
 
-    def train(self, steps: int, nc: EmbeddedNC | None = None) -> Results:
-        """Trains learners, plain or regularized by an NC, and keeps their predictions."""
-        config, parts = self.data.config, []
-        for first, count in (together := chunks(config, len(self.task))):
-            rows = slice(first, first + count)
-            task = self.task[rows]
-            names = ("splits", self.size) if len(together) == 1 else ("splits", self.size, first)
-            trial = Trial(
-                config,
-                replace(self.data.recipe(), steps=steps),
-                task,
-                self.evaluation[rows],
-                stream(config.seed, *names).initial_seed(),
-                None if nc is None else nc.penalty(nc.encoder(task)),
-                log_steps(steps, SNAPSHOTS),
-            )
-            parts.append(run_trial(trial, keep=True))
-        return join(parts)
+    def train(self, steps: int, nc: EmbeddedNC | None, runs: Runs) -> Results:
+        """Trains some learners, plain or regularized by an NC, and keeps their predictions."""
+        rows = slice(runs.first, runs.first + runs.size)
+        first = [runs.first] if runs.size < len(self.task) else []
+        config, task = self.data.config, self.task[rows]
+        trial = Trial(
+            config,
+            replace(self.data.recipe(), steps=steps),
+            task,
+            self.evaluation[rows],
+            stream(config.seed, "splits", self.size, *first).initial_seed(),
+            None if nc is None else nc.penalty(nc.encoder(task)),
+            log_steps(steps, SNAPSHOTS),
+        )
+        with ledger.choosing():  # NC and strengths are chosen on these images
+            return run_trial(trial, keep=True)
 
     def gaps(self, nc: EmbeddedNC, results: Results) -> Tensor:
         """Predicts the gaps of learners that `train` trained, (times, B)."""
@@ -95,7 +99,7 @@ class HeldOutSplit:
         ]
         return torch.stack(gaps).cpu()
 
-    def judged(self, ncs: Mapping[Head, EmbeddedNC], results: Results) -> Results:
+    def with_gaps(self, ncs: Mapping[Head, EmbeddedNC], results: Results) -> Results:
         """Returns results of `train` with predicted gaps in the place of predictions."""
         own = {f"predicted/{head}": self.gaps(nc, results) for head, nc in ncs.items()}
         return {k: t for k, t in results.items() if k not in ("H_tr", "H_te")} | own
@@ -106,6 +110,22 @@ def draw_split(data: ImageData, size: int) -> HeldOutSplit:
     generator = stream(data.config.seed, "sizes", size)
     tasks = draw_subsets(data, data.pool, data.held, size, data.config.eval_tasks, generator)
     return HeldOutSplit(data, size, *tasks)
+
+
+def train_splits(
+    parts: Parts,
+    splits: Mapping[int, HeldOutSplit],
+    steps: int,
+    name: str,
+    nc: EmbeddedNC | None = None,
+) -> dict[int, Results]:
+    """Trains learners on splits of each size, plain or regularized by an NC."""
+    found = {}
+    for size, split in splits.items():
+        together = chunks(split.data.config, len(split.task))
+        train = partial(split.train, steps, nc)
+        found[size] = in_chunks(parts, f"splits of {size}, {name}", together, train)
+    return found
 
 
 def train_ncs(
@@ -170,7 +190,7 @@ def split_rows(
     """Returns how well each NC predicts the gap on held-out splits, of all sizes and of each."""
     rows = []
     for head in HEADS:
-        keys = {"images": "held-out splits", "learners": learners}
+        keys: dict[str, Any] = {"images": "held-out splits", "learners": learners}
         rows += fit_rows(make, head, list(results.values()), **keys)
         for size, result in results.items():
             own, true = result[f"predicted/{head}"][-1], result["gap"][-1]
@@ -195,7 +215,7 @@ def fit_table(rows: list[Row]) -> Table:
     return Table(
         "Predicted against true gap",
         ("gap predictor; learners", "learners", *FITS),
-        tuple((_learners(row), *fit_cells(rows, row)) for row in select(rows, FITS[0])),
+        tuple((_learners(row), *fit_cells(rows, row)) for row in select(rows, "R2")),
         "Value ± 95 % interval over learners, for these images: all of a kind are judged on the "
         "same ones. Held-out splits: learners of training sets of several sizes, all sizes "
         "together, plain or regularized by the posterior head on the images that they are then "

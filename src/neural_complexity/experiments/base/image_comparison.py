@@ -7,11 +7,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from neural_complexity import ledger
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.image_classifier import Classifier, train_classifier
 from neural_complexity.baselines.optimize import Optimization
 from neural_complexity.experiments.base.experiment import Parts
-from neural_complexity.experiments.base.image_methods import (
+from neural_complexity.experiments.base.image_learners import (
     BASELINES,
     BELIEFS,
     CNN,
@@ -21,7 +22,14 @@ from neural_complexity.experiments.base.image_methods import (
     PLAIN,
     EmbeddedNC,
     ImageMethod,
+    Results,
+    Runs,
+    Trial,
     baseline_recipe,
+    chunks,
+    in_chunks,
+    learner_rows,
+    run_trial,
 )
 from neural_complexity.experiments.base.image_report import (
     accuracies,
@@ -29,15 +37,6 @@ from neural_complexity.experiments.base.image_report import (
     compare,
     describe,
     verdict,
-)
-from neural_complexity.experiments.base.image_trials import (
-    Results,
-    Runs,
-    Trial,
-    in_chunks,
-    learner_rows,
-    run_seed,
-    run_trial,
 )
 from neural_complexity.experiments.base.one_dataset import ImageData
 from neural_complexity.experiments.base.rows import Row
@@ -62,6 +61,7 @@ __all__ = [
     "accuracy_rows",
     "accuracy_table",
     "classifier_rows",
+    "joint_table",
     "train_cnn",
     "tune",
     "tuning_rows",
@@ -88,7 +88,8 @@ class WholeDataset:
         def train(runs: Runs) -> Results:
             return run_trial(self.trial(method, runs), self.ncs if predict else {})
 
-        return in_chunks(self.data.config, parts, method.label, train)
+        config = self.data.config
+        return in_chunks(parts, method.label, chunks(config, config.runs), train)
 
     def trial(self, method: ImageMethod, runs: Runs) -> Trial:
         """Returns some of the learners of one method."""
@@ -96,16 +97,16 @@ class WholeDataset:
         recipe = self.recipes.get(method) or data.recipe()
         inductive = method.mode == "inductive" or method == EARLY
         train, test = (data.pool, data.held) if inductive else (data.train, data.test)
-        task = data.task(train, test, runs.count)
+        task = data.task(train, test, runs.size)
         # The training loss is that of images that the learner learns from, not of held-out ones.
-        evaluation = data.task(train[: config.judged], data.test, runs.count)
+        evaluation = data.task(train[: config.judged], data.test, runs.size)
         times = log_steps(recipe.steps, config.looks)
-        trial = Trial(config, recipe, task, evaluation, run_seed(config, runs), times=times)
+        trial = Trial(config, recipe, task, evaluation, runs.seed(config), times=times)
         if method == EARLY:
             often = range(0, config.steps + 1, max(1, config.steps // 10))
             return replace(trial, held=task, times=often)
         if method == DISTILLED:
-            return replace(trial, regularizer=self._distilled(runs.count))
+            return replace(trial, regularizer=self._distilled(runs.size))
         if method.head is None:
             return trial
         nc = self.ncs[method.head]
@@ -127,7 +128,9 @@ def tune(data: ImageData, name: str, strength: float) -> Results:
     task = data.task(data.pool, data.held)
     evaluation = data.task(data.pool[: config.judged], data.held)
     seed = stream(config.seed, "tuning").initial_seed()
-    return run_trial(Trial(config, baseline_recipe(data, name, strength), task, evaluation, seed))
+    trial = Trial(config, baseline_recipe(data, name, strength), task, evaluation, seed)
+    with ledger.choosing():
+        return run_trial(trial)
 
 
 def train_cnn(
@@ -180,6 +183,7 @@ def classifier_rows(
     """Returns how good NC's beliefs and the CNN are without a learner."""
     rows = []
     task = data.task(data.train, data.test)
+    ledger.record("report", task.X_te, task.Y_te)
     for method, H in ((BELIEFS, nc.beliefs(task)), (CNN, cnn[None].to(task.Y_te.device))):
         row = partial(make, **method.keys, dataset=data.config.dataset_name)
         rows.append(row("accuracy", _single(100 * (1 - zero_one(H, task.Y_te).mean()))))
@@ -222,6 +226,32 @@ def accuracy_table(rows: list[Row]) -> Table:
         ("method", "accuracy", "test loss", "train loss", "paper's accuracy"),
         tuple((method.label, *accuracy_cells(rows, row)) for method, row in found.items()),
         " ".join(notes),
+    )
+
+
+def joint_table(runs: list[list[Row]]) -> Table:
+    """Returns the paper's table: methods against datasets, one run of each.
+
+    Raises:
+        ValueError: If two runs are of one dataset.
+    """
+    columns = [accuracies(rows) for rows in runs]
+    names = [describe(column[PLAIN]) for column in columns]
+    if len(set(names)) < len(names):
+        raise ValueError(f"runs must be of different datasets, got {', '.join(names)}")
+    lines = []
+    for method in columns[0]:
+        lines.append((method.label, *(show(column[method]) for column in columns)))
+        papers = [column[method].paper for column in columns]
+        if any(papers):
+            shown = ("" if paper is None else f"{paper:.2f}" for paper in papers)
+            lines.append((f"the paper's {method.label}", *shown))
+    return Table(
+        "Accuracy in % on the test images, by dataset and learner",
+        ("method", *names),
+        tuple(lines),
+        "Value ± 95 % interval over runs. The paper's numbers are of full datasets and its own "
+        "learners; each run's page says how far it is from that.",
     )
 
 

@@ -1,6 +1,6 @@
 """What the tables and figures of experiments on one image dataset share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -8,9 +8,11 @@ from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.experiments.base.image_methods import (
+from neural_complexity.experiments.base.image_learners import (
+    BELIEFS,
     CNN,
     DISTILLED,
+    FITS,
     NC_METHODS,
     PLAIN,
     ImageMethod,
@@ -19,7 +21,7 @@ from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.table_views import find, select, show
 
 __all__ = [
-    "FITS",
+    "MODES",
     "accuracies",
     "accuracy_cells",
     "compare",
@@ -31,7 +33,11 @@ __all__ = [
 ]
 
 LINES = {"transductive": "-", "inductive": "--", None: "-"}
-FITS = ("R2", "correlation", "MAE")
+MODES = (
+    "Transductive: NC judges the learner on the unlabelled test images themselves, as in the "
+    "paper; inductive: on held-out training images, whose labels the learner then does not see "
+    "either. "
+)
 
 
 def describe(row: Row) -> str:
@@ -53,7 +59,7 @@ def accuracy_cells(rows: list[Row], row: Row) -> tuple[str, ...]:
     return (show(row), *(show(loss, 3) for loss in losses), published)
 
 
-def fit_cells(rows: list[Row], row: Row, metrics: Sequence[str] = FITS) -> tuple[str, ...]:
+def fit_cells(rows: list[Row], row: Row, metrics: Iterable[str] = FITS) -> tuple[str, ...]:
     """Returns the number of values of a row, and what was measured on them."""
     return (f"{row.n:,}", *(show(find(rows, metric, **row.keys), 3) for metric in metrics))
 
@@ -88,9 +94,8 @@ def verdict(
 
 
 def _color(method: ImageMethod) -> str:
-    if method in (CNN, DISTILLED):
-        return COLORS["oracle"]
-    return COLORS[method.head or "none"]
+    known = {CNN: "oracle", DISTILLED: "oracle", BELIEFS: "posterior"}
+    return COLORS[known.get(method, method.head or "none")]
 
 
 def draw_accuracies(found: dict[ImageMethod, Row]) -> Canvas:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -181,7 +181,7 @@ class ImageConfig(BaseConfig):
         return self.posterior if head == "posterior" else self.direct
 
     @property
-    def keys(self) -> dict[str, str | int]:
+    def keys(self) -> dict[str, Any]:
         """Dataset and learner as keys of rows, with what is smaller than in the paper."""
         layers = 2 * sum(self.learner_blocks) + 2  # as ResNet-18 counts them
         small = self.learner == "ResNet" and (self.learner_width, layers) != (64, 18)
@@ -274,7 +274,7 @@ def load_data(config: ImageConfig) -> ImageData:
     return ImageData(config, dataset, train, train[:held], train[held:], indices["test_images"])
 
 
-@cache
+@lru_cache(maxsize=1)
 def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
     """Returns the collector of snapshots for an NC, once in each process that collects."""
     hold_memory()

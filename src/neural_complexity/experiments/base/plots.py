@@ -8,6 +8,7 @@ from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
+from neural_complexity.experiments.base.training import Head
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.trainer import Status
 
@@ -55,7 +56,7 @@ def plot_targets(ax: Axes, task: dict[str, Tensor]) -> None:
     ax.plot(x_te, h_te, "+", ms=6, color=COLORS["none"], label="learner on test inputs")
 
 
-def plot_points(ax: Axes, task: dict[str, Tensor], told: dict[str, Tensor]) -> Tensor:
+def plot_points(ax: Axes, task: dict[str, Tensor], told: dict[Head, Tensor]) -> Tensor:
     """Plots each test point's squared loss minus the training loss, and NC's estimates by head.
 
     Returns:

@@ -6,12 +6,14 @@ and the trial's index, and a killed search continues inside the trial that was r
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import astuple, dataclass
 from functools import partial
 from statistics import fmean, median
 from typing import Annotated, Any
 
 import torch
+from torch import Tensor
 
 from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Between
 from neural_complexity.experiments.base.training import (
@@ -196,56 +198,49 @@ class Search:
     def trial(
         self, setting: Setting, earlier: Sequence[Trial]
     ) -> tuple[Trial, NeuralComplexity | None]:
-        """Meta-trains one NC, or reads what an earlier session did; one that diverged is none."""
-        trial = Trial(len(earlier), setting, [], None)
-        result = f"{trial.name}, result"
-        kept = self.work.read(result)
-        if kept is not None:
-            return self._restore(trial, *kept)
-        nc, history = self._train(trial, [other.history for other in earlier])
-        r2 = None
-        if nc is not None:
-            whole = self.learners[~self.learners.diverged]
-            r2 = estimate(r_squared, judge(nc, whole.end).gap, whole.gap)
-        content = {"history": [score.to_json() for score in history], "r2": r2 and asdict(r2)}
-        self.work.write(result, {} if nc is None else nc.state_dict(), content)
-        self.work.remove(trial.name)  # its checkpoints and its bank
-        return replace(trial, history=history, r2=r2), nc
-
-    def _training(self, trial: Trial) -> Training:
-        return ours(**trial.setting, **self.config.lengths)
-
-    def _restore(
-        self, trial: Trial, weights: dict[str, torch.Tensor], content: dict[str, Any]
-    ) -> tuple[Trial, NeuralComplexity | None]:
-        trial = replace(trial, history=[Status(**numbers) for numbers in content["history"]])
-        if content["r2"] is None:
-            return trial, None
-        nc, _ = self.setup.network(self._training(trial), self.config.head)
-        nc.load_state_dict(weights)
-        return replace(trial, r2=Estimate(**content["r2"])), nc
+        """Meta-trains one NC, unless an earlier session did; one that diverged is none."""
+        name, training = f"trial {len(earlier)}", ours(**setting, **self.config.lengths)
+        work = partial(self._train, name, training, [other.history for other in earlier])
+        found = self.work.do(f"{name}, result", work)
+        self.work.remove(name)  # its checkpoints and its bank
+        rows = found.pop("history").tolist()
+        history = [Status(*map(int, row[:4]), *row[4:]) for row in rows]
+        if not found:
+            return Trial(len(earlier), setting, history, None), None
+        value, ci95, n = found.pop("r2").tolist()
+        nc, _ = self.setup.network(training, self.config.head)
+        nc.load_state_dict(found)
+        return Trial(len(earlier), setting, history, Estimate(value, ci95, int(n))), nc
 
     def _train(
-        self, trial: Trial, earlier: Sequence[Sequence[Status]]
-    ) -> tuple[NeuralComplexity | None, list[Status]]:
+        self, name: str, training: Training, earlier: Sequence[Sequence[Status]]
+    ) -> dict[str, Tensor]:
+        """Returns the history, (scores, 7), and unless NC diverged its final score and weights."""
         scores: list[Status] = []
 
         def stop(status: Status) -> bool:
             scores.append(status)
             grace = self.config.grace * self.config.iterations
-            return trial.index >= self.config.startup and falls_behind(scores, earlier, grace=grace)
+            return len(earlier) >= self.config.startup and falls_behind(
+                scores, earlier, grace=grace
+            )
 
-        try:
+        validate = partial(validation_r2, self.learners)
+        head, setup, found = self.config.head, self.setup, {}
+        with suppress(FloatingPointError):  # ends nothing but the trial
             nc, _ = train_network(
-                self._training(trial),
-                self.config.head,
-                self.setup,
+                training,
+                head,
+                setup,
                 self.work,
                 self.callback,
-                name=trial.name,
-                validate=partial(validation_r2, self.learners),
+                name=name,
+                validate=validate,
                 stop=stop,
             )
-        except FloatingPointError:
-            return None, scores  # says something about the setting, and ends only the trial
-        return (nc if math.isfinite(scores[-1].r2) else None), scores
+            if math.isfinite(scores[-1].r2):
+                whole = self.learners[~self.learners.diverged]
+                r2 = estimate(r_squared, judge(nc, whole.end).gap, whole.gap)
+                found = {**nc.state_dict(), "r2": torch.tensor(astuple(r2), dtype=torch.float64)}
+        history = torch.tensor([astuple(score) for score in scores], dtype=torch.float64)
+        return {**found, "history": history.reshape(-1, 7)}

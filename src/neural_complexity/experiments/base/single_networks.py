@@ -6,7 +6,7 @@ from typing import Any
 
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base.config import config_from_dict
-from neural_complexity.experiments.base.image_methods import (
+from neural_complexity.experiments.base.image_learners import (
     BELIEFS,
     CNN,
     DISTILLED,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 
+from neural_complexity import ledger
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import Trajectory, train_learners
@@ -152,7 +153,8 @@ class Setup:
     def validation_learners(self, tasks: int = 512) -> Trajectory:
         """Trains the held-out learners on which NC is scored on its way."""
         task = self.family.sample(tasks, stream(self.seed, "validation tasks")).to(self.device)
-        return train_learners(self.recipe, task, seed=self.seed)
+        with ledger.choosing():
+            return train_learners(self.recipe, task, seed=self.seed)
 
     def network(self, training: Training, head: Head) -> tuple[NeuralComplexity, TrainingInputs]:
         """Returns an NC before its training, and how inputs reach it.

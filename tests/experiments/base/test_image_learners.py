@@ -7,15 +7,21 @@ from torch import Tensor
 
 from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.experiments.base.image_comparison import WholeDataset
-from neural_complexity.experiments.base.image_methods import PLAIN, EmbeddedNC, ImageMethod
-from neural_complexity.experiments.base.image_trials import (
+from neural_complexity.experiments.base.image_learners import (
+    BASELINES,
+    NC_METHODS,
+    PLAIN,
+    EmbeddedNC,
+    ImageMethod,
     Runs,
+    baseline_recipe,
     chunks,
     draw_subsets,
     in_chunks,
     run_trial,
 )
 from neural_complexity.experiments.base.one_dataset import ImageData, load_data
+from neural_complexity.experiments.base.rows import make_row
 from neural_complexity.experiments.base.single_networks import (
     SingleNetworksConfig,
     load_ncs,
@@ -24,6 +30,7 @@ from neural_complexity.experiments.base.single_networks import (
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.experiments.single import PRESETS, Config
 from neural_complexity.losses import cross_entropy
+from neural_complexity.meta.scores import Estimate
 from neural_complexity.points import raw
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
@@ -48,6 +55,50 @@ def data() -> ImageData:
 def ncs(smoke_runs: SmokeRuns, data: ImageData) -> dict[Head, EmbeddedNC]:
     folder = str(smoke_runs("single").folder)
     return load_ncs(SingleNetworksConfig(**shared_with(smoke()), networks=folder), data)
+
+
+def test_a_method_survives_its_row_and_every_label_is_its_own() -> None:
+    methods = [PLAIN, *NC_METHODS, *BASELINES.values(), ImageMethod("cross-entropy", times=2)]
+    for method in methods:
+        row = make_row("any", 0, "accuracy", Estimate(1.0, None, 1), **method.keys, step=3)
+        assert ImageMethod.of(row) == method
+    labels = [method.label for method in methods]
+    assert len(set(labels)) == len(labels)
+    assert labels[1] == "NC posterior, transductive"
+    assert labels[-1] == "cross-entropy (2x capacity)"
+
+
+def test_each_baseline_changes_the_recipe_by_its_strength(data: ImageData) -> None:
+    changed = {name: baseline_recipe(data, name, 0.25) for name in BASELINES}
+    assert changed["l2"].optimizer.keywords["weight_decay"] == 0.25  # type: ignore[attr-defined]
+    assert changed["smoothing"].loss.smoothing == 0.25  # type: ignore[attr-defined]
+    assert changed["mixup"].objective is not None
+    assert "p=0.25" in str(changed["dropout"].make())
+    assert changed["sam"].sharpness == 0.25
+    with pytest.raises(ValueError, match="name must be one of l2, .*, got none"):
+        baseline_recipe(data, "none", 0.25)
+
+
+def test_beliefs_are_about_the_tasks_own_test_points(
+    data: ImageData, ncs: dict[Head, EmbeddedNC]
+) -> None:
+    task = data.task(data.train, data.test)
+    beliefs = ncs["posterior"].beliefs(task)
+    assert beliefs.shape == (1, 120, 10)
+    flipped = data.task(data.train, data.test.flip(0))
+    torch.testing.assert_close(ncs["posterior"].beliefs(flipped), beliefs.flip(1))
+
+
+def test_embeddings_of_tasks_are_those_of_all_images(
+    data: ImageData, ncs: dict[Head, EmbeddedNC]
+) -> None:
+    task = data.task(data.train[:80], data.test)
+    for head, nc in ncs.items():
+        few = EmbeddedNC.of(nc.nc, data, tasks=[task])
+        size = {"posterior": smoke().shown, "direct": 80}[head]  # training points that it sees
+        assert len(few.embeddings.indices) == size + 120
+        every = nc.embeddings(raw(task.X_te))
+        torch.testing.assert_close(few.embeddings(raw(task.X_te)), every)
 
 
 def residual(config: Config) -> Config:
@@ -131,17 +182,17 @@ def test_subsets_are_drawn_without_repetition(data: ImageData) -> None:
 
 def test_convolutional_learners_are_trained_one_by_one_and_joined(tmp_path: Path) -> None:
     config = residual(smoke())
-    assert chunks(smoke(), 2) == [(0, 2)]
-    assert chunks(config, 3) == [(0, 1), (1, 1), (2, 1)]
+    assert chunks(smoke(), 2) == [Runs(0, 2)]
+    assert chunks(config, 3) == [Runs(0, 1), Runs(1, 1), Runs(2, 1)]
     asked: list[Runs] = []
 
     def train(runs: Runs) -> dict[str, Tensor]:
         asked.append(runs)
         first = float(runs.first)
-        return {"step": torch.tensor([0, 2]), "error": torch.full((2, runs.count), first)}
+        return {"step": torch.tensor([0, 2]), "error": torch.full((2, runs.size), first)}
 
     for _ in range(2):  # the second time from the folder
-        found = in_chunks(config, Parts(Workspace(tmp_path), 3, None), "method", train)
+        found = in_chunks(Parts(Workspace(tmp_path), 3, None), "method", chunks(config, 3), train)
         assert found["error"].tolist() == [[0, 1, 2], [0, 1, 2]]
         assert found["step"].tolist() == [0, 2]
     assert asked == chunks(config, 3)

@@ -1,0 +1,66 @@
+"""In how many of 20 seeds a tiny meta-training learns, and what its learners do meanwhile.
+
+Run as `ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 python benchmarks/stability.py`. For each seed
+it prints NC's loss on held-out plain learners after training, divided by that before, and the
+largest mean loss of learners that any iteration put into the bank.
+"""
+
+import argparse
+from functools import partial
+
+import torch
+
+from neural_complexity import MetaLearner, NeuralComplexity, Recipe, Sinusoids, mlp, stream
+from neural_complexity.meta.trainer import nc_loss
+
+FAMILY = Sinusoids(train_points=5, test_points=7)
+RECIPE = Recipe(make=partial(mlp, 1, (8, 8), 1), steps=3, lr=0.05)
+BAR = 0.9  # of the loss before, which a run that learned is below
+
+
+def learner(head: str, seed: int, **sizes: int) -> MetaLearner:
+    """Returns the meta-learner of `tests/meta/test_trainer.py`."""
+    torch.manual_seed(seed)
+    units = FAMILY.sample(64, stream(seed, "units"))
+    nc = NeuralComplexity.for_tasks(units, head=head, width=16)
+    fixed = {"seed": seed, "lr": 0.01, "capacity": 5000, "batch": 64, "updates": 12}
+    return MetaLearner(nc, FAMILY, RECIPE, **{**fixed, **sizes})
+
+
+def measure(head: str, seed: int) -> tuple[float, float]:
+    """Returns NC's loss after training over that before, and the largest mean loss of a bank."""
+    meta = learner(head, seed, iterations=50, tasks=64)
+    probe = learner(head, seed, iterations=1, tasks=128)
+    probe.iterate()
+    snapshot, Y_te = probe.bank.sample(500, stream(1, "probe"))
+    with torch.no_grad():
+        before = nc_loss(meta.nc, snapshot, Y_te).item()
+    largest = 0.0
+    while not meta.done:
+        meta.iterate()
+        rows, targets = meta.bank.sample(500, stream(2, "look"))
+        largest = max(largest, (rows.H_te - targets).square().mean().item())
+    with torch.no_grad():
+        return nc_loss(meta.nc, snapshot, Y_te).item() / before, largest
+
+
+def main() -> None:
+    """Prints a table of seeds and a summary per head."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=20)
+    seeds = range(parser.parse_args().seeds)
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    for head in ("direct", "posterior"):
+        found = [measure(head, seed) for seed in seeds]
+        print(head, " ".join(f"{ratio:.3f}/{loss:.1f}" for ratio, loss in found))
+        ratios = sorted(ratio for ratio, _ in found)
+        learned = sum(ratio < BAR for ratio in ratios)
+        print(
+            f"{head}: {learned} of {len(found)} below {BAR}; median {ratios[len(ratios) // 2]:.3f},"
+            f" worst {ratios[-1]:.3f}; largest mean loss {max(loss for _, loss in found):.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

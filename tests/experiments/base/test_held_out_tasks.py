@@ -1,0 +1,75 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from neural_complexity.experiments.base.few_shot_images import FewShotConfig
+from neural_complexity.experiments.base.held_out_tasks import (
+    EmbeddedTasks,
+    HeldOutTasks,
+    draw_held_out_tasks,
+)
+from neural_complexity.model.judgement import judge
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.snapshot import Snapshot
+
+
+@pytest.fixture
+def config(glyph_folder: str) -> FewShotConfig:
+    return FewShotConfig(data=glyph_folder, ways=3, shots=1, queries=2, eval_tasks=4)
+
+
+@pytest.fixture
+def tasks(config: FewShotConfig) -> HeldOutTasks:
+    return draw_held_out_tasks(config)
+
+
+def make(tasks: HeldOutTasks, head: str) -> EmbeddedTasks:
+    nc = NeuralComplexity.for_tasks(tasks.task, head=head, width=8, heads=2, channels=4)
+    return EmbeddedTasks(nc, tasks)
+
+
+def test_unlabelled_images_are_others_of_the_same_classes(
+    config: FewShotConfig, tasks: HeldOutTasks
+) -> None:
+    assert tasks.task.X_te.shape[:2] == tasks.X_unlabelled.shape[:2] == (4, 6)
+    assert not torch.equal(tasks.task.X_te, tasks.X_unlabelled)
+    again = draw_held_out_tasks(replace(config, eval_tasks=4))
+    assert torch.equal(again.task.X_tr, tasks.task.X_tr)
+
+
+@pytest.mark.parametrize("head", ["posterior", "direct"])
+def test_gaps_are_those_that_nc_predicts_of_the_images(tasks: HeldOutTasks, head: str) -> None:
+    embedded, task = make(tasks, head), tasks.task
+    H_tr, H_te = torch.randn(4, 3, 3), torch.randn(4, 6, 3)
+    snapshot = Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
+    rows = slice(1, 3)
+    predicted = embedded.gaps(rows, snapshot[rows])
+    torch.testing.assert_close(predicted, judge(embedded.nc, snapshot).gap[rows])
+    other = EmbeddedTasks(embedded.nc, tasks, like=embedded)
+    assert torch.equal(other.gaps(rows, snapshot[rows]), predicted)
+    penalty = embedded.penalty(slice(0, 4))(lambda _: H_te, snapshot)  # type: ignore[arg-type]
+    torch.testing.assert_close(penalty, judge(embedded.nc, snapshot).gap)
+
+
+def test_inductive_regularizing_sees_the_other_images(tasks: HeldOutTasks) -> None:
+    embedded = make(tasks, "posterior")
+    asked = []
+
+    def h(X: torch.Tensor) -> torch.Tensor:
+        asked.append(X)
+        return torch.zeros(4, 6, 3)
+
+    task = tasks.task
+    snapshot = Snapshot(task.X_tr, task.Y_tr, torch.zeros(4, 3, 3), task.X_te, torch.zeros(4, 6, 3))
+    embedded.penalty(slice(0, 4), inductive=True)(h, snapshot)  # type: ignore[arg-type]
+    assert torch.equal(asked[0], tasks.X_unlabelled)
+
+
+def test_only_the_posterior_head_has_beliefs(tasks: HeldOutTasks) -> None:
+    posterior, direct = make(tasks, "posterior"), make(tasks, "direct")
+    assert direct.belief(slice(0, 2)) is None
+    assert posterior.beliefs().shape == posterior.beliefs_one_by_one().shape == (4, 6, 3)
+    task = tasks.task
+    alone = posterior.nc.belief(task.X_tr, task.Y_tr, task.X_te[:, 2:3])
+    torch.testing.assert_close(posterior.beliefs_one_by_one()[:, 2:3], alone.prediction)
