@@ -101,7 +101,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
     for learner in LEARNERS:
-        train = partial(train_and_predict, config.recipe(shape, learner), embedded, config.seed)
+        train = partial(train_and_predict, config.recipe(shape, learner), config.seed, embedded)
         results = {}
         for method in methods:
             done = parts.do(f"{method.name}, {learner}", partial(train, method.penalty))
@@ -216,7 +216,7 @@ def _without_learner_table(rows: list[Row]) -> Table:
     return Table(
         f"Accuracy in % without a learner, {rows[0].n:,} held-out tasks",
         ("method", "accuracy"),
-        tuple(("{method} ({mode})".format(**row.keys), show(row)) for row in rows),
+        tuple((label(row.keys), show(row)) for row in rows),
         "Value ± 95 % interval over tasks. Transductive: all unlabelled test images of a task are "
         "looked at together; inductive: each by itself. Beliefs: the label that NC with the "
         "posterior head thinks likeliest. The prototypical network has an image encoder of the "

@@ -98,7 +98,7 @@ class NeuralComplexity(nn.Module):
 
     @classmethod
     def for_tasks(cls, task: Task, **fields: Any) -> "NeuralComplexity":
-        """Builds an untrained NC whose units fit a sample of tasks.
+        """Returns an untrained NC whose units fit a sample of tasks.
 
         Args:
             task: Some tasks; inputs and training targets give dimensions, centres and scales, and
