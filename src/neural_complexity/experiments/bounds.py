@@ -29,7 +29,7 @@ from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.reliability.bounds import METHODS, PAC, margin
 from neural_complexity.reliability.calibration import Calibration
-from neural_complexity.reliability.shift import likeness
+from neural_complexity.reliability.shift import shift_p_values
 from neural_complexity.seeding import stream
 from neural_complexity.workspace import Workspace
 
@@ -188,7 +188,7 @@ def _shift_rows(row: Callable[..., Row], n: int, known: dict[str, Calibration]) 
     rows = []
     for kind, learners in known.items():
         own = slice(n if kind == CALIBRATED else 0, None)
-        alarm = likeness(calibration, learners.features[own]) <= ALARM
+        alarm = shift_p_values(calibration, learners.features[own]) <= ALARM
         sets = (calibration.residuals, calibration.spread)
         widths = [margin(*sets, s, method="normalised") for s in learners.spread[own]]
         inside = learners.residuals[own].abs() <= torch.stack(widths)
