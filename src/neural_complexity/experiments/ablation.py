@@ -115,8 +115,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         encoder = load_network(config.networks, "posterior", "omniglot", config.device)
         prototypical = load_tensors(config.networks, f"{PROTOTYPICAL}/", "omniglot")
     else:
-        encoder, status = train_network(config.encoder, "posterior", setup, work, callback)
-        history["posterior"] = status
+        encoder, statuses = train_network(config.encoder, "posterior", setup, work, callback)
+        history = {"posterior": statuses}
     embedded = EmbeddedTasks(encoder, held_out)
     total, seed = 3 + (prototypical is None) + len(VARIANTS) * config.seeds, config.seed
     parts = Parts(work, total, callback)
@@ -134,11 +134,11 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for k in range(seed, seed + config.seeds):  # a table can be made of the seeds that are done
         of_seed = (config, replace(setup, seed=k), embedded, train)
         for variant, changes in VARIANTS.items():
-            name, training = f"{variant}, seed {k}", f"training of {variant}, seed {k}"
-            where: dict[str, Any] = {"work": work, "callback": callback, "name": training}
+            name = f"training of {variant}, seed {k}"
+            where: dict[str, Any] = {"work": work, "callback": callback, "name": name}
             do = partial(_train_variant, changes, *of_seed, **where)
-            results[variant][k] = parts.do(name, do)
-            work.remove(training)  # its bank is large
+            results[variant][k] = parts.do(f"{variant}, seed {k}", do)
+            work.remove(name)  # its bank is large
     for variant, by_seed in results.items():
         rows += _seed_rows(seed, variant, by_seed)
         if variant == "full":
@@ -193,8 +193,8 @@ def _rows(seed: int, kept: Scores, prefix: str = "", **keys: Key) -> list[Row]:
     ]
     if (~diverged).sum() > 1:
         rows.append(row("test loss", estimate_mean(kept[f"{prefix}loss_te"][-1, ~diverged])))
-    judged = "plain/gap" in kept and not prefix
-    for end, own in (("unregularized", "plain/"), ("regularized", "")) if judged else ():
+    ends = {"unregularized": "plain/", "regularized": ""}
+    for end, own in ends.items() if "plain/gap" in kept and not prefix else ():
         predicted, true = (kept[f"{own}{name}"][-1] for name in ("predicted/nc", "gap"))
         fine = ~kept[f"{own}diverged"][0] & predicted.isfinite()
         if fine.sum() > 1:
@@ -226,11 +226,10 @@ def tables(rows: list[Row]) -> list[Table]:
     seeds = [keys["training_seed"] for keys in distinct(rows, "training_seed") if keys]
     header = ("ours", *(f"seed {k}" for k in seeds), *COLUMNS)
     runs = [row for row in select(rows, "diverged tasks") if "training_seed" in row.keys]
-    tasks = runs[0].n
     lines = {name: _line(rows, seeds, method=name) for name in (*PAPER, *OURS)}
     return [
         Table(
-            f"Accuracy in % of learners with NC, {tasks:,} held-out tasks",
+            f"Accuracy in % of learners with NC, {runs[0].n:,} held-out tasks",
             ("NC", "paper", *header),
             tuple((name, f"{paper:.2f}", *lines[name]) for name, paper in PAPER.items()),
             f"Ours: mean over {len(seeds)} seeds of meta-training ± 95 % interval over seeds "
@@ -253,7 +252,7 @@ def tables(rows: list[Row]) -> list[Table]:
             "the image encoder is the same.",
         ),
         Table(
-            f"Accuracy in % of other methods, {tasks:,} held-out tasks",
+            f"Accuracy in % of other methods, {runs[0].n:,} held-out tasks",
             ("method", "accuracy", *COLUMNS),
             tuple((label(keys), *_line(rows, [], **keys)) for keys in _others(rows)),
             "Value ± 95 % interval over tasks. No NC, oracle (which descends the test loss itself) "
