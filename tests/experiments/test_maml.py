@@ -36,7 +36,7 @@ def outcome(smoke_runs: SmokeRuns) -> Outcome:
 
 
 def tiny() -> Config:
-    config = EXPERIMENT.presets["smoke"]()
+    config: Config = EXPERIMENT.presets["smoke"]()
     short = replace(config.posterior, iterations=2, tasks=8, updates=2, batch=16, width=8)
     start = replace(config.maml, iterations=5, tasks=8, steps=2)
     return replace(config, fresh=True, eval_tasks=16, maml=start, posterior=short, direct=short)

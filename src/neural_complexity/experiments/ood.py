@@ -144,7 +144,7 @@ def _rows(
     config: Config, setting: Keys, results: list[tuple[Method, dict[str, Tensor]]]
 ) -> list[Row]:
     """Returns fits to the gap and test losses, over the tasks whose learners did not diverge."""
-    row: Callable[..., Row] = partial(make_row, NAME, config.seed, **setting)  # type: ignore[arg-type]
+    row: Callable[..., Row] = partial(make_row, NAME, config.seed, **setting)
     none, best = results[0][1], results[-1][1]
     rows = []
     for method, result in results:

@@ -287,7 +287,8 @@ def _scatter(tensors: dict[str, Tensor]) -> Canvas:
     axes = canvas.subplots(len(HEADS), len(LEARNERS))
     for ax, (head, learner) in zip(axes.flat, product(HEADS, LEARNERS), strict=True):
         true, predicted = (tensors[f"gaps/{learner}/{name}"] for name in ("true", head))
-        ax.set_title(f"{learner}, NC {head}\n{scatter_gaps(ax, true, predicted, COLORS[head])}")
+        fit = scatter_gaps(ax, true, predicted, COLORS[head])
+        ax.set_title(f"{learner}\nNC {head}, {fit}")
     return canvas
 
 
