@@ -241,8 +241,8 @@ def _loop(steps: int, nc: NeuralComplexity | None, X: Array, y: Array, X_te: Arr
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    guesses: Array = model(x_te).argmax(dim=1).cpu().numpy()
-    return guesses
+    with torch.no_grad():
+        return model(x_te).argmax(dim=1).cpu().numpy()  # type: ignore[no-any-return]
 
 
 def _gap_rows(config: Config, assessed: dict[str, dict[str, Tensor]]) -> list[Row]:
