@@ -1,4 +1,4 @@
-"""The tutorials and the examples do what they say.
+"""The tutorials, the page for newcomers to the code and the examples do what they say.
 
 Each page is followed literally: its blocks run one after another, in one namespace and in an empty
 folder. What a page says comes out is compared with what came out. A comment in front of a block
@@ -34,7 +34,7 @@ from neural_complexity.meta import own_recipe
 from neural_complexity.meta.plan import Plan
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+PAGES = [ROOT / "docs" / "architecture.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 QUICK = Plan(iterations=1, updates=2, learners=8, chosen_by=8)
 NUMBER = r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?"
