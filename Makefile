@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/sinusoid
 
-.PHONY: install run suite images single test lint bench docs
+.PHONY: install run suite images single test other-cpu seeds mutants lint bench docs
 .DEFAULT_GOAL := run
 
 # Done anew only when the list of dependencies changes.
@@ -56,6 +56,18 @@ single: install
 # One process for each core, each with one thread: they would get into each other's way otherwise.
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# What trains something, with the arithmetic of CPUs without AVX-512.
+other-cpu: install
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m trains
+
+# The same with twenty seeds each, of which nineteen must pass; minutes to an hour.
+seeds: install
+	SEEDS=20 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m trains
+
+# Applies deliberate bugs one by one and counts those that the tests catch.
+mutants: install
+	$(BIN)/python tests/mutants/run.py
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -4,7 +4,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from neural_complexity.experiments.base.memory import hold_memory
-from neural_complexity.meta.trainer import nc_loss
+from neural_complexity.meta.nc_loss import nc_loss
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot

@@ -7,11 +7,12 @@ largest mean loss of learners that any iteration put into the bank.
 
 import argparse
 from functools import partial
+from typing import Any
 
 import torch
 
 from neural_complexity import MetaLearner, NeuralComplexity, Recipe, Sinusoids, mlp, stream
-from neural_complexity.meta.trainer import nc_loss
+from neural_complexity.meta.nc_loss import nc_loss
 
 FAMILY = Sinusoids(train_points=5, test_points=7)
 RECIPE = Recipe(make=partial(mlp, 1, (8, 8), 1), steps=3, lr=0.05)
@@ -23,7 +24,7 @@ def learner(head: str, seed: int, **sizes: int) -> MetaLearner:
     torch.manual_seed(seed)
     units = FAMILY.sample(64, stream(seed, "units"))
     nc = NeuralComplexity.for_tasks(units, head=head, width=16)
-    fixed = {"seed": seed, "lr": 0.01, "capacity": 5000, "batch": 64, "updates": 12}
+    fixed: dict[str, Any] = {"seed": seed, "lr": 0.01, "capacity": 5000, "batch": 64, "updates": 12}
     return MetaLearner(nc, FAMILY, RECIPE, **{**fixed, **sizes})
 
 

@@ -33,7 +33,10 @@ MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.p
 EXTRAS = {"lightning", "onnx", "onnxruntime", "onnxscript", "pyarrow", "tensorboard"}
 EXTRAS |= {"torch.utils.tensorboard"}
 BELIEFS = {"Belief", "Gaussian", "Categorical", "Head", "PosteriorHead", "DirectHead", "Sets"}
-LOOPS = {"learners/fit.py", "meta/optimizer.py"}  # the only ones that step an optimizer
+# The only ones that step an optimizer, and the loop of a user that an experiment is about.
+LOOPS = {"learners/fit.py", "meta/optimizer.py", "experiments/own.py"}
+# scikit-learn sets the parameters of estimators; a history grows while a module is built.
+MUTABLE = {"_NCEstimator", "_History"}
 
 modules = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -137,7 +140,8 @@ def test_optimizers_step_in_two_places(path: Path) -> None:
 @modules
 def test_only_the_command_line_prints(path: Path) -> None:
     if path.name not in ("cli.py", "progress.py"):
-        assert "print" not in {called(n) for n in ast.walk(tree(path)) if isinstance(n, ast.Call)}
+        calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+        assert "print" not in {call.id for call in calls if isinstance(call, ast.Name)}
 
 
 def test_names_of_modules_are_unique() -> None:
@@ -157,7 +161,7 @@ def test_settings_are_frozen() -> None:
                         frozen = isinstance(decorator, ast.Call) and any(
                             k.arg == "frozen" for k in decorator.keywords
                         )
-                        assert frozen, f"{node.name} in {name(path)}"
+                        assert frozen or node.name in MUTABLE, f"{node.name} in {name(path)}"
 
 
 def test_a_new_file_is_a_new_head_and_a_new_experiment() -> None:

@@ -1,16 +1,29 @@
 """No experiment reports on what taught, chose or trained anything; no method is a dead letter."""
 
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from golden.behaviour import EXPERIMENTS
-from neural_complexity import Plan, Recipe, Sinusoids, meta_learn, mlp, split_tasks, stream
+from golden.behaviour import EXPERIMENTS, smoke_config
+from neural_complexity import (
+    NeuralComplexity,
+    Plan,
+    Recipe,
+    Sinusoids,
+    meta_learn,
+    mlp,
+    split_tasks,
+    stream,
+)
+from neural_complexity.experiments.base.comparison import evaluation_tasks
+from neural_complexity.experiments.base.held_out_tasks import draw_held_out_tasks
+from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.ledger import recording
 from neural_complexity.losses import cross_entropy
+from neural_complexity.meta.collect import SplitCollector
+from neural_complexity.meta.executor import Job
 from smoke_runs import SmokeRuns
 
 # Keys that say what a learner was trained with; all others say which learner, and on what.
@@ -74,12 +87,32 @@ def test_meta_learn_reports_on_tasks_that_neither_taught_nor_chose() -> None:
         assert not ledger.points("learn") & ledger.points("choose")
 
 
-def test_learners_of_one_seed_are_not_those_of_another(smoke_runs: SmokeRuns) -> None:
-    values = defaultdict(set)
-    for row in smoke_runs("ablation").outcome.rows:
-        if "seed" in row.keys:
-            values[row.metric, *sorted((k, v) for k, v in row.keys.items() if k != "seed")].add(
-                row.value
-            )
-    assert replace  # keeps the import until seeds are keys
-    assert all(len(found) > 1 for found in values.values())
+def split_collection(**settings: Any) -> torch.Tensor:
+    """Returns what learners of splits predict under an NC that has learned nothing."""
+    splits = split_tasks(*digits(), train=80, test=40)
+    torch.manual_seed(0)
+    nc = NeuralComplexity.for_tasks(splits.sample(4, stream(0, "units")).loaded(), width=8)
+    sizes = {"tasks": 3, "looks": 2, "batch": 16, "smallest": splits.M, "unlabelled": 16}
+    collector = SplitCollector(splits=splits, recipe=recipe(), seed=0, **{**sizes, **settings})
+    snapshot, _ = collector(nc, Job(0, 0, 1.0))
+    return snapshot.H_te
+
+
+def test_floor_and_spread_of_weights_reach_learners_of_splits() -> None:
+    usual = split_collection(floor=None)
+    assert not torch.equal(usual, split_collection(floor=None, spread_weights=False))
+    # Below the floor NC says nothing, whatever its weight.
+    quiet = split_collection(floor=1e6)
+    assert not torch.equal(usual, quiet)
+    assert torch.equal(quiet, split_collection(floor=1e6, spread_weights=False))
+
+
+def test_other_seeds_have_other_tasks_and_images(glyph_folder: str) -> None:
+    for name, draw in (
+        ("curves", lambda config: evaluation_tasks(config).X_te),
+        ("omniglot", lambda config: draw_held_out_tasks(config).task.X_te),
+        ("single", lambda config: load_data(config).held),
+    ):
+        data = {"data": glyph_folder} if name == "omniglot" else {}
+        own, other = (draw(smoke_config(name, seed=seed, **data)) for seed in (0, 1))
+        assert not torch.equal(own, other), name

@@ -5,7 +5,7 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import dropwhile, takewhile
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -230,8 +230,8 @@ def _parse(kind: Any, words: list[str], **options: Any) -> Any:
 def _sentence(box: str) -> str:
     """Returns what tyro says in a box: between the title or a rule below it and the next rule."""
     lines = [line[2:].rstrip("│ ") for line in box.splitlines()[1:]]
-    text = takewhile(_is_text, dropwhile(lambda line: not _is_text(line), lines))
-    return " ".join(line.strip() for line in text if line[:8].strip())  # help is indented by eight
+    sections = [list(part) for text, part in groupby(lines, key=_is_text) if text]
+    return " ".join(line.strip() for line in sections[0] if line[:8].strip())  # help is indented
 
 
 def _is_text(line: str) -> bool:

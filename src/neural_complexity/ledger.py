@@ -21,8 +21,13 @@ __all__ = ["Ledger", "choosing", "record", "record_known", "record_task", "recor
 # trained a learner; are NC's own measure of itself; or are what results were computed from.
 Role = Literal["learn", "choose", "train", "hold", "report"]
 # Where tasks are of one dataset, learners may not see what is reported on in any task.
-DISJOINT = {("learn", "hold"), ("choose", "hold"), ("learn", "report"), ("choose", "report")}
-IN_ONE_DATASET = {("train", "report"), ("learn", "choose")}
+DISJOINT: set[tuple[Role, Role]] = {
+    ("learn", "hold"),
+    ("choose", "hold"),
+    ("learn", "report"),
+    ("choose", "report"),
+}
+IN_ONE_DATASET: set[tuple[Role, Role]] = {("train", "report"), ("learn", "choose")}
 _ledger: ContextVar["Ledger | None"] = ContextVar("ledger", default=None)
 _choosing: ContextVar[bool] = ContextVar("choosing", default=False)
 

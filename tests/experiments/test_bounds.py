@@ -42,13 +42,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> bounds.Config:
         64, 10, loss="cross_entropy", width=8, heads=2, **HEADS["posterior"].for_labels
     )
     nc.save(folder / "nc.safetensors")
-    return replace(
+    config: bounds.Config = replace(
         TINY,
         nc=str(folder / "nc.safetensors"),
         digits_train=20,
         digits_test=10,
         digits_steps=2,
     )
+    return config
 
 
 @pytest.fixture(scope="module")

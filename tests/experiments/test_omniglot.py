@@ -181,7 +181,7 @@ def test_when_all_learners_diverge_the_run_says_so(config: Config) -> None:
 )
 def test_impossible_configs_are_refused(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        replace(EXPERIMENT.presets["smoke"](), **change)  # type: ignore[arg-type]
+        replace(EXPERIMENT.presets["smoke"](), **change)
 
 
 @pytest.mark.parametrize("name", ["omniglot", "ablation"])

@@ -1,18 +1,19 @@
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from neural_complexity.experiments.base.experiment import Outcome
+from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.rows import Key
 from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.surfaces import (
     AT_EDGE,
     DRAWN,
     EXPERIMENT,
-    HEADS,
     NCS,
     WITH_GAP,
     WITH_TEST,
@@ -109,7 +110,7 @@ def test_no_objective_finds_a_lower_test_loss_than_the_oracle(outcome: Outcome) 
 
 def test_nc_knows_the_plane(outcome: Outcome) -> None:
     """Where the learner could hardly be better, NC does not lead it astray."""
-    nc = {"method": "NC", "head": "posterior"}
+    nc: dict[str, Any] = {"method": "NC", "head": "posterior"}
     assert value(outcome, WITH_GAP, **nc) > 0.95
     assert value(outcome, WITH_TEST, **nc) > value(outcome, WITH_TEST, method="none")
     assert value(outcome, "test loss", **nc) <= value(outcome, "test loss", method="none")
@@ -128,7 +129,7 @@ def test_nc_knows_the_plane(outcome: Outcome) -> None:
 )
 def test_impossible_configs_are_refused(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        replace(SMOKE, **change)  # type: ignore[arg-type]
+        replace(SMOKE, **change)
 
 
 def test_when_all_learners_diverge_the_run_says_so() -> None:

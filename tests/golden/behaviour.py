@@ -162,7 +162,7 @@ def tiny_training(head: str) -> dict[str, Any]:
     recipe = Recipe(make=partial(mlp, 1, (8, 8), 1), steps=3, lr=0.05)
     with _double():
         nc = NeuralComplexity.for_tasks(family.sample(64, stream(0, "units")), head=head, width=16)
-        sizes = {"iterations": 6, "updates": 4, "batch": 16, "tasks": 8, "lr": 0.01}
+        sizes: dict[str, Any] = {"iterations": 6, "updates": 4, "batch": 16, "tasks": 8, "lr": 0.01}
         return _trained(MetaLearner(nc, family, recipe, seed=0, capacity=150, **sizes))
 
 
@@ -179,8 +179,8 @@ def tiny_image_training(head: str, few_shot: Any) -> dict[str, Any]:
             channels=4,
             image_layers=2,
         )
-        sizes = {"iterations": 6, "updates": 4, "batch": 16, "tasks": 8, "lr": 0.01}
-        more = {"capacity": 150, "pseudo_predictions": 0.5, "run": 4}
+        sizes: dict[str, Any] = {"iterations": 6, "updates": 4, "batch": 16, "tasks": 8, "lr": 0.01}
+        more: dict[str, Any] = {"capacity": 150, "pseudo_predictions": 0.5, "run": 4}
         return _trained(MetaLearner(nc, few_shot, recipe, seed=0, **sizes, **more))
 
 

@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 import torch
 
-from neural_complexity.integrations.weight_choice import Advice, Training
+from neural_complexity.integrations.weight_choice import RegularizedTraining, Training
 from neural_complexity.learners.fit import evaluate
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
@@ -13,19 +13,21 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import raw
 
 
-def advice(points: int, seed: int = 0, head: str = "posterior") -> Advice:
+def regularized(points: int, seed: int = 0, head: str = "posterior") -> RegularizedTraining:
     """An NC that sees ten points at most, and points of three classes."""
     options = {"loss": "cross_entropy", "symmetric": True, "metric": True, "head": head}
     nc = NeuralComplexity(3, 3, width=8, heads=2, **options)
     nc.card = Card(context_size=10)
     X, Y = torch.randn(points, 3), torch.arange(points) % 3
     recipe = Recipe(make=partial(mlp, 3, (8,), 3), loss=cross_entropy, steps=5, lr=0.1)
-    return Advice(nc, Training(X, Y, recipe, batch=8, seed=seed), classes=3, floor=None)
+    return RegularizedTraining(
+        nc, Training(X, Y, recipe, batch=8, seed=seed), classes=3, floor=None
+    )
 
 
 @pytest.mark.parametrize("n", [2, 5, 40])
 def test_without_other_inputs_nc_judges_on_points_that_it_does_not_see(n: int) -> None:
-    own = advice(40, seed=n)
+    own = regularized(40, seed=n)
     task, seen = own.arrange(torch.arange(n), torch.arange(0))
     known, judged = set(raw(seen.X_tr)[0].tolist()), set(raw(task.X_te)[0].tolist())
     assert known | judged <= set(range(n))
@@ -35,13 +37,13 @@ def test_without_other_inputs_nc_judges_on_points_that_it_does_not_see(n: int) -
     assert torch.equal(raw(task.X_te), raw(seen.X_te))
     assert torch.equal(seen.Y_tr[0], own.training.Y[raw(seen.X_tr)[0]])
     if n == 40:
-        other, _ = advice(40, seed=1).arrange(torch.arange(n), torch.arange(0))
+        other, _ = regularized(40, seed=1).arrange(torch.arange(n), torch.arange(0))
         assert not torch.equal(raw(other.X_te), raw(task.X_te))
 
 
 @pytest.mark.parametrize("head", ["posterior", "direct"])
 def test_a_penalty_speaks_for_the_points_that_it_judges_on(head: str) -> None:
-    own = advice(40, head=head)
+    own = regularized(40, head=head)
     points = torch.arange(40)
     task, seen = own.arrange(points[:30], points[30:])
     encode = own.encoder(seen)

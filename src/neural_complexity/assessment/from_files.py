@@ -11,7 +11,7 @@ from neural_complexity.assessment.assess import BoundOptions, assess_predictions
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.convert.arrays_in import numbers
 from neural_complexity.convert.predictions import logarithms
-from neural_complexity.convert.tabular_files import read_arrays, read_columns
+from neural_complexity.convert.tabular_files import Columns, read_arrays, read_columns
 from neural_complexity.model.network import NeuralComplexity
 
 __all__ = ["ModelFiles", "assess_files"]
@@ -43,10 +43,42 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
-class _Predictions:
+class _File:
+    """The arrays of a file by name: columns of a table, or arrays of any shape."""
+
     path: Path
-    parts: dict[str, NDArray[Any]]  # "H", or "H_tr" and "H_te"
-    header: list[str] | None
+    arrays: dict[str, NDArray[Any]]
+    table: Columns | None  # none if the file is npz
+
+    @classmethod
+    def read(cls, path: Path) -> "_File":
+        if path.suffix.lower() not in SUFFIXES:
+            raise ValueError(
+                f"{path} must end in {', '.join(SUFFIXES)}, got {path.suffix or 'nothing'}"
+            )
+        if path.suffix.lower() == ".npz":
+            return cls(path, read_arrays(path), None)
+        table = read_columns(path)
+        return cls(path, table.values, table)
+
+    def array(self, name: str) -> NDArray[Any]:
+        if name not in self.arrays:
+            known = ", ".join(self.arrays) or "none"
+            raise ValueError(f"{self.path} must have an array {name}, got {known}")
+        if not self.arrays[name].ndim:
+            raise ValueError(f"{name} of {self.path} must be an array of points, got one value")
+        return self.arrays[name]
+
+    def predictions(self) -> NDArray[Any]:
+        return self.array("H") if self.table is None else self.table.numbers(list(self.arrays))
+
+    @property
+    def header(self) -> list[str] | None:
+        """The classes of predictions, as far as the file names its columns."""
+        if self.table is not None:
+            return list(self.arrays)
+        names = self.arrays.get("classes")
+        return None if names is None else [str(name) for name in names.ravel().tolist()]
 
 
 def assess_files(
@@ -62,9 +94,9 @@ def assess_files(
     if files.probabilities and not nc.labels:
         raise ValueError("--probabilities must be left out for an NC of real targets, got it")
     X_tr, y_tr, features, target = _read_train(files)
-    X_te, notes = _read_test(files.test, features, target)
-    told = _read_predictions(files.predictions)
-    H = _split(told, files.predictions_train, len(X_tr), len(X_te))
+    X_te, notes = _read_test(_File.read(files.test), features, target)
+    told = _File.read(files.predictions)
+    H = _read_predictions(told, files.predictions_train, len(X_tr), len(X_te))
     if files.probabilities:
         H = [
             logarithms(f"predictions of {path}", numbers(str(path), part)).numpy()
@@ -77,103 +109,68 @@ def assess_files(
     return found, notes
 
 
-def _is_npz(path: Path) -> bool:
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(
-            f"{path} must end in {', '.join(SUFFIXES)}, got {path.suffix or 'nothing'}"
-        )
-    return path.suffix.lower() == ".npz"
-
-
 def _read_train(files: ModelFiles) -> tuple[Any, Any, list[str] | None, list[str]]:
     """Returns training inputs and targets, the names of the features, if any, and of the target."""
-    path = files.train
-    if _is_npz(path):
-        arrays, target = read_arrays(path), list(files.target) or ["y"]
+    file = _File.read(files.train)
+    if file.table is None:
+        target = list(files.target) or ["y"]
         if len(target) > 1:
-            raise ValueError(f"--target must be one array of {path}, got {', '.join(target)}")
-        X, y = (_array(path, arrays, name) for name in ("X", *target))
+            raise ValueError(f"--target must be one array of {file.path}, got {', '.join(target)}")
+        X, y = file.array("X"), file.array(target[0])
         return X, y.squeeze(1) if y.ndim == 2 and y.shape[1] == 1 else y, None, target
-    table = read_columns(path)
-    target = list(files.target) or list(table.values)[-1:]
-    table.check(target)
-    features = [name for name in table.values if name not in target]
+    target = list(files.target) or list(file.arrays)[-1:]
+    file.table.check(target)
+    features = [name for name in file.arrays if name not in target]
     if not features:
-        raise ValueError(f"{path} must have features next to the target, got {', '.join(target)}")
-    y = table.numbers(target) if len(target) > 1 else table.values[target[0]]
-    return table.numbers(features), y, features, target
+        got = ", ".join(target)
+        raise ValueError(f"{file.path} must have features next to the target, got {got}")
+    y = file.table.numbers(target) if len(target) > 1 else file.arrays[target[0]]
+    return file.table.numbers(features), y, features, target
 
 
 def _read_test(
-    path: Path, features: list[str] | None, target: list[str]
+    file: _File, features: list[str] | None, target: list[str]
 ) -> tuple[NDArray[Any], list[str]]:
     """Returns test inputs, and notes on what else is in the file."""
-    if _is_npz(path):
-        arrays = read_arrays(path)
-        notes = [f"only X of {path} is looked at"] if len(arrays) > 1 else []
-        return _array(path, arrays, "X"), notes
-    table = read_columns(path)
+    if file.table is None:
+        notes = [f"only X of {file.path} is looked at"] if len(file.arrays) > 1 else []
+        return file.array("X"), notes
     if features is None:
-        features = [name for name in table.values if name not in target]
-    X = table.numbers(features)
-    rest = [name for name in table.values if name not in features]
+        features = [name for name in file.arrays if name not in target]
+    X = file.table.numbers(features)
+    rest = [name for name in file.arrays if name not in features]
     others = [name for name in rest if name not in target]
     if others:
         raise ValueError(
-            f"{path} must have the features of the training file, got others: "
+            f"{file.path} must have the features of the training file, got others: "
             f"{', '.join(others[:5])}"
         )
-    return X, [f"column {', '.join(rest)} of {path} is not looked at"] if rest else []
+    return X, [f"column {', '.join(rest)} of {file.path} is not looked at"] if rest else []
 
 
-def _array(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    if name not in arrays:
-        raise ValueError(f"{path} must have an array {name}, got {', '.join(arrays) or 'none'}")
-    if not arrays[name].ndim:
-        raise ValueError(f"{name} of {path} must be an array of points, got a single value")
-    return arrays[name]
-
-
-def _read_predictions(path: Path) -> _Predictions:
-    if not _is_npz(path):
-        table = read_columns(path)
-        names = list(table.values)
-        return _Predictions(path, {"H": table.numbers(names)}, names)
-    arrays = read_arrays(path)
-    header = list(map(str, arrays["classes"].ravel().tolist())) if "classes" in arrays else None
-    names = ["H_tr", "H_te"] if "H_tr" in arrays else ["H"]
-    return _Predictions(path, {name: _array(path, arrays, name) for name in names}, header)
-
-
-def _split(told: _Predictions, train: Path | None, M: int, N: int) -> list[NDArray[Any]]:
+def _read_predictions(told: _File, train: Path | None, M: int, N: int) -> list[NDArray[Any]]:
     """Returns the predictions for training points and for test points."""
-    if train is None and "H_tr" in told.parts:
-        return [told.parts["H_tr"], told.parts["H_te"]]
+    if train is None and told.table is None and "H_tr" in told.arrays:
+        return [told.array("H_tr"), told.array("H_te")]
     if train is None:
-        whole = told.parts["H"]
+        whole = told.predictions()
         if len(whole) != M + N:
             raise ValueError(
                 f"{told.path} must have {M} + {N} rows, one for each training row followed by one "
                 f"for each test row, got {len(whole)}; two files go with --predictions-train"
             )
         return [whole[:M], whole[M:]]
-    other = _read_predictions(train)
-    if "H" not in told.parts or "H" not in other.parts or told.header != other.header:
-        raise ValueError(
-            f"{train} and {told.path} must have the same columns, or H each, got others"
-        )
-    for file, rows, kind in ((other, M, "training"), (told, N, "test")):
-        if len(file.parts["H"]) != rows:
-            raise ValueError(
-                f"{file.path} must have {rows} rows, one for each {kind} row, got "
-                f"{len(file.parts['H'])}"
-            )
-    return [other.parts["H"], told.parts["H"]]
+    other = _File.read(train)
+    if told.header != other.header:
+        raise ValueError(f"{train} and {told.path} must have the same columns, got others")
+    both = [other.predictions(), told.predictions()]
+    for path, H, rows, kind in ((train, both[0], M, "training"), (told.path, both[1], N, "test")):
+        if len(H) != rows:
+            raise ValueError(f"{path} must have {rows} rows, one for each {kind} row, got {len(H)}")
+    return both
 
 
-def _labels(
-    nc: NeuralComplexity, path: Path, y: Any, told: _Predictions
-) -> tuple[Any, list[Any] | None]:
+def _labels(nc: NeuralComplexity, path: Path, y: Any, told: _File) -> tuple[Any, list[Any] | None]:
     """Returns labels, and the class of each column if the header of the predictions names them."""
     if np.ndim(y) != 1:
         raise ValueError("--target must be one column where targets are labels, got several")

@@ -46,16 +46,10 @@ def render(
     warnings: Sequence[str] = (),
     details_title: str = "How it was made",
 ) -> str:
-    """Renders the page; it needs no other file and no network.
+    """Renders a page that needs no other file and no network.
 
-    Args:
-        title: The heading.
-        lead: One paragraph on what was done.
-        tables: Shown first.
-        figures: Embedded.
-        details: Config, machine and so on, shown as JSON.
-        warnings: Sentences to read before anything else.
-        details_title: The heading of the details.
+    It shows the title, one paragraph on what was done, warnings, tables, embedded figures, and
+    details (config, machine and so on) as JSON under a heading of their own.
     """
     return _template().render(
         title=title,

@@ -6,9 +6,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from neural_complexity.experiments.base.rows import Row
-
-__all__ = ["Table", "find", "show", "to_markdown", "to_rich"]
+__all__ = ["Table", "to_markdown", "to_rich"]
 
 
 @dataclass(frozen=True)
@@ -23,21 +21,6 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             assert len(row) == len(self.header), f"{row} does not fit {self.header}"
-
-
-def find(rows: list[Row], method: str, setting: str, metric: str) -> Row | None:
-    """Returns the one row of a method, setting and metric, if there is one."""
-    found = [r for r in rows if (r.method, r.setting, r.metric) == (method, setting, metric)]
-    return found[0] if found else None
-
-
-def show(row: Row | None, digits: int = 2) -> str:
-    """Formats a number with its interval."""
-    if row is None:
-        return ""
-    interval = "" if row.ci95 is None else f" ± {row.ci95:.{digits}f}"
-    value = round(row.value, digits) + 0.0  # there are two zeros, but one number
-    return f"{value:.{digits}f}{interval}"
 
 
 def to_rich(table: Table) -> RichTable:

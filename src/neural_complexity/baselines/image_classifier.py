@@ -8,7 +8,7 @@ from neural_complexity.baselines.optimize import Optimization, optimize
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.nc_loss import Augment
 from neural_complexity.model.encoders import ImageEncoder, ResidualEncoder
-from neural_complexity.points import Points
+from neural_complexity.points import Points, indexed
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 
@@ -75,8 +75,9 @@ def train_classifier(
 
     def loss(_: int) -> Tensor:
         chosen = torch.randint(len(images), (batch,), generator=generator).to(images.device)
-        ledger.record("train", images[chosen], labels[chosen])
-        X = images[chosen].values()
+        some = images[chosen]
+        ledger.record("train", indexed(some.indices, some.store), labels[chosen])
+        X = some.values()
         H = model(X if augment is None else augment(X, generator))
         return cross_entropy(H[None], labels[chosen][None]).mean()
 

@@ -62,5 +62,6 @@ def train_metareg(
         return torch.stack(losses).mean()
 
     own = None if work is None else work.sub("metareg", family, recipe, training, tasks, seed)
-    optimize(weights, loss, training, stage="MetaReg", work=own, callback=callback)
+    # Not fused: as in MAML.
+    optimize(weights, loss, training, stage="MetaReg", work=own, callback=callback, fused=False)
     return [weight.detach() for weight in weights]

@@ -47,6 +47,7 @@ def optimize(
     stage: str,
     work: Workspace | None = None,
     callback: ProgressCallback | None = None,
+    fused: bool = True,
 ) -> list[Status]:
     """Trains a module in place; the result does not depend on interruptions.
 
@@ -58,6 +59,7 @@ def optimize(
         stage: What the progress callback is told is under way.
         work: Where a checkpoint is kept, twenty times on the way; none if `None`.
         callback: Called after each update.
+        fused: As in `ScheduledAdam`.
 
     Returns:
         One status for each twentieth of the way.
@@ -67,7 +69,7 @@ def optimize(
         ValueError: If the checkpoint is of other settings.
     """
     work = Workspace(None) if work is None else work
-    optimizer = ScheduledAdam(module, settings.lr, settings.lr_factor)
+    optimizer = ScheduledAdam(module, settings.lr, settings.lr_factor, fused=fused)
     history: list[Status] = []
     kept = work.read("checkpoint")
     if kept is not None:

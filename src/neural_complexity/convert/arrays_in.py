@@ -211,7 +211,7 @@ def _array(name: str, values: Any) -> NDArray[Any]:
             f"{name} must be an array of numbers, got {type(values).__name__}: {reason}"
         ) from None
     if text:
-        raise TypeError(f"{name} must hold numbers, got text: {_short(text[0])}")
+        raise TypeError(f"{name} must hold numbers, got text: {_short(str(text[0]))}")
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must hold numbers, got {array.dtype}")
     if array.dtype.isnative and array.itemsize <= 8:

@@ -44,7 +44,7 @@ NEW = 8  # new learners for each calibration set, where they must be drawn
 PART = 512  # learners trained at a time: bounds memory
 MEAN: Keys = {"method": "mean gap"}  # the trivial predictor
 PREDICTORS: list[Keys] = [*({"method": "NC", "head": head} for head in HEADS), MEAN]
-MARKS = dict(zip(METHODS, ("o", "D", "s", "^"), strict=True))
+MARKS: dict[Any, str] = dict(zip(METHODS, ("o", "D", "s", "^"), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str
             method: Any = keys["bound"]
             each = new if method == "normalised" else new[:, :1]
             sets = drawn.expand(-1, each.shape[1], -1)
-            claim = {"confidence": float(keys["confidence"]), "delta": DELTA}
+            claim: Any = {"confidence": float(keys["confidence"]), "delta": DELTA}
             width = margin(errors[sets], spreads[sets], spreads[each], method=method, **claim)
             if method == "normalised":
                 inside = errors[each].abs() <= width
@@ -161,7 +161,8 @@ def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str
 
     def by_bound(blocks: list[Tensor]) -> Tensor:
         whole = torch.stack(blocks).unflatten(0, (-1, len(bounds)))  # (blocks, bounds, BLOCK)
-        return whole.transpose(0, 1).flatten(1)[:, : config.draws]
+        flat: Tensor = whole.transpose(0, 1).flatten(1)
+        return flat[:, : config.draws]
 
     return {"inside": by_bound(insides), "width": by_bound(widths)}
 
@@ -182,7 +183,7 @@ def _bound_rows(row: Callable[..., Row], bounds: list[Keys], drawn: dict[str, Te
 def _shift_rows(row: Callable[..., Row], n: int, known: dict[str, Calibration]) -> list[Row]:
     """How many learners of each kind raise an alarm, and what a bound does about them."""
     usual = known[CALIBRATED]
-    first = {name: tensor[:n] for name, tensor in usual.tensors().items()}
+    first: Any = {name: tensor[:n] for name, tensor in usual.tensors().items()}
     calibration = Calibration(**first, names=usual.names, sizes=usual.sizes)
     rows = []
     for kind, learners in known.items():
@@ -290,8 +291,8 @@ def _coverage(rows: list[Row]) -> Canvas:
         line[0].set_ylabel("inside the bound")
     for ax in axes[-1]:
         ax.set_xlabel("claimed")
-    look = {"color": COLORS["target"], "ls": "", "mfc": "none"}
-    marks = [Line2D([], [], marker=mark, label=method, **look) for method, mark in MARKS.items()]
+    dark: Any = {"color": COLORS["target"], "ls": "", "mfc": "none"}
+    marks = [Line2D([], [], marker=mark, label=method, **dark) for method, mark in MARKS.items()]
     canvas.legend(handles=marks, loc="outside lower center", ncols=len(MARKS))
     return canvas
 

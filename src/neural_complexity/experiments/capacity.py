@@ -21,6 +21,7 @@ from neural_complexity.experiments.base.image_learners import (
     learner_rows,
 )
 from neural_complexity.experiments.base.image_report import (
+    MODES,
     accuracies,
     accuracy_cells,
     describe,
@@ -152,9 +153,7 @@ EXPERIMENT = Experiment(
     lead=(
         "Does NC help only because there are more parameters? Plain learners of a multiple of the "
         "capacity, which are several networks trained jointly whose predictions are averaged, at "
-        "the same learning rate, against learners of the usual size with NC. Transductive: NC "
-        "judges the learner on the unlabelled test images themselves, as in the paper; inductive: "
-        "on held-out training images, whose labels the learner then does not see either. NC's own "
+        "the same learning rate, against learners of the usual size with NC. " + MODES + "NC's own "
         "parameters are not the learner's and are not counted."
     ),
     config=Config,

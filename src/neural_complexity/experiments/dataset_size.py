@@ -80,7 +80,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             f"sizes must be at most the {len(data.train)} training images, got {config.sizes}"
         )
     ncs = load_ncs(config, data)
-    parts = Parts(work, len(config.sizes) * len(chunks(config, config.runs)), callback)
+    together = chunks(config, config.runs)
+    parts = Parts(work, len(config.sizes) * len(together), callback)
 
     def train(size: int, runs: Runs) -> Results:
         generator = stream(config.seed, "dataset size", size, runs.first)
@@ -90,7 +91,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         return run_trial(Trial(config, data.recipe(), *tasks, seed, times=times), ncs)
 
     found = {
-        size: in_chunks(config, parts, f"{size} images", partial(train, size))
+        size: in_chunks(parts, f"{size} images", together, partial(train, size))
         for size in config.sizes
     }
     make = partial(make_row, NAME, config.seed)

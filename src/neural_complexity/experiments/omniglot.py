@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,7 +88,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     recipe = config.recipe(shape)
     setup = Setup(family=family, recipe=recipe, seed=config.seed, device=config.device)
     networks: dict[str, NeuralComplexity] = {}
-    history = {}
+    history: dict[str, Any] = {}
     for head in HEADS:
         shared = networks.get("posterior") if config.share_images else None
         own, training = replace(setup, images_from=shared), getattr(config, head)
@@ -101,11 +102,10 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
     for learner in LEARNERS:
-        train = partial(train_and_predict, config.recipe(shape, learner), embedded, config.seed)
+        train = partial(train_and_predict, config.recipe(shape, learner), config.seed, embedded)
         results = {}
-        for method in methods:
-            done = parts.do(f"{method.name}, {learner}", partial(train, method.penalty))
-            results[method.name] = done
+        for m in methods:
+            results[m.name] = parts.do(f"{m.name}, {learner}", partial(train, m.penalty))
         kept = usable_rows(result.pop("diverged").squeeze(0) for result in results.values())
         results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in results.items()}
         row = partial(make_row, NAME, config.seed, learner=learner)
@@ -115,9 +115,9 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     train = partial(train_prototypical, config, config.posterior, family, callback)
     encoder = parts.do(PROTOTYPICAL, train)
     tensors |= {f"{PROTOTYPICAL}/{k}": t for k, t in encoder.items()}
-    for (method, mode), right in without_learner(config, embedded["posterior"], encoder).items():
+    for (name, mode), right in without_learner(config, embedded["posterior"], encoder).items():
         accuracy = estimate_mean(100 * right)
-        rows.append(make_row(NAME, config.seed, "accuracy", accuracy, method=method, mode=mode))
+        rows.append(make_row(NAME, config.seed, "accuracy", accuracy, method=name, mode=mode))
     facts = {"seconds": {name: round(s, 1) for name, s in parts.seconds.items()}}
     return Outcome(rows, tensors, networks, history, facts)
 
@@ -216,7 +216,7 @@ def _without_learner_table(rows: list[Row]) -> Table:
     return Table(
         f"Accuracy in % without a learner, {rows[0].n:,} held-out tasks",
         ("method", "accuracy"),
-        tuple(("{method} ({mode})".format(**row.keys), show(row)) for row in rows),
+        tuple((label(row.keys), show(row)) for row in rows),
         "Value ± 95 % interval over tasks. Transductive: all unlabelled test images of a task are "
         "looked at together; inductive: each by itself. Beliefs: the label that NC with the "
         "posterior head thinks likeliest. The prototypical network has an image encoder of the "

@@ -40,6 +40,7 @@ from neural_complexity.experiments.base.image_learners import (
     fit_rows,
 )
 from neural_complexity.experiments.base.image_report import (
+    MODES,
     accuracies,
     draw_accuracies,
     draw_curves,
@@ -218,8 +219,9 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     data = load_data(config)
     # What does not fit the dataset is said now, and not when hours have gone.
     splits = {size: draw_split(data, size) for size in config.sizes}
-    assert all(data.splits(head) for head in HEADS)
-    total = 2 * len(splits) + 1 + len(config.strengths)
+    for head in HEADS:
+        data.splits(head)
+    total = 2 * len(splits) * len(chunks(config, config.eval_tasks)) + len(config.strengths) + 1
     parts = Parts(work, total + len(METHODS) * len(chunks(config, config.runs)), callback)
     plain = train_splits(parts, splits, config.split_steps, "plain")
     ncs, history = train_ncs(splits, plain, data, work, callback)
@@ -298,9 +300,7 @@ EXPERIMENT = Experiment(
     title="One image dataset",
     lead=(
         "NC is meta-trained on random splits of a dataset's training images, and then regularizes "
-        "learners of all of them, which are evaluated on the test images. Transductive: NC judges "
-        "the learner on the unlabelled test images themselves, as in the paper; inductive: on "
-        "held-out training images, whose labels the learner then does not see either. The "
+        "learners of all of them, which are evaluated on the test images. " + MODES + "The "
         "baselines' strengths are chosen on those held-out images; early stopping learns without "
         "them and stops where its error on them is least. All learners start from the same weights "
         "and take the same number of steps. Three lines say where NC's help comes from: NC's own "

@@ -20,7 +20,7 @@ from neural_complexity.experiments.base.image_learners import (
     chunks,
     learner_rows,
 )
-from neural_complexity.experiments.base.image_report import draw_curves
+from neural_complexity.experiments.base.image_report import MODES, draw_curves
 from neural_complexity.experiments.base.networks import how_made
 from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.experiments.base.rows import Row, make_row
@@ -184,9 +184,7 @@ EXPERIMENT = Experiment(
     title="Learning curves on one dataset",
     lead=(
         "Learners of all training images with and without NC, from the same initial weights, on "
-        "their way. Transductive: NC judges the learner on the unlabelled test images themselves, "
-        "as in the paper; inductive: on held-out training images, whose labels the learner then "
-        "does not see either. The paper gives a figure of this, but no numbers."
+        "their way. " + MODES + "The paper gives a figure of this, but no numbers."
     ),
     config=Config,
     presets=PRESETS,

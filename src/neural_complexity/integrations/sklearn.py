@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from neural_complexity.convert.arrays_in import encode, inputs
-from neural_complexity.integrations.weight_choice import Advice, Training
+from neural_complexity.integrations.weight_choice import RegularizedTraining, Training
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.networks import Affine, mlp
 from neural_complexity.learners.recipe import Recipe
@@ -70,8 +70,8 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             h = training.train(training.task(points, points))
         else:
             classes = len(self.classes_) if nc.labels and nc.symmetric else None
-            advice = Advice(nc, training, classes, self.floor)
-            h = self._take_advice(advice, weights, points, others)
+            regularized = RegularizedTraining(nc, training, classes, self.floor)
+            h = self._fit_with_nc(regularized, weights, points, others)
         if not all(p.isfinite().all() for p in h.parameters()):
             raise ValueError(
                 f"lr must be small enough for training to stay finite, got {self.lr} and a network "
@@ -79,23 +79,29 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             )
         self.network_ = h.one(0).cpu()
 
-    def _take_advice(
-        self, advice: Advice, weights: tuple[float, ...], points: Tensor, others: Tensor
+    def _fit_with_nc(
+        self,
+        regularized: RegularizedTraining,
+        weights: tuple[float, ...],
+        points: Tensor,
+        others: Tensor,
     ) -> BatchedLearner:
         """Trains the network with the best of the weights, and sets what was found on the way."""
-        task, seen = advice.arrange(points, others)
+        task, seen = regularized.arrange(points, others)
         factor = 1.0
         if self.safeguard:
-            self.trust_ = advice.trust(seen)
+            self.trust_ = regularized.trust(seen)
             if not self.trust_:
                 warnings.warn(UNTRUSTED, stacklevel=4)
             factor = self.trust_**2
             weights = (*weights, 0.0) if self.trust_ else (0.0,)
         distinct = tuple(dict.fromkeys(weights))
-        self.weight_ = advice.choose(distinct, factor, points, transductive=len(others) > 0)
-        encoder = advice.encoder(seen)
-        h = advice.training.train(task, advice.penalty(encoder, task, self.weight_ * factor))
-        self.gap_ = advice.gap(encoder, task, h)
+        self.weight_ = regularized.choose(distinct, factor, points, transductive=len(others) > 0)
+        encoder = regularized.encoder(seen)
+        h = regularized.training.train(
+            task, regularized.penalty(encoder, task, self.weight_ * factor)
+        )
+        self.gap_ = regularized.gap(encoder, task, h)
         return h
 
     def _network(

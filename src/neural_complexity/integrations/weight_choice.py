@@ -19,7 +19,7 @@ from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches
 
-__all__ = ["Advice", "Training"]
+__all__ = ["RegularizedTraining", "Training"]
 
 HELD_OUT = 4  # one training point of so many is held out, to judge on and to choose a weight by
 FEWEST = 8  # training points that are left to learn from, to choose a weight
@@ -53,8 +53,8 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Advice:
-    """An NC that regularizes the networks of one training.
+class RegularizedTraining:
+    """A training with NC as the regularizer.
 
     Args:
         nc: The gap predictor.
@@ -91,9 +91,7 @@ class Advice:
 
     def trust(self, seen: Task) -> float:
         """Measures trust on the points that NC sees."""
-        X, Y = values(seen.X_tr), seen.Y_tr
-        self.nc.check(classes=self.classes, X_tr=X, Y_tr=Y)
-        return float(trust(self.nc, X, Y, classes=self.classes))
+        return float(trust(self.nc, values(seen.X_tr), seen.Y_tr, classes=self.classes))
 
     def encoder(self, seen: Task) -> Encoder:
         """Prepares all of NC's work that does not depend on the network."""

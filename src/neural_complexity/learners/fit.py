@@ -130,14 +130,10 @@ def fit(
         h: The learners.
         task: Their tasks, or minibatches of them; the test targets are not looked at.
         learning: How they learn.
-        regularizer: Adds one penalty per task; its own weight is its own business. It sees the
-            learners as they train, with their noise.
-        schedule: Maps the part of training that is done, 0 to 1, to what the penalty is multiplied
-            by; always 1 if `None`.
-        observe: Sees the learners before each update and once more after the last, `steps + 1`
-            times, as `evaluate` does: without noise or gradient.
-        visit: Sees the learners themselves at some of these times, in evaluation mode and without
-            gradient.
+        regularizer: Adds one penalty per task; sees the learners as they train, with their noise.
+        schedule: Maps the part of training that is done, 0 to 1, to the factor of the penalty.
+        observe: Sees a snapshot before each update and after the last, without noise or gradient.
+        visit: Sees the learners themselves at some of these times, in evaluation mode.
         visits: After how many updates.
         fields: Of `Learning` (`loss`, `steps`, `lr` ...), instead of or in addition to `learning`.
     """

@@ -125,7 +125,7 @@ class TaskCollector(LearnerCollector):
         with torch.no_grad():
             if self.frozen and isinstance(task.X_tr, Points):
                 store: Store = task.X_tr.store
-                every = torch.arange(len(store))  # type: ignore[arg-type]
+                every = torch.arange(len(store))
                 context = CachedEmbeddings(nc, self.embeddings(nc, task, every))(task)
             else:
                 context = nc.encode(task.X_tr, task.Y_tr, task.X_te)

@@ -44,8 +44,8 @@ def compare(
         columns = (judgement.gap, true, judgement.loss_tr, points)
         rows.append([column[finite].double().cpu() for column in columns])
     names = ("predicted", "true gap", "training loss", "training points")
-    columns = zip(*rows, strict=True)
-    return {name: torch.cat(column) for name, column in zip(names, columns, strict=True)}
+    whole = [torch.cat(column) for column in zip(*rows, strict=True)]
+    return dict(zip(names, whole, strict=True))
 
 
 @torch.no_grad()
@@ -82,7 +82,7 @@ def make_report(compared: dict[str, Tensor]) -> HeldOutReport:
         return HeldOutReport(learners=n, verdict=_too_few(n))
     r2 = estimate(r_squared, predicted, true)
     p = predicted - predicted.mean()
-    scores = {
+    scores: dict[str, Any] = {
         "learners": n,
         "r2": r2.value,
         "r2_ci95": r2.ci95,

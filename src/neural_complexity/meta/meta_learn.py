@@ -55,41 +55,28 @@ def meta_learn(
 ) -> NeuralComplexity:
     """Meta-learns an NC for a domain, and measures how far it can be trusted there.
 
-    Some tasks, or some points of a dataset that is split into tasks, are held out. A part of these
-    chooses the best NC on the way; the rest is for the report in `nc.card.report`, and for the
-    calibration that bounds need. A warning says when NC cannot beat predicting the mean gap.
+    Some tasks, or points of a dataset, are held out: some choose the best NC on the way, the rest is
+    for `nc.card.report` and the calibration that bounds need. A warning says when NC cannot beat
+    predicting the mean gap.
 
     Args:
-        tasks: What `split_tasks` returns for a dataset; or any family of tasks; or tasks of one
-            size that are all there are.
-        learner: Builds one freshly initialised network; it is then trained with Adam. Or a recipe
-            with an optimizer, a loss and an objective (such as one that augments) of its own. An
-            MLP with 64 hidden units if `None`.
-        budget: The time for all of it, as in `"10min"`; or a `Plan`, which is the same work on any
-            machine. However short the time, 48 held-out learners are trained; and a small dataset
-            may not need all of it.
+        tasks: What `split_tasks` returns for a dataset; any family of tasks; or a `Task`, all there
+            are.
+        learner: Builds one freshly initialised network, which is trained with Adam; or a recipe
+            with an optimizer and a loss of its own. An MLP with 64 hidden units if `None`.
+        budget: The time, as in `"10min"`; at least 48 held-out learners are trained, however short
+            it is. Or a `Plan`, which is the same work on any machine.
         head: `"posterior"`, or the paper's `"direct"`.
         seed: The one seed of all draws.
         device: Where NC and learners live.
-        folder: Where unfinished work is kept. Called again, it continues; when all is done, it
-            returns the NC that is there.
-        progress: Whether to show progress and the report on the standard error; or a function that
-            is called with the progress instead.
+        folder: Where unfinished work is kept; called again, it continues, or returns the finished
+            NC.
+        progress: Whether to show progress and the report on the standard error; or a callback.
         architecture: Fields of `Architecture`, such as `width=256`.
-
-    Returns:
-        NC in evaluation mode, calibrated, on the device.
 
     Raises:
         TypeError: If tasks or learner are of another kind.
-        ValueError: If the budget is no time, there are too few tasks, or the folder is of another
-            run.
-
-    Example:
-        ```python
-        nc = meta_learn(split_tasks(X, y), learner=make_model, budget="10min")
-        nc.save("my-domain.safetensors")
-        ```
+        ValueError: If the budget is no time, tasks are too few, or the folder is of another run.
     """
     start = time.perf_counter()
     given = budget if isinstance(budget, Plan) else seconds(budget)

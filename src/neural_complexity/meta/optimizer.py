@@ -32,14 +32,20 @@ class ScheduledAdam:
         module: The module, trained in place.
         lr: The peak learning rate.
         factor: Returns what it is multiplied by, from the number of steps done; always 1 if `None`.
+        fused: Whether a step is one kernel, which is faster and rounds differently.
     """
 
     def __init__(
-        self, module: nn.Module, lr: float, factor: Callable[[int], float] | None = None
+        self,
+        module: nn.Module,
+        lr: float,
+        factor: Callable[[int], float] | None = None,
+        *,
+        fused: bool = True,
     ) -> None:
         self.module, self.steps = module, 0
         trained = [p for p in module.parameters() if p.requires_grad]
-        self.adam = torch.optim.Adam(trained, lr=lr, fused=True)
+        self.adam = torch.optim.Adam(trained, lr=lr, fused=fused)
         self.schedule = LambdaLR(self.adam, factor or (lambda _: 1.0))
 
     def step(self, loss: Tensor) -> float:

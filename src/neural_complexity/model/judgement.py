@@ -77,7 +77,7 @@ def judge(
     rows = finite.nonzero().squeeze(1)
     told = snapshot.H_te.new_full((B, N + 3), torch.nan)
     if len(rows):
-        nc.check(**(snapshot if finite.all() else snapshot[rows]).named())
+        nc.check(classes=None, **(snapshot if finite.all() else snapshot[rows]).named())
         parts = _parts(M, size, stream(seed, "parts of training points"))
         learners = max(1, NUMBERS // (C * (min(N, _test_part(C)) + len(parts[0]))))
         for some in rows.split(learners):

@@ -78,6 +78,7 @@ def read_nc(path: Path, build: Callable[..., N]) -> N:
     except DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} must hold a complete NC, got a damaged one ({reason})") from None
+    assert isinstance(nc.card, Card)
     ledger.record_known(nc.card.knows)
     return nc
 

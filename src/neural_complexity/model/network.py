@@ -284,9 +284,8 @@ class NeuralComplexity(nn.Module):
             X_te: Test inputs, which need no labels.
             options: `classes`, `confidence` and `method` of `assessment.assess.assess`.
         """
-        assessment = import_module("neural_complexity.assessment.assess")  # a layer above
-        result: Assessment = assessment.assess(self, model, X_tr, y_tr, X_te, **options)
-        return result
+        above = import_module("neural_complexity.assessment.assess")
+        return above.assess(self, model, X_tr, y_tr, X_te, **options)  # type: ignore[no-any-return]
 
     def to_onnx(self, path: str | Path) -> None:
         """Writes NC as an ONNX file, for sets of any size; see `model.export.to_onnx`."""

@@ -103,8 +103,8 @@ class SetNetwork(nn.Module):
         elif self.architecture.metric:
             K = (e_tr @ self.on_test.weight[: Q.shape[-1]].T).view(B, M, -1)  # (B, M, E)
         if self.architecture.metric:
-            scale = {"heads": self.heads, "scale_by_width": self.scale_by_width}
-            K = soft_k_means(Q, K, rounds=self.architecture.rounds, **scale)
+            rounds, by_width = self.architecture.rounds, self.scale_by_width
+            K = soft_k_means(Q, K, heads=self.heads, rounds=rounds, scale_by_width=by_width)
         e = self._mix(Q, K, self._values(e_tr, V, T_tr))  # (B, N, [G,] E)
         e = self.on_attention(e.flatten(0, 1))  # (BN, [G,] E), or (BN, [G,] outputs) if last
         if skip.shape[-1]:

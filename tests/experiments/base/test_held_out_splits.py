@@ -1,15 +1,18 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.experiments.base.held_out_splits import (
     _validate,
     draw_split,
     fit_table,
     split_rows,
+    train_splits,
 )
-from neural_complexity.experiments.base.image_learners import EmbeddedNC
+from neural_complexity.experiments.base.image_learners import EmbeddedNC, Runs
 from neural_complexity.experiments.base.one_dataset import ImageData, load_data
 from neural_complexity.experiments.base.rows import make_row
 from neural_complexity.experiments.base.single_networks import (
@@ -21,9 +24,11 @@ from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.experiments.single import PRESETS
 from neural_complexity.points import raw
+from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns
 
 smoke = PRESETS["smoke"]
+ALL = Runs(0, 6)
 
 
 @pytest.fixture(autouse=True)
@@ -57,13 +62,13 @@ def test_gaps_are_those_of_the_learners_that_were_trained(
 ) -> None:
     outcome = smoke_runs("single").outcome
     split = draw_split(data, 100)
-    plain = split.train(10)
+    plain = split.train(10, None, ALL)
     judged = split.with_gaps(ncs, plain)
     assert not {"H_tr", "H_te"} & set(judged)
     for name, values in judged.items():
         kept = outcome.tensors[f"splits/100/plain/{name}"]
         torch.testing.assert_close(values, kept, rtol=1e-4, atol=1e-5)
-    regularized = split.train(10, ncs["posterior"])
+    regularized = split.train(10, ncs["posterior"], ALL)
     assert torch.equal(plain["loss_te"][0], regularized["loss_te"][0])
     assert not torch.equal(plain["loss_te"][-1], regularized["loss_te"][-1])
     rows = split_rows(lambda *a, **k: make_row("any", 0, *a, **k), {100: judged}, "plain")
@@ -77,9 +82,20 @@ def test_nc_is_scored_on_the_endpoints_of_plain_learners(
     data: ImageData, ncs: dict[Head, EmbeddedNC], smoke_runs: SmokeRuns
 ) -> None:
     splits = {size: draw_split(data, size) for size in smoke().sizes}
-    plain = {size: split.train(10) for size, split in splits.items()}
+    plain = {size: split.train(10, None, ALL) for size, split in splits.items()}
     history = smoke_runs("single").outcome.history
     for head, nc in ncs.items():
         embeddings = None if head == "posterior" else nc.embeddings
         score = _validate(splits, plain, embeddings, nc.nc)
         assert score == pytest.approx(history[head][-1].r2, rel=1e-3)
+
+
+def test_residual_learners_are_trained_one_by_one(tmp_path: Path) -> None:
+    config = replace(smoke(), learner="ResNet", learner_width=2, learner_blocks=(1,), eval_tasks=2)
+    splits = {size: draw_split(load_data(config), size) for size in (30, 60)}
+    parts = Parts(Workspace(tmp_path), 4, None)
+    found = train_splits(parts, splits, 2, "plain")
+    assert len(parts.seconds) == 4
+    assert {size: result["gap"].shape[1] for size, result in found.items()} == {30: 2, 60: 2}
+    one, other = found[30]["loss_te"][0]
+    assert one != other

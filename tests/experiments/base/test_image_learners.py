@@ -192,7 +192,7 @@ def test_convolutional_learners_are_trained_one_by_one_and_joined(tmp_path: Path
         return {"step": torch.tensor([0, 2]), "error": torch.full((2, runs.size), first)}
 
     for _ in range(2):  # the second time from the folder
-        found = in_chunks(config, Parts(Workspace(tmp_path), 3, None), "method", train)
+        found = in_chunks(Parts(Workspace(tmp_path), 3, None), "method", chunks(config, 3), train)
         assert found["error"].tolist() == [[0, 1, 2], [0, 1, 2]]
         assert found["step"].tolist() == [0, 2]
     assert asked == chunks(config, 3)

@@ -9,6 +9,7 @@ from neural_complexity.experiments.base.plots import (
     plot_targets,
     scatter_gaps,
 )
+from neural_complexity.experiments.base.training import Head
 from neural_complexity.meta.trainer import Status
 
 
@@ -25,7 +26,7 @@ def test_a_task_is_drawn_with_each_points_loss_above_the_training_loss() -> None
     sets = ("X_tr", "Y_tr", "H_tr", "X_te", "Y_te", "H_te")
     task = {name: torch.randn(5, 1) for name in sets}
     plot_targets(top, task)
-    told = {"direct": torch.zeros(5), "posterior": torch.ones(5)}
+    told: dict[Head, torch.Tensor] = {"direct": torch.zeros(5), "posterior": torch.ones(5)}
     true = plot_points(bottom, task, told)
     loss_tr = (task["H_tr"] - task["Y_tr"]).square().mean().item()
     assert true[0].item() == pytest.approx((task["H_te"] - task["Y_te"])[0, 0] ** 2 - loss_tr)

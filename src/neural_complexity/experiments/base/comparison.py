@@ -62,10 +62,6 @@ class Method:
     penalty: Penalty | None = None
     noise: Callable[[int], nn.Module] | None = None  # a layer from its width
 
-    def __post_init__(self) -> None:  # TRANSITION
-        if isinstance(self.keys, str):
-            object.__setattr__(self, "keys", {"method": self.keys})
-
     @property
     def name(self) -> str:
         """How people call it."""

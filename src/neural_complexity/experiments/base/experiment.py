@@ -131,30 +131,6 @@ def load_experiment(name: str) -> Experiment:
     if name not in experiment_names():
         raise ValueError(f"NAME must be one of {', '.join(experiment_names())}, got {name}")
     module = import_module(f"{experiments.__name__}.{name}")
-    experiment = getattr(module, "EXPERIMENT", None) or _adapt(module)  # TRANSITION
+    experiment = module.EXPERIMENT
     assert isinstance(experiment, Experiment)
     return experiment
-
-
-class _OldExperiment(Experiment):  # TRANSITION
-    def draw(self, outcome: Outcome, folder: Path) -> list[Figure]:
-        return self.figures(outcome, folder)  # type: ignore
-
-
-def _adapt(module: Any) -> Experiment:  # TRANSITION
-    report = import_module(f"{experiments.__name__}.reports.{module.NAME}_report")
-
-    def run(config: Any, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-        return module.run(config, folder=work.folder, tell=callback)  # type: ignore[no-any-return]
-
-    return _OldExperiment(
-        name=module.NAME,
-        title=report.TITLE,
-        lead=report.LEAD,
-        config=module.Config,
-        presets=module.PRESETS,
-        run=run,
-        tables=report.tables,
-        figures=report.figures,
-        joint=getattr(report, "joint", None),
-    )

@@ -106,12 +106,12 @@ OURS: dict[str, Any] = {
 def posterior(**sizes: Any) -> LabelTraining:
     """Returns what we found to work for the posterior head, at any size."""
     own = {"belief_weight": 1.0, "self_layers": 0, "batch": 10}
-    return LabelTraining(**(OURS | HEADS["posterior"].for_labels | own | sizes))
+    return LabelTraining(**{**OURS, **HEADS["posterior"].for_labels, **own, **sizes})
 
 
 def direct(**sizes: Any) -> LabelTraining:
     """Returns what we found to work for the direct head, at any size."""
-    return LabelTraining(**(OURS | HEADS["direct"].for_labels | {"batch": 48, "run": 4} | sizes))
+    return LabelTraining(**{**OURS, **HEADS["direct"].for_labels, "batch": 48, "run": 4, **sizes})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,11 +20,12 @@ from neural_complexity.experiments.base.image_learners import (
     FITS,
     EmbeddedNC,
     Results,
+    Runs,
     Trial,
     chunks,
     draw_subsets,
     fit_rows,
-    join,
+    in_chunks,
     run_trial,
 )
 from neural_complexity.experiments.base.image_report import fit_cells
@@ -71,25 +72,22 @@ class HeldOutSplit:
     task: Task  # what learners learn from
     evaluation: Task
 
-    def train(self, steps: int, nc: EmbeddedNC | None = None) -> Results:
-        """Trains learners, plain or regularized by an NC, and keeps their predictions."""
-        config, parts = self.data.config, []
-        for runs in (together := chunks(config, len(self.task))):
-            rows = slice(runs.first, runs.first + runs.size)
-            task = self.task[rows]
-            first = [runs.first] if len(together) > 1 else []
-            trial = Trial(
-                config,
-                replace(self.data.recipe(), steps=steps),
-                task,
-                self.evaluation[rows],
-                stream(config.seed, "splits", self.size, *first).initial_seed(),
-                None if nc is None else nc.penalty(nc.encoder(task)),
-                log_steps(steps, SNAPSHOTS),
-            )
-            with ledger.choosing():  # NC and strengths are chosen on these images
-                parts.append(run_trial(trial, keep=True))
-        return join(parts)
+    def train(self, steps: int, nc: EmbeddedNC | None, runs: Runs) -> Results:
+        """Trains some learners, plain or regularized by an NC, and keeps their predictions."""
+        rows = slice(runs.first, runs.first + runs.size)
+        first = [runs.first] if runs.size < len(self.task) else []
+        config, task = self.data.config, self.task[rows]
+        trial = Trial(
+            config,
+            replace(self.data.recipe(), steps=steps),
+            task,
+            self.evaluation[rows],
+            stream(config.seed, "splits", self.size, *first).initial_seed(),
+            None if nc is None else nc.penalty(nc.encoder(task)),
+            log_steps(steps, SNAPSHOTS),
+        )
+        with ledger.choosing():  # NC and strengths are chosen on these images
+            return run_trial(trial, keep=True)
 
     def gaps(self, nc: EmbeddedNC, results: Results) -> Tensor:
         """Predicts the gaps of learners that `train` trained, (times, B)."""
@@ -122,10 +120,12 @@ def train_splits(
     nc: EmbeddedNC | None = None,
 ) -> dict[int, Results]:
     """Trains learners on splits of each size, plain or regularized by an NC."""
-    return {
-        size: parts.do(f"splits of {size}, {name}", partial(split.train, steps, nc))
-        for size, split in splits.items()
-    }
+    found = {}
+    for size, split in splits.items():
+        together = chunks(split.data.config, len(split.task))
+        train = partial(split.train, steps, nc)
+        found[size] = in_chunks(parts, f"splits of {size}, {name}", together, train)
+    return found
 
 
 def train_ncs(

@@ -115,20 +115,20 @@ class EmbeddedTasks:
 
 def train_and_predict(
     recipe: Recipe,
-    embedded: Mapping[str, EmbeddedTasks],
     seed: int,
-    penalty: Callable[[slice], Regularizer] | None,
+    embedded: Mapping[str, EmbeddedTasks],
+    penalty: Callable[[slice], Regularizer] | None = None,
 ) -> dict[str, Tensor]:
     """Trains one learner per task and lets NCs judge it on the way.
 
     Args:
         recipe: How learners learn.
-        embedded: The same tasks before each NC, by head.
         seed: Draws the initial learners.
+        embedded: The same tasks before each NC, by name.
         penalty: Makes the regularizer for a slice of the tasks; none if `None`.
 
     Returns:
-        Losses and accuracies after each step, (steps + 1, B); gaps, predicted gaps by head and the
+        Losses and accuracies after each step, (steps + 1, B); gaps, predicted gaps by NC and the
         accuracy that beliefs predict at snapshot times, (times, B); and who diverged, (1, B).
     """
     task = next(iter(embedded.values())).tasks.task
@@ -140,8 +140,8 @@ def train_and_predict(
         found = {"accuracy": 1 - zero_one(snapshot.H_te, part.Y_te).mean(dim=1)}
         if step in snapshot_times:
             found["gap"] = gap(recipe.loss, snapshot, part.Y_te)
-            for head, tasks in embedded.items():
-                found[f"predicted/{head}"] = tasks.gaps(rows, snapshot)
+            for name, tasks in embedded.items():
+                found[f"predicted/{name}"] = tasks.gaps(rows, snapshot)
                 belief = tasks.belief(rows)
                 if belief is not None:
                     wrong = zero_one.expected(snapshot.H_te, belief)

@@ -26,6 +26,7 @@ from neural_complexity.experiments.base.image_learners import (
     Runs,
     Trial,
     baseline_recipe,
+    chunks,
     in_chunks,
     learner_rows,
     run_trial,
@@ -87,7 +88,8 @@ class WholeDataset:
         def train(runs: Runs) -> Results:
             return run_trial(self.trial(method, runs), self.ncs if predict else {})
 
-        return in_chunks(self.data.config, parts, method.label, train)
+        config = self.data.config
+        return in_chunks(parts, method.label, chunks(config, config.runs), train)
 
     def trial(self, method: ImageMethod, runs: Runs) -> Trial:
         """Returns some of the learners of one method."""

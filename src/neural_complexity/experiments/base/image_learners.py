@@ -51,7 +51,6 @@ __all__ = [
     "draw_subsets",
     "fit_rows",
     "in_chunks",
-    "join",
     "learner_rows",
     "run_trial",
 ]
@@ -288,19 +287,14 @@ def chunks(config: ImageConfig, runs: int) -> list[Runs]:
 
 
 def in_chunks(
-    config: ImageConfig, parts: Parts, name: str, train: Callable[[Runs], Results]
+    parts: Parts, name: str, together: Sequence[Runs], train: Callable[[Runs], Results]
 ) -> Results:
-    """Trains `config.runs` learners, in one part of the run or in several."""
-    together = chunks(config, config.runs)
+    """Trains learners, each chunk of them as a part of the run, and joins their results."""
     names = [name if len(together) == 1 else f"{name}, run {runs.first}" for runs in together]
-    return join([parts.do(n, partial(train, r)) for n, r in zip(names, together, strict=True)])
-
-
-def join(results: Sequence[Results]) -> Results:
-    """Joins the results of trials of the same snapshot times."""
+    found = [parts.do(n, partial(train, r)) for n, r in zip(names, together, strict=True)]
     return {
-        key: torch.cat([r[key] for r in results], dim=1) if key != "step" else results[0][key]
-        for key in results[0]
+        key: torch.cat([f[key] for f in found], dim=1) if key != "step" else found[0][key]
+        for key in found[0]
     }
 
 

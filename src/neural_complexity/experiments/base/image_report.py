@@ -9,6 +9,7 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.experiments.base.image_learners import (
+    BELIEFS,
     CNN,
     DISTILLED,
     FITS,
@@ -20,6 +21,7 @@ from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.table_views import find, select, show
 
 __all__ = [
+    "MODES",
     "accuracies",
     "accuracy_cells",
     "compare",
@@ -31,6 +33,11 @@ __all__ = [
 ]
 
 LINES = {"transductive": "-", "inductive": "--", None: "-"}
+MODES = (
+    "Transductive: NC judges the learner on the unlabelled test images themselves, as in the "
+    "paper; inductive: on held-out training images, whose labels the learner then does not see "
+    "either. "
+)
 
 
 def describe(row: Row) -> str:
@@ -87,9 +94,8 @@ def verdict(
 
 
 def _color(method: ImageMethod) -> str:
-    if method in (CNN, DISTILLED):
-        return COLORS["oracle"]
-    return COLORS[method.head or "none"]
+    known = {CNN: "oracle", DISTILLED: "oracle", BELIEFS: "posterior"}
+    return COLORS[known.get(method, method.head or "none")]
 
 
 def draw_accuracies(found: dict[ImageMethod, Row]) -> Canvas:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -274,7 +274,7 @@ def load_data(config: ImageConfig) -> ImageData:
     return ImageData(config, dataset, train, train[:held], train[held:], indices["test_images"])
 
 
-@cache
+@lru_cache(maxsize=1)
 def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
     """Returns the collector of snapshots for an NC, once in each process that collects."""
     hold_memory()

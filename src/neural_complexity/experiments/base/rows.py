@@ -12,7 +12,7 @@ import neural_complexity
 from neural_complexity.files import write_text
 from neural_complexity.meta.scores import Estimate
 
-__all__ = ["Key", "Keys", "Row", "commit", "make_row", "read_rows", "score_row", "write_rows"]
+__all__ = ["Key", "Keys", "Row", "commit", "make_row", "read_rows", "write_rows"]
 
 Key = str | int | float | bool
 Keys = Mapping[str, Key]
@@ -31,17 +31,6 @@ class Row:
     paper: float | None
     seed: int
     commit: str
-
-    # TRANSITION: until every experiment has keys of its own.
-    @property
-    def method(self) -> str:
-        """TRANSITION."""
-        return str(self.keys["method"])
-
-    @property
-    def setting(self) -> str:
-        """TRANSITION."""
-        return str(self.keys["setting"])
 
 
 def make_row(
@@ -67,19 +56,6 @@ def make_row(
     )
 
 
-def score_row(
-    experiment: str,
-    seed: int,
-    method: str,
-    setting: str,
-    metric: str,
-    score: Estimate,
-    paper: float | None = None,
-) -> Row:
-    """TRANSITION: `make_row` replaces it."""
-    return make_row(experiment, seed, metric, score, paper, method=method, setting=setting)
-
-
 def write_rows(path: Path, rows: list[Row]) -> None:
     """Writes rows as JSON lines, all or none."""
     write_text(path, "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows))
@@ -100,8 +76,6 @@ def read_rows(path: Path) -> list[Row]:
             content = json.loads(line)
         except json.JSONDecodeError:
             content = None
-        if isinstance(content, dict) and {"method", "setting"} <= set(content):  # TRANSITION
-            content["keys"] = {name: content.pop(name) for name in ("method", "setting")}
         if not isinstance(content, dict) or set(content) != names:
             raise ValueError(
                 f"{path} must hold one row per line, got something else in line {number}"

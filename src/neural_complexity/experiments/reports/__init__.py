@@ -1,1 +1,0 @@
-"""Rows into tables and figures."""
