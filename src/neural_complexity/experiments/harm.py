@@ -17,8 +17,8 @@ from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, Method, sinusoid_recipe
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import find, show
 from neural_complexity.experiments.base.training import (
     Head,

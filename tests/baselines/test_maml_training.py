@@ -7,7 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.baselines.maml import MamlTraining, maml_loss, start_from, train_maml
+from neural_complexity.baselines.maml_training import (
+    MamlTraining,
+    maml_loss,
+    start_from,
+    train_maml,
+)
 from neural_complexity.learners.batched import PlacedLearner, stack
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
