@@ -28,10 +28,7 @@ from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.reliability.calibration import Calibration
-<<<<<<< HEAD
-=======
 from neural_complexity.reliability.gap_bounds import METHODS, PAC, margin
->>>>>>> learners
 from neural_complexity.reliability.shift import shift_p_values
 from neural_complexity.seeding import stream
 from neural_complexity.workspace import Workspace

@@ -244,8 +244,7 @@ def _loop(steps: int, nc: NeuralComplexity | None, X: Array, y: Array, X_te: Arr
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        guesses: Array = model(x_te).argmax(dim=1).cpu().numpy()
-    return guesses
+        return model(x_te).argmax(dim=1).cpu().numpy()  # type: ignore[no-any-return]
 
 
 def _gap_rows(config: Config, assessed: dict[str, dict[str, Tensor]]) -> list[Row]:
