@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import MemoryMappedTensor, TensorDict
 from torch import Tensor
 
 from neural_complexity.files import read_json, write_json
@@ -195,7 +194,7 @@ class MemoryBank:
             start = (self.count + done) % size
             run = min(stored - done, size - start)
             for dtype, part in rows.items():
-                self._rows.get(_name(dtype))[start : start + run] = part[done : done + run]
+                self._rows[dtype][start : start + run] = part[done : done + run]
             done += run
         self.count += stored
 
@@ -223,10 +222,7 @@ class MemoryBank:
         first = torch.randint(len(self), (-(-batch // run),), generator=generator)
         age = (first[:, None] + torch.arange(run)).flatten()[:batch] % len(self)
         index = (self.count - 1 - age) % (self.capacity + self.slack)
-        rows = {
-            dtype: torch.index_select(self._rows.get(_name(dtype)), 0, index)
-            for dtype in self._layout.widths()
-        }
+        rows = {dtype: torch.index_select(part, 0, index) for dtype, part in self._rows.items()}
         fields = self._layout.unpack(rows)
         Y_te = fields.pop("Y_te")
         inputs = {name: restore(fields[name], self._like) for name in ("X_tr", "X_te")}
@@ -267,10 +263,11 @@ def _is_finite(rows: Tensor) -> Tensor:
     return rows.square().square().sum(dim=1).isfinite()
 
 
-def _allocate(widths: dict[torch.dtype, int], size: int, folder: Path | None) -> TensorDict:
+def _allocate(
+    widths: dict[torch.dtype, int], size: int, folder: Path | None
+) -> dict[torch.dtype, Tensor]:
     if folder is None:
-        rows = {_name(d): torch.zeros(size, width, dtype=d) for d, width in widths.items()}
-        return TensorDict(rows, batch_size=[size])
+        return {dtype: torch.zeros(size, width, dtype=dtype) for dtype, width in widths.items()}
     if (folder / STATE).exists():
         raise ValueError(f"{folder} must not hold a memory bank yet, got {STATE} there")
     folder.mkdir(parents=True, exist_ok=True)
@@ -286,12 +283,12 @@ def _allocate(widths: dict[torch.dtype, int], size: int, folder: Path | None) ->
     return _map(folder, widths, size)
 
 
-def _map(folder: Path, widths: dict[torch.dtype, int], size: int) -> TensorDict:
+def _map(folder: Path, widths: dict[torch.dtype, int], size: int) -> dict[torch.dtype, Tensor]:
     rows = {}
     for dtype, width in widths.items():
         length, path = size * width * dtype.itemsize, folder / _name(dtype)
         if not path.is_file() or path.stat().st_size != length:
             raise ValueError(f"{path} must be a file of {length} bytes, got another size or none")
-        shape = torch.Size([size, width])
-        rows[_name(dtype)] = MemoryMappedTensor.from_filename(path, dtype, shape)
-    return TensorDict(rows, batch_size=[size])
+        whole = torch.from_file(str(path), shared=True, size=size * width, dtype=dtype)
+        rows[dtype] = whole.view(size, width)
+    return rows

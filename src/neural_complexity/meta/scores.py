@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scipy.stats import t as student
+from scipy.special import stdtrit  # scipy.stats takes a second to import
 from torch import Tensor
 
 from neural_complexity.seeding import stream
@@ -59,7 +59,7 @@ def estimate_over_seeds(values: Tensor) -> Estimate:
     """
     n = values.numel()
     spread = values.double().std().item() if n > 1 else math.inf
-    half = float(student.ppf(0.975, n - 1)) * spread / n**0.5 if n > 1 else None
+    half = float(stdtrit(n - 1, 0.975)) * spread / n**0.5 if n > 1 else None
     return Estimate(values.double().mean().item(), half, n)
 
 

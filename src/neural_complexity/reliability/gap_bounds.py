@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from scipy.stats import binom
+from scipy.special import bdtr, bdtrik  # scipy.stats takes a second to import
 from torch import Tensor
 
 from neural_complexity.reliability.calibration import Calibration
@@ -161,10 +161,16 @@ def rank(n: int, confidence: float, *, method: Method, delta: float = 0.05) -> i
     if method == "dkw":
         k = _ceil(n * (confidence + math.sqrt(math.log(1 / delta) / (2 * n))))
     elif method == "clopper_pearson":
-        k = int(binom.ppf(1 - delta - ROUNDING, n, confidence)) + 1
+        k = _binomial_quantile(1 - delta - ROUNDING, n, confidence) + 1
     else:
         k = _ceil((n + 1) * confidence)
     return min(max(k, 1), n + 1)
+
+
+def _binomial_quantile(level: float, n: int, p: float) -> int:
+    """Computes the smallest k whose probability of at most k successes reaches a level."""
+    k = math.ceil(bdtrik(level, n, p))
+    return k - 1 if k and bdtr(k - 1, n, p) >= level else k
 
 
 def needed(confidence: float, *, method: Method, delta: float = 0.05) -> int:
