@@ -71,7 +71,7 @@ PLAN = Plan(iterations=2, updates=2, learners=16, chosen_by=8)
 def test_meta_learn_reports_on_points_that_neither_taught_nor_chose() -> None:
     with recording() as ledger:
         meta_learn(split_tasks(*digits()), recipe(), PLAN, progress=False, width=8)
-    assert all(ledger.points(role) for role in ("learn", "choose", "hold"))  # type: ignore[arg-type]
+    assert all(ledger.points(role) for role in ("learn", "choose", "hold"))
     assert not ledger.leaks()
     assert not ledger.points("learn") & ledger.points("choose")
 
@@ -82,7 +82,7 @@ def test_meta_learn_reports_on_tasks_that_neither_taught_nor_chose() -> None:
     for given in (tasks, Sinusoids(train_points=5, test_points=6)):
         with recording() as ledger:
             meta_learn(given, recipe(labels=False), PLAN, progress=False, width=8)
-        assert all(ledger.points(role) for role in ("learn", "choose", "hold"))  # type: ignore[arg-type]
+        assert all(ledger.points(role) for role in ("learn", "choose", "hold"))
         assert not ledger.leaks()
         assert not ledger.points("learn") & ledger.points("choose")
 

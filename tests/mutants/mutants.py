@@ -130,8 +130,8 @@ MUTANTS = [
     Mutant(
         "NC is validated on the tasks that are reported on",
         f"{BASE}/training.py",
-        'stream(self.seed, "validation tasks")',
-        'stream(self.seed, "evaluation tasks")',
+        'self.family.sample(tasks, stream(self.seed, "validation tasks"))',
+        'self.family.sample(256, stream(self.seed, "evaluation tasks"))',  # as many as in smoke
         f"{LEAKS}[sinusoid]",
     ),
     # Methods that do nothing.
