@@ -8,15 +8,10 @@ __all__ = ["moved"]
 
 
 def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = False) -> Tensor:
-    """Shifts each image, (P, channels, height, width), and mirrors half of them.
+    """Shifts each image, (P, channels, height, width), by up to `pixels` along each axis.
 
-    What comes in at a border is a copy of the pixels there.
-
-    Args:
-        X: Images.
-        generator: The source of randomness, on the CPU.
-        pixels: The farthest shift along each axis.
-        flip: Whether left and right may change places.
+    What comes in at a border is a copy of the pixels there. With `flip`, half of them are mirrored,
+    left to right. Draws are made on the CPU.
     """
     P, _, height, width = X.shape
 

@@ -18,19 +18,13 @@ class FewShot:
 
     A task's classes are different ones in random order, so a label means something else in each
     task; no image stands in a task twice.
-
-    Args:
-        images: The store that tasks are made of; each class has at least shots + queries images.
-        ways: Classes of a task, C.
-        shots: Training images of each class: M = ways * shots.
-        queries: Test images of each class: N = ways * queries.
     """
 
-    images: Images
+    images: Images  # each class has at least shots + queries
     _: KW_ONLY
-    ways: int = 10
-    shots: int = 1
-    queries: int = 5
+    ways: int = 10  # classes of a task, C
+    shots: int = 1  # training images of each class: M = ways * shots
+    queries: int = 5  # test images of each class: N = ways * queries
 
     def __post_init__(self) -> None:
         check_sizes(ways=self.ways, shots=self.shots, queries=self.queries)
@@ -46,18 +40,8 @@ class FewShot:
             )
 
     def sample(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws `batch` tasks.
-
-        Args:
-            batch: The number of tasks, B.
-            generator: The source of randomness.
-
-        Returns:
-            Tasks whose inputs are `Points` of the images, (B, M) and (B, N), and whose labels are
-            0 ... ways - 1 over and over.
-        """
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch}")
+        """Draws `batch` tasks of `Points`, (B, M) and (B, N), with labels 0 ... ways - 1."""
+        check_sizes(batch=batch)
         device = generator.device
         counts = self.images.counts.to(device)
         every = torch.full((batch,), len(counts), device=device)
