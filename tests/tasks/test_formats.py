@@ -235,8 +235,8 @@ def test_wrong_labels_get_one_sentence(place: Path, labels: np.ndarray, sentence
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "must consist of records of 3073 bytes, got 0 bytes"),
-        (cifar10(COLOURS, TEN)[:-1], "must consist of records of 3073 bytes, got 36875 bytes"),
+        (b"", "must be records of 3073 bytes, got 0 bytes"),
+        (cifar10(COLOURS, TEN)[:-1], "must be records of 3073 bytes, got 36875 bytes"),
         (cifar10(COLOURS, TEN + 7), "must have labels 0 to 9, got 16"),
     ],
 )

@@ -354,7 +354,11 @@ def test_two_drawings_need_no_channel() -> None:
     ("images", "error", "sentence"),
     [
         (np.zeros((28, 28)), TypeError, "images must be a torch.Tensor, got ndarray"),
-        (torch.zeros(28, 28, dtype=torch.int64), TypeError, "uint8, bool or floats, got torch.int"),
+        (
+            torch.zeros(28, 28, dtype=torch.int64),
+            TypeError,
+            "uint8 or floats from 0 to 1, got torch.int",
+        ),
         (torch.zeros(28, 28, dtype=torch.complex64), TypeError, "got torch.complex64"),
         (torch.zeros(28), ValueError, r"\(..., height, width\) and not empty, got shape \(28,\)"),
         (torch.zeros(0, 28, 28), ValueError, r"not empty, got shape \(0, 28, 28\)"),

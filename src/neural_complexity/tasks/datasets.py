@@ -50,12 +50,7 @@ def cache_folder() -> Path:
 
 
 def data_folder(given: str | Path | None = None) -> Path:
-    """Returns the folder that datasets are looked for in; it need not exist.
-
-    Args:
-        given: The user's choice. The default is the environment variable NEURAL_COMPLEXITY_DATA,
-            and without that the user's cache folder.
-    """
+    """Returns the given folder, else that of NEURAL_COMPLEXITY_DATA, else the cache folder."""
     chosen = given or os.environ.get(VARIABLE)
     return Path(chosen).expanduser() if chosen else cache_folder()
 
@@ -91,19 +86,17 @@ def find_file(file: DataFile, data: Path, download: bool = True) -> Path:
 def cached(
     name: str, fingerprint: str, folder: Path, read: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Returns what `read` returns, reading only once.
+    """Returns what `read` returns, which the fingerprint decides, reading only once.
 
-    It is kept in the folder, or, if that is read-only, in the user's cache folder. The fingerprint
-    describes all that decides it.
+    It is kept in the folder, or, if that is read-only, in the user's cache folder.
     """
     places = [Workspace(place, fingerprint) for place in (folder, cache_folder())]
     for place in places:
         try:
-            kept = place.read(name)
+            if (kept := place.read(name)) is not None:
+                return kept[0]
         except (OSError, ValueError):
             continue  # damaged, or of another file of this name
-        if kept is not None:
-            return kept[0]
     tensors = read()
     for place in places:
         try:

@@ -1,7 +1,6 @@
 """Readers of the files that labelled images are published in: IDX, CIFAR-10's records, SVHN's.
 
-The simple formats are read from any file: sizes are compared with the bytes that are there before
-memory is taken for them, and whatever is wrong becomes one ValueError that names the file. Archives
+The simple formats are read from any file, and whatever is wrong becomes one ValueError. Archives
 and MATLAB files are left to libraries, which hostile files can crash: their checksum must be known.
 """
 
@@ -36,22 +35,14 @@ def read_idx(paths: Sequence[Path]) -> list[Part]:
     parts = []
     for images, labels in zip(paths[::2], paths[1::2], strict=True):
         pixels, numbers = _idx_values(images, 3), _idx_values(labels, 1)
-        if len(pixels) != len(numbers):
-            raise ValueError(
-                f"{labels} must hold a label for each of the {len(pixels)} images, "
-                f"got {len(numbers)}"
-            )
+        if (P := len(pixels)) != (got := len(numbers)):
+            raise ValueError(f"{labels} must hold a label for each of the {P} images, got {got}")
         parts.append((torch.from_numpy(pixels[:, None]), _labels(labels, numbers)))
     return parts
 
 
 def read_cifar10(path: Path) -> list[Part]:
-    """Reads CIFAR-10's binary version, training and test images.
-
-    Args:
-        path: `cifar-10-binary.tar.gz`, which must be trusted, or `test_batch.bin` among the other
-            files of it.
-    """
+    """Reads CIFAR-10 from its archive, which must be trusted, or from `test_batch.bin` etc."""
     names = [*CIFAR10_TRAIN, CIFAR10_TEST]
     if path.name == CIFAR10_TEST:
         found = {name: path.with_name(name).read_bytes() for name in names}
@@ -64,14 +55,12 @@ def read_cifar10(path: Path) -> list[Part]:
 
 
 def read_svhn(path: Path) -> Part:
-    """Reads SVHN's cropped digits from a MATLAB file that must be trusted.
-
-    The file's label 10 is the digit 0.
-    """
+    """Reads SVHN's cropped digits from a MATLAB file that must be trusted."""
     with path.open("rb") as file:
         content = loadmat(file, variable_names=["X", "y"])
     pixels = np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1))
-    return torch.from_numpy(pixels), _labels(path, content["y"].reshape(-1) % CLASSES)
+    labels = content["y"].reshape(-1) % CLASSES  # there 10 is the digit 0
+    return torch.from_numpy(pixels), _labels(path, labels)
 
 
 def _idx_values(path: Path, axes: int) -> NDArray[np.uint8]:
@@ -81,8 +70,7 @@ def _idx_values(path: Path, axes: int) -> NDArray[np.uint8]:
     most = path.stat().st_size * (MAX_RATIO if packed else 1)
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
-            header = file.read(4 + 4 * axes)
-            magic = bytes([0, 0, 8, axes])
+            header, magic = file.read(4 + 4 * axes), bytes([0, 0, 8, axes])
             if len(header) < 4 + 4 * axes or header[:4] != magic:
                 raise ValueError(
                     f"{path} must be an IDX file of bytes with {axes} axes, which starts with "
@@ -104,13 +92,11 @@ def _idx_values(path: Path, axes: int) -> NDArray[np.uint8]:
 
 def _records(path: Path, content: bytes) -> Part:
     """Takes records of CIFAR-10 apart."""
-    if len(content) == 0 or len(content) % CIFAR10_RECORD:
-        raise ValueError(
-            f"{path} must consist of records of {CIFAR10_RECORD} bytes, got {len(content)} bytes"
-        )
+    if not (size := len(content)) or size % CIFAR10_RECORD:
+        raise ValueError(f"{path} must be records of {CIFAR10_RECORD} bytes, got {size} bytes")
     records = np.frombuffer(bytearray(content), np.uint8).reshape(-1, CIFAR10_RECORD)
-    labels = _labels(path, records[:, 0])
-    return torch.from_numpy(records[:, 1:].reshape(-1, *CIFAR10_SHAPE)), labels
+    pixels = records[:, 1:].reshape(-1, *CIFAR10_SHAPE)
+    return torch.from_numpy(pixels), _labels(path, records[:, 0])
 
 
 def _labels(path: Path, labels: NDArray[np.uint8]) -> Tensor:

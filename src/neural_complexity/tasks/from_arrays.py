@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, Subset
 
 from neural_complexity.convert.arrays_in import numbers, pair, targets
 from neural_complexity.tasks.formats import Part
-from neural_complexity.tasks.images import Images, SingleDataset
+from neural_complexity.tasks.images import Images, SingleDataset, check_values
 from neural_complexity.tasks.store import write_store
 
 __all__ = ["from_arrays", "from_datasets"]
@@ -34,37 +34,24 @@ def from_arrays(
 ) -> SingleDataset:
     """Makes a dataset of arrays or tensors; they may be memory-mapped.
 
-    Images are held as uint8, so floats are rounded to the next of 256 levels. Values are
-    standardized when they are looked up: leave that to the dataset.
-
-    Args:
-        name: What results call it.
-        X_train: Training images, uint8 or floats from 0 to 1, (P, height, width),
-            (P, channels, height, width) or (P, height, width, channels) with one to four channels.
-            Where both are possible the channels come first.
-        y_train: Their labels, whole numbers, (P,): 0 ... classes - 1, with an image each.
-        X_test: Test images of the same size.
-        y_test: Their labels.
-        path: Where to keep the dataset, see `store`, instead of in memory.
+    Images are uint8 or floats from 0 to 1, rounded to 256 levels: (P, height, width),
+    (P, channels, height, width) or (P, height, width, channels) with one to four channels; where
+    both are possible the channels come first. Labels, (P,), are 0 ... classes - 1. The dataset, not
+    the user, standardizes values. It is kept in memory, or in the file `path`, see `store`.
 
     Example:
         >>> X, y = torch.rand(6, 28, 28), torch.tensor([0, 1, 0, 1, 1, 0])
         >>> from_arrays("mine", X[:4], y[:4], X[4:], y[4:]).train
         4
     """
-    parts = []
     for part, X, y in (("train", X_train, y_train), ("test", X_test, y_test)):
-        if len(X.shape) not in (3, 4) or 0 in X.shape:
+        if len(X.shape) not in (3, 4) or 0 in X.shape or tuple(y.shape) != (len(X),):
             raise ValueError(
-                f"X_{part} must be images, (P, height, width) or with channels, and not empty, "
-                f"got shape {tuple(X.shape)}"
+                f"X_{part} must be images, (P, height, width) or with channels, and y_{part} one "
+                f"label each, got shapes {tuple(X.shape)} and {tuple(y.shape)}"
             )
-        if tuple(y.shape) != (len(X),):
-            raise ValueError(
-                f"y_{part} must be one label for each of {len(X)} images, got {tuple(y.shape)}"
-            )
-        parts.append(_array_parts(part, X, y))
-    return _build(name, len(X_train), len(X_train) + len(X_test), chain(*parts), path)
+    parts = chain(_array_parts("train", X_train, y_train), _array_parts("test", X_test, y_test))
+    return _build(name, len(X_train), len(X_train) + len(X_test), parts, path)
 
 
 def from_datasets(
@@ -72,12 +59,8 @@ def from_datasets(
 ) -> SingleDataset:
     """Makes a dataset of two PyTorch datasets, each of which is gone through once.
 
-    Args:
-        name: What results call it.
-        train: Returns `(image, label)` by index and has a length. An image is a tensor, an array or
-            a PIL image; shapes, values and labels are as for `from_arrays`.
-        test: The same for testing.
-        path: Where to keep the dataset, see `store`, instead of in memory.
+    They return `(image, label)` by index and have a length; an image is a tensor, an array or a PIL
+    image. All else is as for `from_arrays`.
     """
     sizes = []
     for part, dataset in (("train", train), ("test", test)):
@@ -99,13 +82,7 @@ def _build(
     every = _of_one_size(chain([first], parts), shape[1:])
     if path is not None:
         return write_store(path, name, shape, train, every)
-    pixels = torch.empty(shape, dtype=torch.uint8)
-    labels = torch.empty(size, dtype=torch.int64)
-    start = 0
-    for values, own in every:
-        end = start + len(values)
-        pixels[start:end], labels[start:end] = values, own
-        start = end
+    pixels, labels = (torch.cat(both) for both in zip(*every, strict=True))
     return SingleDataset(name, Images(pixels, labels), train)
 
 
@@ -132,25 +109,17 @@ def _dataset_parts(name: str, dataset: Dataset[Any], size: int) -> Iterator[Part
 
 
 def _part(X_name: str, X: Any, y_name: str, y: Any) -> Part:
-    pixels = _pixels(X_name, numbers(X_name, X).cpu())
-    return pixels, targets(y_name, y, labels=True, points=len(pixels)).cpu()
-
-
-def _pixels(name: str, images: Tensor) -> Tensor:
-    """Makes images into uint8 with channels first."""
+    """Returns images as uint8 with channels first, and labels."""
+    images = numbers(X_name, X).cpu()
     if images.dtype != torch.uint8:
-        if not images.is_floating_point():
-            raise TypeError(f"{name} must be uint8 or floats from 0 to 1, got {images.dtype}")
-        if not ((images >= 0) & (images <= 1)).all():
-            low, high = images.aminmax()
-            raise ValueError(f"{name} must have values from 0 to 1, got {low:g} to {high:g}")
+        check_values(X_name, images)
         images = (255 * images.double()).round().to(torch.uint8)
-    if images.ndim == 3:
-        return images.unsqueeze(1)
-    for axis in (1, 3) if images.ndim == 4 else ():
-        if images.shape[axis] <= MAX_CHANNELS:
-            return images.movedim(axis, 1)
-    raise ValueError(
-        f"{name} must have 1 to {MAX_CHANNELS} channels, first or last, "
-        f"got images of {tuple(images.shape[1:])}"
-    )
+    images = images.unsqueeze(1) if images.ndim == 3 else images
+    axes = [axis for axis in (1, 3) if images.ndim == 4 and images.shape[axis] <= MAX_CHANNELS]
+    if not axes:
+        raise ValueError(
+            f"{X_name} must have 1 to {MAX_CHANNELS} channels, first or last, "
+            f"got images of {tuple(images.shape[1:])}"
+        )
+    pixels = images.movedim(axes[0], 1).contiguous()
+    return pixels, targets(y_name, y, labels=True, points=len(pixels)).cpu()

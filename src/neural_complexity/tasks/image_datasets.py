@@ -19,12 +19,9 @@ DIGITS_TRAIN = 1437  # of 1,797
 
 @dataclass(frozen=True)
 class Source:
-    """Where a dataset comes from.
+    """The files of a dataset, and what reads them.
 
-    Args:
-        files: Its files.
-        read: Maps their paths to training and test images; or to one set of images, of which four
-            fifths are for training.
+    `read` returns training and test images; or one set, of which four fifths are for training.
     """
 
     files: tuple[DataFile, ...]
@@ -44,8 +41,7 @@ def load(name: str, data: str | Path | None = None, download: bool = True) -> Si
     if name not in DATASETS:
         raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name}")
     source = DATASETS[name]
-    folder = data_folder(data)
-    parts = source.read([find_file(file, folder, download) for file in source.files])
+    parts = source.read([find_file(file, data_folder(data), download) for file in source.files])
     sizes = [tuple(pixels.shape[1:]) for pixels, _ in parts]
     if len(set(sizes)) > 1:
         raise ValueError(f"test images must have the training images' size, got {sizes}")
@@ -57,26 +53,19 @@ def load(name: str, data: str | Path | None = None, download: bool = True) -> Si
 def _read_digits(_paths: Sequence[Path]) -> list[Part]:
     """Returns scikit-learn's digits, in an order that is always the same."""
     values, numbers = load_digits(return_X_y=True)  # 0 to 16
+    pixels = (torch.from_numpy(values) * 255 / 16).round().to(torch.uint8).reshape(-1, 1, 8, 8)
     order = torch.randperm(len(numbers), generator=stream(0, "digits"))
-    pixels = (torch.from_numpy(values) * 255 / 16).round().to(torch.uint8)
-    pixels, labels = pixels[order].reshape(-1, 1, 8, 8), torch.from_numpy(numbers).long()[order]
-    sizes = [DIGITS_TRAIN, len(labels) - DIGITS_TRAIN]
-    return list(zip(pixels.split(sizes), labels.split(sizes), strict=True))
+    parts = order[:DIGITS_TRAIN], order[DIGITS_TRAIN:]
+    return [(pixels[part], torch.from_numpy(numbers).long()[part]) for part in parts]
 
 
 def _idx(folder: str, urls: Sequence[str], *checksums: str) -> tuple[DataFile, ...]:
     stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    names = [f"{stem}-ubyte" for stem in stems]
-    return tuple(
-        DataFile(
-            f"{folder}/raw",
-            f"{name}.gz",
-            (checksum,),
-            tuple(f"{url}/{name}.gz" for url in urls),
-            unpacked=(name,),
-        )
-        for name, checksum in zip(names, checksums, strict=True)
-    )
+    files = []
+    for name, checksum in zip((f"{stem}-ubyte" for stem in stems), checksums, strict=True):
+        addresses = tuple(f"{url}/{name}.gz" for url in urls)
+        files.append(DataFile(f"{folder}/raw", f"{name}.gz", (checksum,), addresses, (name,)))
+    return tuple(files)
 
 
 def _svhn(part: str, *checksums: str) -> DataFile:

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-__all__ = ["Images", "SingleDataset", "chunks"]
+__all__ = ["Images", "SingleDataset", "check_values", "chunks"]
 
 CHUNK = 1 << 18  # values, so that they fit a cache even as floats
 
@@ -15,6 +15,15 @@ def chunks(tensor: Tensor) -> tuple[Tensor, ...]:
     """Cuts a tensor along its first axis, so that a mapped one may be larger than the memory."""
     parts: tuple[Tensor, ...] = tensor.split(max(1, CHUNK // tensor[0].numel()))
     return parts
+
+
+def check_values(name: str, images: Tensor) -> None:
+    """Refuses images that are neither uint8, nor truth values, nor floats from 0 to 1."""
+    if images.dtype not in (torch.uint8, torch.bool) and not images.is_floating_point():
+        raise TypeError(f"{name} must be uint8 or floats from 0 to 1, got {images.dtype}")
+    if images.is_floating_point() and not ((images >= 0) & (images <= 1)).all():
+        low, high = images.aminmax()
+        raise ValueError(f"{name} must have values from 0 to 1, got {low:g} to {high:g}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

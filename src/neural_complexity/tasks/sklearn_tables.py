@@ -25,11 +25,11 @@ def _load() -> tuple[Tensor, Tensor, Tensor]:
     """
     tables = []
     for name in TABLES:
-        content = getattr(datasets, f"load_{name}")()
-        table = np.column_stack([content.data, content.target]).astype(np.float64)
+        X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+        table = np.column_stack([X, y])
         table = (table - table.mean(axis=0)) / table.std(axis=0)
         tables.append(np.random.default_rng(0).permutation(table))
-    rows, columns = (torch.tensor([t.shape[axis] for t in tables]) for axis in (0, 1))
+    rows, columns = torch.tensor([table.shape for table in tables]).T
     whole = torch.zeros(len(tables), int(rows.max()), int(columns.max()), dtype=torch.float64)
     for i, table in enumerate(tables):
         whole[i, : table.shape[0], : table.shape[1]] = torch.from_numpy(table)
@@ -38,26 +38,15 @@ def _load() -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Tables(SampledFamily):
-    """Tasks from scikit-learn's tables: some rows, a random target column, random input columns.
+    """Tasks from scikit-learn's tables: some rows, a random target column, random input columns."""
 
-    The rows of each table are cut in two halves, so that NC can be trained on one and judged on the
-    other.
-
-    Args:
-        train_points: Training points per task, M.
-        test_points: Test points per task, N.
-        features: Input columns, D.
-        part: Which half of the rows.
-    """
-
-    features: int = 1
-    part: Literal["first", "second"] = "first"
+    features: int = 1  # input columns, D
+    part: Literal["first", "second"] = "first"  # half of the rows: to train NC on, or to judge it
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _, rows, columns = _load()
-        if self.points > rows.min() // 2:
-            most = rows.min() // 2
+        if self.points > (most := rows.min() // 2):
             raise ValueError(f"a task must have at most {most} points, got {self.points}")
         if self.features >= columns.min():
             raise ValueError(f"features must be below {columns.min()}, got {self.features}")

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from neural_complexity.files import write_chunks
+from neural_complexity.tasks.formats import Part
 from neural_complexity.tasks.images import Images, SingleDataset, chunks
 
 __all__ = ["open_store", "store", "write_store"]
@@ -21,10 +22,9 @@ NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # mmap has the name from 
 
 def store(dataset: SingleDataset, path: str | Path) -> SingleDataset:
     """Writes a dataset to one safetensors file, whole or not at all, and opens it from there."""
-    images = dataset.images
-    pixels = chunks(images.pixels)
-    parts = zip(pixels, images.labels.split([len(part) for part in pixels]), strict=True)
-    return write_store(path, dataset.name, images.pixels.shape, dataset.train, parts)
+    pixels = chunks(dataset.images.pixels)
+    parts = zip(pixels, dataset.labels.split(len(pixels[0])), strict=True)
+    return write_store(path, dataset.name, dataset.images.pixels.shape, dataset.train, parts)
 
 
 def open_store(path: str | Path) -> SingleDataset:
@@ -49,23 +49,19 @@ def open_store(path: str | Path) -> SingleDataset:
 
 
 def write_store(
-    path: str | Path,
-    name: str,
-    shape: Sequence[int],
-    train: int,
-    parts: Iterable[tuple[Tensor, Tensor]],
+    path: str | Path, name: str, shape: Sequence[int], train: int, parts: Iterable[Part]
 ) -> SingleDataset:
     """Writes a dataset that comes in parts, of which only one need be in memory, and opens it.
 
     Args:
         path: The file; its folder must exist.
-        name: What results call the dataset.
+        name: As of a `SingleDataset`.
         shape: Of all pixels, (P, channels, height, width).
-        train: How many of the P images are for training; they come first.
+        train: As of a `SingleDataset`.
         parts: Pixels, uint8 (p, channels, height, width), with their labels, int64 (p,). If they
             are no dataset, nothing is written.
     """
-    write_chunks(Path(path), _content(name, tuple(shape), train, parts))
+    write_chunks(Path(path), _content(name, shape, train, parts))
     return open_store(path)
 
 
@@ -82,15 +78,15 @@ def _map_pixels(path: Path) -> Tensor:
 
 
 def _content(
-    name: str, shape: tuple[int, ...], train: int, parts: Iterable[tuple[Tensor, Tensor]]
+    name: str, shape: Sequence[int], train: int, parts: Iterable[Part]
 ) -> Iterator[bytes | memoryview]:
     """Yields the bytes of a store: header, pixels and, when they are all known, labels."""
     pixels = torch.Size(shape).numel()
-    offsets = [0, pixels, pixels + 8 * shape[0]]
+    ends = [0, pixels, pixels + 8 * shape[0]]
     header = {
         "__metadata__": {"name": name, "train": str(train)},
-        "pixels": {"dtype": "U8", "shape": shape, "data_offsets": offsets[:2]},
-        "labels": {"dtype": "I64", "shape": shape[:1], "data_offsets": offsets[1:]},
+        "pixels": {"dtype": "U8", "shape": list(shape), "data_offsets": ends[:2]},
+        "labels": {"dtype": "I64", "shape": [shape[0]], "data_offsets": ends[1:]},
     }
     text = json.dumps(header).encode()
     text += b" " * (-(len(text) + pixels) % 8)  # labels can be mapped at multiples of 8 only
