@@ -145,7 +145,7 @@ FLOATS = X / 255
         (X, changed(Y + 0.0, 140, np.nan), ValueError, "y_test must hold whole .*, got nan"),
         (X, changed(Y + 0.0, 40, 1e30), ValueError, "y_train must hold whole .*, got 1e"),
         (X, changed(Y + 0.0, 40, np.inf), ValueError, "y_train must hold whole .*, got inf"),
-        (X, changed(Y, 140, 10), ValueError, "training images of each of its 11 classes"),
+        (X, changed(Y, 140, 10), ValueError, "training images of 11 classes, got 10"),
         (X, changed(Y, 140, 200), ValueError, "got 11 different ones from 0 to 200"),
         (X, Y * 0, ValueError, "mine must have at least two classes, got one"),
         (X, Y.astype(str), TypeError, "y_train must hold numbers, got text"),

@@ -163,10 +163,10 @@ def test_indices_beyond_the_dataset_are_refused(number: int) -> None:
 @pytest.mark.parametrize(
     ("labels", "train", "sentence"),
     [
-        ([0, 1, 0, 1], 0, "train must leave images for training and for testing of 4, got 0"),
-        ([0, 1, 0, 1], 4, "for testing of 4, got 4"),
+        ([0, 1, 0, 1], 0, "train must be at least 1, got 0"),
+        ([0, 1, 0, 1], 4, "train must be at most 3, got 4"),
         ([0, 0, 0, 0], 2, "x must have at least two classes, got one"),
-        ([0, 1, 2, 0], 2, "training images of each of its 3 classes, got some of 2"),
+        ([0, 1, 2, 0], 2, "training images of 3 classes, got 2"),
     ],
 )
 def test_impossible_datasets_are_refused(labels: list[int], train: int, sentence: str) -> None:

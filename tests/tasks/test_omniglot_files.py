@@ -254,7 +254,7 @@ def test_entries_that_lie_about_their_size_unpack_no_further(folder: Path) -> No
 @pytest.mark.parametrize(
     ("limit", "value", "sentence"),
     [
-        ("MAX_ENTRIES", 5, "must have at most 5 files of different names, got 6"),
+        ("MAX_ENTRIES", 5, "must have at most 5 different files, got 6"),
         ("MAX_ARCHIVE", 99, "must have at most 99 bytes, got"),
     ],
 )
@@ -283,7 +283,7 @@ def test_names_given_twice_are_refused(folder: Path) -> None:
     drawing = png(draw(1, 1, 0)[0, 0])
     path = pack(folder, {FIRST: drawing, FIRST.replace("_01", "_02"): drawing})
     path.write_bytes(path.read_bytes().replace(b"0001_02", b"0001_01"))
-    refused(folder, "must have at most 200000 files of different names, got 2")
+    refused(folder, "must have at most 200000 different files, got 2")
 
 
 # The cache

@@ -53,8 +53,8 @@ def test_an_empty_batch_is_refused(family: type[TaskFamily]) -> None:
         (StepFunctions, {"level": -1.0}, "level must not be negative, got -1.0"),
         (Polynomials, {"degree": 0}, "degree must be at least 1, got 0"),
         (Polynomials, {"coefficient": -2.0}, "coefficient must not be negative, got -2.0"),
-        (Tables, {"train_points": 100}, "a task must have at most 75 points, got 115"),
-        (Tables, {"features": 5}, "features must be below 5, got 5"),
+        (Tables, {"train_points": 100}, "points of a task must be at most 75, got 115"),
+        (Tables, {"features": 5}, "features must be at most 4, got 5"),
         (Tables, {"part": "third"}, "part must be first or second, got third"),
     ],
 )

@@ -70,7 +70,7 @@ def test_sizes_are_three_quarters_unless_they_are_given() -> None:
     assert (split_tasks(X, y).train, split_tasks(X, y).test) == (75, 25)
     assert (split_tasks(X, y, train=60).train, split_tasks(X, y, train=60).test) == (60, 40)
     assert (split_tasks(X, y, test=10).train, split_tasks(X, y, test=10).test) == (90, 10)
-    with pytest.raises(ValueError, match="train . test must be at most the 100 inputs"):
+    with pytest.raises(ValueError, match="train . test must be at most 100, got 110"):
         split_tasks(X, y, train=90, test=20)
 
 

@@ -7,7 +7,7 @@ import torch
 from neural_complexity.points import indexed
 from neural_complexity.task import Task
 from neural_complexity.tasks.images import Images
-from neural_complexity.tasks.sampling import check_sizes, choose
+from neural_complexity.tasks.sampling import check_at_most, check_sizes, choose
 
 __all__ = ["FewShot"]
 
@@ -28,16 +28,9 @@ class FewShot:
 
     def __post_init__(self) -> None:
         check_sizes(ways=self.ways, shots=self.shots, queries=self.queries)
-        if self.ways > self.images.classes:
-            raise ValueError(
-                f"ways must be at most the {self.images.classes} classes there are, got {self.ways}"
-            )
+        check_at_most("ways", self.ways, self.images.classes)
         fewest = int(self.images.counts.min())
-        if self.shots + self.queries > fewest:
-            raise ValueError(
-                f"shots + queries must be at most {fewest}, the images of the smallest class, "
-                f"got {self.shots} + {self.queries}"
-            )
+        check_at_most("shots + queries", self.shots + self.queries, fewest)
 
     def sample(self, batch: int, generator: torch.Generator) -> Task:
         """Draws `batch` tasks of `Points`, (B, M) and (B, N), with labels 0 ... ways - 1."""

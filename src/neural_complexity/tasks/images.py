@@ -6,6 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from neural_complexity.tasks.sampling import check_at_most, check_sizes
+
 __all__ = ["Images", "SingleDataset", "check_values", "chunks"]
 
 CHUNK = 1 << 18  # values, so that they fit a cache even as floats
@@ -105,18 +107,14 @@ class SingleDataset:
     train: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.train < len(self.images):
-            raise ValueError(
-                f"train must leave images for training and for testing of {len(self.images)}, "
-                f"got {self.train}"
-            )
-        if self.images.classes < 2:
+        check_sizes(train=self.train)
+        check_at_most("train", self.train, len(self.images) - 1)  # the others are for testing
+        classes, trained = self.images.classes, len(self.labels[: self.train].unique())
+        if classes < 2:
             raise ValueError(f"{self.name} must have at least two classes, got one")
-        trained = len(self.labels[: self.train].unique())
-        if trained < self.images.classes:
+        if trained < classes:
             raise ValueError(
-                f"{self.name} must have training images of each of its {self.images.classes} "
-                f"classes, got some of {trained}"
+                f"{self.name} must have training images of {classes} classes, got {trained}"
             )
 
     def __len__(self) -> int:

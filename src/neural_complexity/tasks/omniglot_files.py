@@ -105,9 +105,8 @@ def _find_drawings(archive: Path, file: zipfile.ZipFile) -> tuple[list[str], Ten
     entries = [entry for entry in file.infolist() if not entry.is_dir()]
     names = sorted(entry.filename for entry in entries)
     if len(names) > MAX_ENTRIES or len(set(names)) < len(names):
-        raise ValueError(
-            f"{archive} must have at most {MAX_ENTRIES} files of different names, got {len(names)}"
-        )
+        got = len(names)
+        raise ValueError(f"{archive} must have at most {MAX_ENTRIES} different files, got {got}")
     methods = {entry.compress_type for entry in entries}
     if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # others may fill the memory
         raise ValueError(f"{archive} must be stored or deflated, got another method")
@@ -120,10 +119,8 @@ def _find_drawings(archive: Path, file: zipfile.ZipFile) -> tuple[list[str], Ten
     characters = [name.rpartition("/")[0] for name in names]
     _, labels, counts = np.unique(characters, return_inverse=True, return_counts=True)
     if len(set(counts)) != 1:
-        raise ValueError(
-            f"{archive} must have equally many drawings of each character, "
-            f"got {sorted(set(counts.tolist())) or 'none'}"
-        )
+        got = sorted(set(counts.tolist())) or "none"
+        raise ValueError(f"{archive} must have equally many drawings of each character, got {got}")
     return names, torch.from_numpy(labels)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from neural_complexity.task import Task
 
-__all__ = ["SampledFamily", "check_sizes", "choose", "normal", "uniform"]
+__all__ = ["SampledFamily", "check_at_most", "check_sizes", "choose", "normal", "uniform"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,12 @@ def check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
+
+
+def check_at_most(name: str, size: int, most: int) -> None:
+    """Raises a ValueError if a size is too large."""
+    if size > most:
+        raise ValueError(f"{name} must be at most {most}, got {size}")
 
 
 def uniform(

@@ -9,7 +9,7 @@ import torch
 from sklearn import datasets
 from torch import Tensor
 
-from neural_complexity.tasks.sampling import SampledFamily
+from neural_complexity.tasks.sampling import SampledFamily, check_at_most
 
 __all__ = ["Tables"]
 
@@ -46,10 +46,8 @@ class Tables(SampledFamily):
     def __post_init__(self) -> None:
         super().__post_init__()
         _, rows, columns = _load()
-        if self.points > (most := rows.min() // 2):
-            raise ValueError(f"a task must have at most {most} points, got {self.points}")
-        if self.features >= columns.min():
-            raise ValueError(f"features must be below {columns.min()}, got {self.features}")
+        check_at_most("points of a task", self.points, int(rows.min()) // 2)
+        check_at_most("features", self.features, int(columns.min()) - 1)
         if self.part not in ("first", "second"):
             raise ValueError(f"part must be first or second, got {self.part}")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sampling import check_sizes
+from neural_complexity.tasks.sampling import check_at_most, check_sizes
 
 __all__ = ["Labelled", "Minibatches", "Rounds", "Splits"]
 
@@ -46,16 +46,9 @@ class Splits:
 
     def __post_init__(self) -> None:
         check_sizes(train=self.train, test=self.test, M=self.M, N=self.N)
-        if self.train + self.test > len(self.pool):
-            raise ValueError(
-                f"train + test must be at most the {len(self.pool)} inputs there are, got "
-                f"{self.train} + {self.test}"
-            )
-        if self.train < self.M or self.test < self.N:
-            raise ValueError(
-                f"M and N must be at most train and test, {self.train} and {self.test}, got "
-                f"{self.M} and {self.N}"
-            )
+        check_at_most("train + test", self.train + self.test, len(self.pool))
+        check_at_most("M", self.M, self.train)
+        check_at_most("N", self.N, self.test)
         labels = self.store.labels[self.pool]
         if (labels == labels[0]).all():
             kind = "of two classes at least" if labels.ndim == 1 else "two different ones at least"
@@ -64,8 +57,8 @@ class Splits:
     def split(self, batch: int, generator: torch.Generator, *, train: int | None = None) -> Task:
         """Draws `batch` whole splits, (B, m) and (B, m') points, or fewer than m: `train`."""
         m = self.train if train is None else train
-        if not 1 <= m <= self.train:
-            raise ValueError(f"train must be from 1 to {self.train}, got {m}")
+        check_sizes(train=m)
+        check_at_most("train", m, self.train)
         return self._cut(batch, m, self.test, generator)
 
     def sample(self, batch: int, generator: torch.Generator) -> Task:
