@@ -5,12 +5,15 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from neural_complexity.tasks.sampling import check_at_most, check_sizes
 
-__all__ = ["Images", "SingleDataset", "check_values", "chunks"]
+__all__ = ["Images", "Part", "SingleDataset", "check_values", "chunks", "moved"]
 
 CHUNK = 1 << 18  # values, so that they fit a cache even as floats
+
+Part = tuple[Tensor, Tensor]  # pixels, uint8 (P, channels, height, width), and labels, int64 (P,)
 
 
 def chunks(tensor: Tensor) -> tuple[Tensor, ...]:
@@ -153,3 +156,26 @@ class SingleDataset:
         mean, square = (torch.stack(sums).sum(dim=0) / pixels[:, 0].numel())[..., None, None]
         std = (square - mean.square()).clamp(min=0).sqrt()
         return mean, torch.where(std > 0, std, 255).reciprocal()
+
+
+def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = False) -> Tensor:
+    """Shifts each image, (P, channels, height, width), by up to `pixels` along each axis.
+
+    What comes in at a border is a copy of the pixels there. With `flip`, half of them are mirrored,
+    left to right. Draws are made on the CPU.
+    """
+    P, _, height, width = X.shape
+
+    def places(size: int) -> Tensor:  # (P, size)
+        start = torch.randint(2 * pixels + 1, (P, 1), generator=generator)
+        return start + torch.arange(size)
+
+    rows, columns = places(height), places(width)
+    if flip:
+        mirrored = torch.rand(P, 1, generator=generator) < 0.5
+        columns = torch.where(mirrored, columns.flip(1), columns)
+    if pixels:
+        X = pad(X, [pixels] * 4, mode="replicate")
+    each = torch.arange(P, device=X.device)[:, None, None]
+    rows, columns = rows[:, :, None].to(X.device), columns[:, None, :].to(X.device)
+    return X[each, :, rows, columns].movedim(-1, 1)  # channels last in memory, as filters like it
