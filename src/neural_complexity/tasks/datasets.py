@@ -23,25 +23,17 @@ TIMEOUT = (5, 10)  # seconds to reach a server, and to wait for the next bytes o
 
 @dataclass(frozen=True)
 class DataFile:
-    """A published file of a dataset.
+    """A published file of a dataset, of which a download must have one of some checksums.
 
-    Args:
-        folder: Where it belongs within the data folder.
-        name: Its name.
-        checksums: Of which a download must have one, as `algorithm:hexadecimal digits`, or, with
-            `gzip+` in front, its unpacked content must, however it was packed.
-        urls: Where to download it, best first.
-        unpacked: What it may have been unpacked to, found in the same places.
-        verify: Whether a file that is there already must have a checksum, too. Required by readers
-            that trust the content; the others decide for themselves whether it will do.
+    These are `algorithm:hexadecimal digits`, or with `gzip+` in front of the unpacked content.
     """
 
-    folder: str
+    folder: str  # where it belongs within the data folder
     name: str
     checksums: tuple[str, ...]
-    urls: tuple[str, ...]
-    unpacked: tuple[str, ...] = ()
-    verify: bool = False
+    urls: tuple[str, ...]  # best first
+    unpacked: tuple[str, ...] = ()  # what it may have been unpacked to, in the same places
+    verify: bool = False  # a file that is there, too: needed by readers that trust the content
 
 
 def cache_folder() -> Path:

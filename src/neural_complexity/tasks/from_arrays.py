@@ -111,13 +111,7 @@ def write_store(
 ) -> SingleDataset:
     """Writes a dataset that comes in parts, of which only one need be in memory, and opens it.
 
-    Args:
-        path: The file; its folder must exist.
-        name: As of a `SingleDataset`.
-        shape: Of all pixels, (P, channels, height, width).
-        train: As of a `SingleDataset`.
-        parts: Pixels, uint8 (p, channels, height, width), with their labels, int64 (p,). If they
-            are no dataset, nothing is written.
+    `shape` is that of all pixels. If the parts are no dataset, nothing is written.
     """
     write_chunks(Path(path), _content(name, shape, train, parts))
     return open_store(path)
@@ -128,20 +122,18 @@ def _build(
 ) -> SingleDataset:
     """Puts parts together, in memory or in a file."""
     first = next(parts)
-    shape = (size, *first[0].shape[1:])
-    every = _of_one_size(chain([first], parts), shape[1:])
+    shape = tuple(first[0].shape[1:])
+
+    def checked(part: Part) -> Part:
+        if (got := tuple(part[0].shape[1:])) != shape:
+            raise ValueError(f"images must all have the size of the first, {shape}, got {got}")
+        return part
+
+    every = map(checked, chain([first], parts))
     if path is not None:
-        return write_store(path, name, shape, train, every)
+        return write_store(path, name, (size, *shape), train, every)
     pixels, labels = (torch.cat(both) for both in zip(*every, strict=True))
     return SingleDataset(name, Images(pixels, labels), train)
-
-
-def _of_one_size(parts: Iterator[Part], shape: tuple[int, ...]) -> Iterator[Part]:
-    for values, labels in parts:
-        if values.shape[1:] != shape:
-            got = tuple(values.shape[1:])
-            raise ValueError(f"images must all have the size of the first, {shape}, got {got}")
-        yield values, labels
 
 
 def _array_parts(name: str, X: Array, y: Array) -> Iterator[Part]:

@@ -37,10 +37,7 @@ MAX_RATIO = 1032  # no gzip file packs more tightly
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a dataset, and what reads them.
-
-    `read` returns training and test images; or one set, of which four fifths are for training.
-    """
+    """The files of a dataset, and what reads training and test images, or one set, from them."""
 
     files: tuple[DataFile, ...]
     read: Callable[[Sequence[Path]], list[Part]]
@@ -64,7 +61,7 @@ def load(name: str, data: str | Path | None = None, download: bool = True) -> Si
     if len(set(sizes)) > 1:
         raise ValueError(f"test images must have the training images' size, got {sizes}")
     pixels, labels = (torch.cat(both) for both in zip(*parts, strict=True))
-    train = len(parts[0][0]) if len(parts) > 1 else len(pixels) * 4 // 5
+    train = len(parts[0][0]) if len(parts) > 1 else len(pixels) * 4 // 5  # of one set
     return SingleDataset(name, Images(pixels, labels), train)
 
 

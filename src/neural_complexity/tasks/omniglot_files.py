@@ -37,9 +37,8 @@ def preprocess(images: Tensor) -> Tensor:
     """Turns drawings into what an NC for Omniglot was trained on: 28 x 28, ink 1 and paper 0.
 
     Args:
-        images: Dark ink on light paper, (..., height, width) of any size, or
-            (..., 1, height, width): a third axis from the end of size one is the channel. Numbers
-            of type uint8 go from 0 to 255, floats from 0 to 1, and booleans are true for paper.
+        images: Dark ink on light paper, (..., height, width) or (..., 1, height, width), of any
+            size: uint8, floats from 0 to 1, or booleans, which are true for paper.
 
     Returns:
         The images averaged over areas and inverted, (..., 1, 28, 28), in the default precision.

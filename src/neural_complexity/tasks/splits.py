@@ -21,11 +21,9 @@ class Labelled(Protocol):
     @property
     def labels(self) -> Tensor:
         """The label of every input, (P,), or its real targets, (P, C)."""
-        ...
 
     def __call__(self, indices: Tensor, /) -> Tensor:
         """Returns the inputs of indices of any shape, (...), as (..., D), on their device."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +77,9 @@ class Splits:
 
 
 class Minibatches:
-    """Points of B large tasks, step by step: each set in random order, over and over.
+    """M training and N test points of B large tasks, step by step, all if there are fewer.
 
-    Args:
-        task: The tasks.
-        M: Training points of a step; all of them if there are fewer.
-        N: Test points of a step, likewise.
-        seed: Decides the order; the draws are made on the CPU, so that devices agree.
+    Each set comes in random order, over and over, drawn on the CPU, so that devices agree.
     """
 
     def __init__(self, task: Task, *, M: int, N: int, seed: int) -> None:
