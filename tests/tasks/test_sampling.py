@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from neural_complexity.seeding import stream
 from neural_complexity.task import TaskFamily
-from neural_complexity.tasks.functions import GaussianProcesses, Polynomials, StepFunctions
+from neural_complexity.tasks.families import GaussianProcesses, Polynomials, StepFunctions, Tables
 from neural_complexity.tasks.sampling import choose
 from neural_complexity.tasks.sinusoids import Sinusoids
-from neural_complexity.tasks.sklearn_tables import Tables
 
 FAMILIES = (Sinusoids, GaussianProcesses, StepFunctions, Tables, Polynomials)
 

@@ -47,14 +47,10 @@ def inputs(
 ) -> Tensor:
     """Returns input points as a tensor, (points, D) or (points, channels, height, width).
 
-    Args:
-        name: What errors call them.
-        X: Numbers of any type: an array, a tensor, nested lists or a data frame.
-        shape: What a point must be: `(D,)` or `(channels, height, width)`; any of the two if
-            `None`. Where there is one feature, a list of points will do; where there is one
-            channel, images may come without it, or as rows of pixels.
-        dtype: PyTorch's default if `None`.
-        device: Where X is if `None`.
+    X, which errors call `name`, is an array, a tensor, nested lists or a data frame. If `shape` is
+    given, `(D,)` or `(channels, height, width)`, points must have it; where there is one feature, a
+    list of points will do; where there is one channel, images may come without it, or as rows of
+    pixels. The type is PyTorch's default unless it is given.
 
     Example:
         >>> inputs("X_tr", [[1, 2], [3, 4]], shape=(2,), dtype=torch.float32)
@@ -83,14 +79,8 @@ def targets(
 ) -> Tensor:
     """Returns targets as a tensor: labels, int64 (points,), or real targets, (points, C).
 
-    Args:
-        name: What errors call them.
-        y: Numbers of any type, as for `inputs`; labels that are names go through `encode` first.
-        labels: Whether they are labels, 0 ... outputs - 1, rather than real numbers.
-        outputs: Classes, or outputs of a real target; any number if `None`.
-        points: How many there must be; any number if `None`.
-        dtype: Of real targets, as for `inputs`.
-        device: As for `inputs`.
+    All is as for `inputs`. Labels are 0 ... outputs - 1; names go through `encode` first. There may
+    be any number of `outputs` and of `points` unless they are given.
     """
     values = _not_empty(name, y)
     got = tuple(values.shape)

@@ -35,10 +35,10 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
         name: What errors call the points.
         model: A module, which predicts in evaluation mode, from numbers of its parameters' type and
             on their device; a scikit-learn estimator, which gets what was given; or any other
-            callable, which maps a tensor of points to predictions.
+            callable, which maps a tensor of points, of the type and device of `like`.
         X: The points, as they were given.
         labels: Whether predictions must be logits of classes.
-        like: A tensor of NC, whose type and device predictions get, and points for a callable.
+        like: A tensor of NC, whose type and device predictions get.
     """
     what = f"the model's predictions for {name}"
     if not callable(model):
@@ -104,17 +104,16 @@ def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any
 
 def _method(model: Any, labels: bool) -> Callable[[Any], Any]:
     """Returns the method of an estimator that predicts what NC judges."""
-    wanted = ""
     if not hasattr(model, "predict"):
         wanted = "be a callable, a torch.nn.Module or a scikit-learn estimator"
     elif labels and not hasattr(model, "predict_proba"):
         wanted = "have predict_proba where targets are labels (see CalibratedClassifierCV)"
     elif not labels and hasattr(model, "classes_"):
         wanted = "be a regressor where NC judges real targets"
-    if wanted:
-        raise TypeError(f"model must {wanted}, got {type(model).__name__}")
-    method: Callable[[Any], Any] = model.predict_proba if labels else model.predict
-    return method
+    else:
+        method: Callable[[Any], Any] = model.predict_proba if labels else model.predict
+        return method
+    raise TypeError(f"model must {wanted}, got {type(model).__name__}")
 
 
 def _for_estimator(name: str, X: object) -> Any:
@@ -136,10 +135,8 @@ def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
             f"{type(error).__name__}: {said}"
         ) from error
     if isinstance(H, dict | list | tuple) or not hasattr(H, "shape"):
-        raise TypeError(
-            "the model must return one tensor or array of predictions, got "
-            f"{type(H).__name__}: wrap it in a function that does"
-        )
+        got = f"{type(H).__name__}: wrap it in a function that does"
+        raise TypeError(f"the model must return one tensor or array of predictions, got {got}")
     return H
 
 

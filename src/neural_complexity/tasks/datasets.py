@@ -7,6 +7,7 @@ import tempfile
 import textwrap
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,18 +85,14 @@ def cached(
     """
     places = [Workspace(place, fingerprint) for place in (folder, cache_folder())]
     for place in places:
-        try:
+        with suppress(OSError, ValueError):  # damaged, or of another file of this name
             if (kept := place.read(name)) is not None:
                 return kept[0]
-        except (OSError, ValueError):
-            continue  # damaged, or of another file of this name
     tensors = read()
     for place in places:
-        try:
+        with suppress(OSError):  # a read-only folder, a full disk: no reason to fail
             place.write(name, tensors)
-        except OSError:
-            continue  # a read-only folder, a full disk: a cache is not worth failing for
-        break
+            break
     return tensors
 
 
