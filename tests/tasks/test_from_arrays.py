@@ -193,7 +193,7 @@ class Endless(IterableDataset[tuple[Any, Any]]):
     ("make", "error", "sentence"),
     [
         (lambda x, y: x + y, TypeError, r"train must give \(image, label\), got images alone"),
-        (lambda x, y: (x, y, 0), TypeError, r"train must give \(x, y\) or x, got 3 things"),
+        (lambda x, y: (x, y, 0), TypeError, r"train must give \(x, y\) or x, got tuple of 3"),
         (lambda x, y: (x.astype(str), y), TypeError, "train must hold numbers, got text"),
         (lambda x, y: (x[..., : 5 + y % 2], y), ValueError, "train must have points of one size"),
         (lambda x, y: (x[0, 0], y), ValueError, "channels, first or last, got images of"),

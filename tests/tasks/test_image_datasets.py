@@ -22,13 +22,12 @@ from labelled import cifar10, cifar10_files, cifar10_tar, draw, expected, idx, s
 from neural_complexity.tasks.datasets import VARIABLE, DataFile
 from neural_complexity.tasks.image_datasets import (
     DATASETS,
-    Part,
     load,
     read_cifar10,
     read_idx,
     read_svhn,
 )
-from neural_complexity.tasks.images import SingleDataset
+from neural_complexity.tasks.images import Part, SingleDataset
 from neural_complexity.workspace import fingerprint
 
 IDX_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "kmnist": "KMNIST"}

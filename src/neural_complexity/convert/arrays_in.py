@@ -6,7 +6,7 @@ ValueError: one sentence that says what was required of what, and what arrived.
 
 import math
 import textwrap
-from collections.abc import Hashable, Iterable, Sequence, Sized
+from collections.abc import Hashable, Sequence, Sized
 from numbers import Real
 from reprlib import repr as shortened
 from typing import Any
@@ -131,10 +131,10 @@ def pair(name: str, data: object, y: object = None) -> tuple[Any, Any]:
     """
     if not isinstance(data, Dataset | DataLoader):
         return data, y
-    if not isinstance(data, DataLoader | IterableDataset | Sized):
-        raise TypeError(f"{name} must have a length, got {type(data).__name__}")
-    every: Iterable[Any] = data
+    every: Any = data
     if not isinstance(data, DataLoader | IterableDataset):
+        if not isinstance(data, Sized):
+            raise TypeError(f"{name} must have a length, got {type(data).__name__}")
         every = (data[i] for i in range(len(data)))
     with torch.random.fork_rng(devices=[]):
         items = [_item(name, item) for item in every]
@@ -238,13 +238,10 @@ def _labels(name: str, values: Tensor, classes: int | None) -> Tensor:
 
 def _item(name: str, item: Any) -> tuple[Any, ...]:
     """Returns what a dataset or a loader gives at a time as (x,) or (x, y)."""
-    if isinstance(item, dict | str | bytes) or item is None:
-        raise TypeError(f"{name} must give (x, y) or x, got {type(item).__name__}")
-    if not isinstance(item, list | tuple):
-        return (item,)
-    if len(item) not in (1, 2):
-        raise TypeError(f"{name} must give (x, y) or x, got {len(item)} things at a time")
-    return tuple(item)
+    items = tuple(item) if isinstance(item, list | tuple) else (item,)
+    if len(items) not in (1, 2) or isinstance(item, dict | str | bytes | None):
+        raise TypeError(f"{name} must give (x, y) or x, got {type(item).__name__} of {len(items)}")
+    return items
 
 
 def _joined(name: str, values: Any, batched: bool) -> Tensor:

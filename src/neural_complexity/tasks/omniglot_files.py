@@ -104,8 +104,8 @@ def _find_drawings(archive: Path, file: zipfile.ZipFile) -> tuple[list[str], Ten
     entries = [entry for entry in file.infolist() if not entry.is_dir()]
     names = sorted(entry.filename for entry in entries)
     if len(names) > MAX_ENTRIES or len(set(names)) < len(names):
-        got = len(names)
-        raise ValueError(f"{archive} must have at most {MAX_ENTRIES} different files, got {got}")
+        count = len(names)
+        raise ValueError(f"{archive} must have at most {MAX_ENTRIES} different files, got {count}")
     methods = {entry.compress_type for entry in entries}
     if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # others may fill the memory
         raise ValueError(f"{archive} must be stored or deflated, got another method")
