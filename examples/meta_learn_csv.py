@@ -21,9 +21,9 @@ table = np.genfromtxt(path, delimiter=",", skip_header=1, dtype=str)
 X, y = table[:, :-1].astype(float), table[:, -1]
 X = (X - X.mean(axis=0)) / X.std(axis=0)
 
-# With a folder, a run that was stopped goes on when it is called again.
+# With a folder, an interrupted run resumes when it is called again.
 nc = meta_learn(split_tasks(X, y), budget="5min", folder="tumours-nc")
-print(nc.provenance["report"]["verdict"])
+print(nc.card.report.verdict)
 
 nc.save("tumours.safetensors")
-print(NeuralComplexity.load("tumours.safetensors").provenance["classes"])
+print(NeuralComplexity.load("tumours.safetensors").card.classes)

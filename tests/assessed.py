@@ -14,7 +14,7 @@ from torch import nn
 from neural_complexity.assessment.assess import assess_predictions
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.reliability.bounds import Interval
+from neural_complexity.reliability.gap_bounds import Interval
 from neural_complexity.snapshot import Snapshot
 
 SMALL: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}

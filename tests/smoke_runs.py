@@ -23,6 +23,8 @@ from neural_complexity.tasks.datasets import VARIABLE
 
 # Where no learner may see what is reported on.
 ONE_DATASET = {"single", "single_curves", "dataset_size", "capacity", "own"}
+# Different rows of real tables, cut to two columns of few values, may be the same.
+BY_CHANCE = {"harm": 200}
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class SmokeRuns:
                     break
                 except KeyboardInterrupt:
                     assert not folder.finished
-            leaks = ledger.leaks(one_dataset=name in ONE_DATASET)
+            chance = BY_CHANCE.get(name, 0)
+            leaks = ledger.leaks(one_dataset=name in ONE_DATASET, chance=chance)
         write_json(self.folder / f"{name}-leaks.json", leaks)
         assert kills.left != [1, 1], "the experiment must report its progress"
 

@@ -1,4 +1,4 @@
-"""The tutorials and the examples do what they say.
+"""The tutorials, the page for newcomers to the code and the examples do what they say.
 
 Each page is followed literally: its blocks run one after another, in one namespace and in an empty
 folder. What a page says comes out is compared with what came out. A comment in front of a block
@@ -21,7 +21,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -34,7 +38,13 @@ from neural_complexity.meta import own_recipe
 from neural_complexity.meta.plan import Plan
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+PAGES = [ROOT / "docs" / "architecture.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+PROSE = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *PAGES[1:],
+]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 QUICK = Plan(iterations=1, updates=2, learners=8, chosen_by=8)
 NUMBER = r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?"
@@ -165,6 +175,39 @@ def test_every_public_name_is_in_the_reference() -> None:
         assert re.search(rf"^::: neural_complexity\.(\w+\.)*{named}$", reference, re.MULTILINE), (
             name
         )
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name of the documents is a module of ours, or something in one."""
+    module, *rest = name.split(".")
+    found: object = import_module(f"neural_complexity.{module}")
+    for part in rest:
+        path = f"{getattr(found, '__name__', '')}.{part}"
+        if isinstance(found, ModuleType) and hasattr(found, "__path__") and find_spec(path):
+            found = import_module(path)
+        elif hasattr(found, part):
+            found = getattr(found, part)
+        else:
+            return part in getattr(found, "__dataclass_fields__", {})
+    return True
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
+def test_modules_and_files_that_a_page_names_exist(page: Path) -> None:
+    source = Path(neural_complexity.__file__).parent
+    own = {module.name for module in iter_modules(neural_complexity.__path__)}
+    for words in re.findall(r"`([^`\n]+)`", page.read_text()):
+        dotted = re.match(r"(?:neural_complexity\.)?([a-z_]+(?:\.\w+)+)", words)
+        if re.fullmatch(r"[\w/]+\.py", words):
+            assert (source / words).exists() or (ROOT / words).exists(), words
+        elif dotted and dotted.group(1).split(".")[0] in own:
+            assert exists(dotted.group(1)), words
+
+
+def test_what_the_reference_documents_exists() -> None:
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        for name in re.findall(r"^::: neural_complexity\.(\S+)$", page.read_text(), re.MULTILINE):
+            assert name in neural_complexity.__all__ or exists(name), f"{page.name}: {name}"
 
 
 def test_blocks_are_found_with_their_notes() -> None:

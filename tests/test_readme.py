@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def example(word: str) -> str:
-    """Gives the first example of the README that has the word in it."""
+    """Returns the first example of the README that has the word in it."""
     every: list[str] = re.findall(
         r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
     )

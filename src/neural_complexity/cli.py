@@ -27,7 +27,7 @@ from neural_complexity.experiments.base.run_report import compare_runs, write_re
 from neural_complexity.files import write_json, write_text
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.progress import ProgressDisplay
-from neural_complexity.reliability.bounds import Method
+from neural_complexity.reliability.gap_bounds import Method
 
 __all__ = ["main"]
 

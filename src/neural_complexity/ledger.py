@@ -117,14 +117,19 @@ class Ledger:
                 found |= _prints(store(some)[None], some[None])
         return found
 
-    def leaks(self, *, one_dataset: bool = False) -> list[str]:
-        """Returns, in sentences, which points had two roles that exclude each other."""
+    def leaks(self, *, one_dataset: bool = False, chance: int = 0) -> list[str]:
+        """Returns, in sentences, which points had two roles that exclude each other.
+
+        Args:
+            one_dataset: Whether all tasks are of one dataset.
+            chance: How many points may agree by chance, as rows of small tables do.
+        """
         every: tuple[Role, ...] = ("learn", "choose", "train", "hold", "report")
         points = {role: self.points(role) for role in every}
         found = [
             f"{len(points[a] & points[b])} points were there to {a} and to {b}"
             for a, b in sorted(DISJOINT | (IN_ONE_DATASET if one_dataset else set()))
-            if points[a] & points[b]
+            if len(points[a] & points[b]) > chance
         ]
         if self._leaked:
             found.append(f"{self._leaked} points were there to report, and known to an NC")

@@ -9,7 +9,7 @@ import torch
 from assessed import calibrated, draw, example, make, outputs_of
 from neural_complexity.assessment.assess import assess_predictions
 from neural_complexity.model.card import Card, HeldOutReport
-from neural_complexity.reliability.bounds import METHODS
+from neural_complexity.reliability.gap_bounds import METHODS
 
 
 def test_doubts_are_told() -> None:

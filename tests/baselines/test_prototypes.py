@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from conftest import holds_for_seeds
 from neural_complexity.baselines.prototypes import (
     PrototypicalNetwork,
     nearest_neighbour_logits,
@@ -98,24 +99,35 @@ def test_the_nearest_neighbour_is_the_nearest(seed: int) -> None:
             assert found[b, n].tolist() == [float(c == label) for c in range(5)]
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("rounds", [0, 3])
-def test_it_learns_and_learns_the_same_again(few_shot: FewShot, rounds: int) -> None:
+def test_it_learns(few_shot: FewShot, rounds: int) -> None:
     training = MetaTraining(iterations=6, updates=6, tasks=8, batch=8, lr=0.01, warmup=0.1)
-    settings: dict[str, Any] = {"training": training, "classes": 3, "rounds": rounds}
     held_out = few_shot.sample(64, stream(1, "held-out"))
 
     def score(net: PrototypicalNetwork) -> float:
         logits = net(held_out, classes=3, rounds=rounds)
         return cross_entropy(logits, held_out.Y_te).mean().item()
 
+    def learns(seed: int) -> bool:
+        fresh = make(few_shot)
+        before = score(fresh)
+        settings: dict[str, Any] = {"seed": seed, "classes": 3, "rounds": rounds}
+        return score(train_prototypes(fresh.encoder, few_shot, training, **settings)) < 0.8 * before
+
+    holds_for_seeds(learns)
+
+
+@pytest.mark.parametrize("rounds", [0, 3])
+def test_it_learns_the_same_again(few_shot: FewShot, rounds: int) -> None:
+    training = MetaTraining(iterations=6, updates=6, tasks=8, batch=8, lr=0.01, warmup=0.1)
+    settings: dict[str, Any] = {"training": training, "classes": 3, "rounds": rounds}
     heard: list[int] = []
     fresh = make(few_shot)
-    before = score(fresh)
     trained = train_prototypes(
         fresh.encoder, few_shot, seed=0, callback=lambda _, n, *__: heard.append(n), **settings
     )
     assert trained.encoder is fresh.encoder
-    assert score(trained) < 0.8 * before
     assert heard == list(range(1, 37))
     again, other = (
         train_prototypes(make(few_shot).encoder, few_shot, seed=seed, **settings) for seed in (0, 1)
@@ -123,4 +135,7 @@ def test_it_learns_and_learns_the_same_again(few_shot: FewShot, rounds: int) -> 
     assert all(
         torch.equal(value, again.state_dict()[name]) for name, value in trained.state_dict().items()
     )
-    assert score(other) != score(trained)
+    assert any(
+        not torch.equal(value, other.state_dict()[name])
+        for name, value in trained.state_dict().items()
+    )

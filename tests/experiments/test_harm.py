@@ -1,13 +1,15 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.rows import Key, Row
+from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.harm import (
     EXPERIMENT,
     FAMILIES,
-    HEADS,
     HELD_OUT,
     MODES,
     PAPERS,
@@ -15,6 +17,7 @@ from neural_complexity.experiments.harm import (
     SOURCES,
 )
 from neural_complexity.seeding import stream
+from neural_complexity.task import TaskFamily
 from smoke_runs import SmokeRuns
 
 
@@ -23,7 +26,7 @@ def outcome(smoke_runs: SmokeRuns) -> Outcome:
     return smoke_runs("harm").outcome
 
 
-def row(outcome: Outcome, metric: str, **keys: Key) -> Row:
+def row(outcome: Outcome, metric: str, **keys: Key | None) -> Row:
     found = find(outcome.rows, metric, **keys)
     assert found is not None
     return found
@@ -64,14 +67,12 @@ def test_every_family_is_judged_by_an_nc_of_every_source(outcome: Outcome) -> No
 
 
 def test_nc_is_judged_on_rows_of_real_tables_that_it_was_not_trained_on() -> None:
-    def values(families: dict) -> set[float]:  # type: ignore[type-arg]
+    def pairs(families: dict[str, Callable[[], TaskFamily]]) -> set[tuple[float, ...]]:
         task = families["real tables"]().sample(256, stream(0, "tasks"))
-        pairs = torch.cat(
-            [torch.cat([task.X_tr, task.Y_tr], -1), torch.cat([task.X_te, task.Y_te], -1)], 1
-        )
-        return {tuple(pair) for pair in pairs.flatten(0, 1).tolist()}
+        train, test = torch.cat([task.X_tr, task.Y_tr], -1), torch.cat([task.X_te, task.Y_te], -1)
+        return {tuple(pair) for pair in torch.cat([train, test], 1).flatten(0, 1).tolist()}
 
-    seen, judged = values(FAMILIES), values(HELD_OUT)
+    seen, judged = pairs(FAMILIES), pairs(HELD_OUT)
     # Iris has few distinct rows, so that some pairs of columns occur in both halves.
     assert len(judged - seen) > 0.5 * len(judged)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.networks import load_networks
 from neural_complexity.experiments.base.rows import Key
+from neural_complexity.experiments.base.saved_networks import load_networks
 from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.experiments.maml import EXPERIMENT, Config, Initialisation
@@ -36,7 +36,7 @@ def outcome(smoke_runs: SmokeRuns) -> Outcome:
 
 
 def tiny() -> Config:
-    config = EXPERIMENT.presets["smoke"]()
+    config: Config = EXPERIMENT.presets["smoke"]()
     short = replace(config.posterior, iterations=2, tasks=8, updates=2, batch=16, width=8)
     start = replace(config.maml, iterations=5, tasks=8, steps=2)
     return replace(config, fresh=True, eval_tasks=16, maml=start, posterior=short, direct=short)

@@ -17,7 +17,6 @@ from neural_complexity.experiments.base.without_learner import (
     without_learner,
 )
 from neural_complexity.experiments.omniglot import EXPERIMENT, FIT, LEARNERS, Config
-from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks import datasets
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
@@ -98,35 +97,6 @@ def test_the_prototypical_network_can_be_made_again_from_what_a_run_leaves(
         assert row.value == pytest.approx(100 * right.mean().item())
 
 
-def test_one_image_at_a_time_no_other_test_image_counts(outcome: Outcome, config: Config) -> None:
-    nc, held_out = outcome.networks["posterior"], draw_held_out_tasks(replace(config, eval_tasks=3))
-    embedded, task = EmbeddedTasks(nc, held_out), held_out.task
-    alone = embedded.beliefs_one_by_one()
-    assert not torch.allclose(alone, embedded.beliefs(), atol=1e-3)
-    for n in range(task.X_te.shape[1]):
-        single = nc.belief(task.X_tr, task.Y_tr, task.X_te[:, n : n + 1], classes=config.ways)
-        torch.testing.assert_close(alone[:, n], single.prediction[:, 0], atol=1e-4, rtol=1e-4)
-
-
-def test_embedding_images_once_changes_no_prediction(outcome: Outcome, config: Config) -> None:
-    held_out = draw_held_out_tasks(config)
-    task, C = held_out.task, config.ways
-    generator = torch.Generator().manual_seed(0)
-    H_tr, H_te = (torch.randn(*Y.shape, C, generator=generator) for Y in (task.Y_tr, task.Y_te))
-    snapshot = Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
-    for nc in outcome.networks.values():
-        rows = slice(3, 9)
-        judged = EmbeddedTasks(nc, held_out).gaps(rows, snapshot[rows])
-        torch.testing.assert_close(judged, nc.predict(*snapshot.tensors())[rows])
-
-
-def test_the_unlabelled_images_are_not_the_test_images(config: Config) -> None:
-    held_out = draw_held_out_tasks(config)
-    assert held_out.X_unlabelled.shape == held_out.task.X_te.shape
-    test, other = (X.flatten(2) for X in (held_out.task.X_te, held_out.X_unlabelled))
-    assert (torch.cdist(test, other) > 0).all()
-
-
 def test_diverged_learners_are_left_out_of_all_methods_and_counted(
     config: Config, outcome: Outcome, tmp_path: Path
 ) -> None:
@@ -167,21 +137,6 @@ def stop_after_learners(
 def test_when_all_learners_diverge_the_run_says_so(config: Config) -> None:
     with pytest.raises(FloatingPointError, match="learners must not all diverge, got 0"):
         EXPERIMENT.run(replace(config, lr=1e30), Workspace(None))
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"eval_tasks": 1}, "eval_tasks must be at least 2, got 1"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"ways": 0}, "ways must be at least 1, got 0"),
-        ({"lr": -1.0}, "lr must be positive, got -1.0"),
-        ({"device": "abacus"}, "device must be one that works here, got abacus"),
-    ],
-)
-def test_impossible_configs_are_refused(change: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        replace(EXPERIMENT.presets["smoke"](), **change)
 
 
 @pytest.mark.parametrize("name", ["omniglot", "ablation"])

@@ -17,8 +17,8 @@ from neural_complexity.experiments.base.image_learners import (
     PLAIN,
     ImageMethod,
 )
-from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.rows import Row, read_rows
+from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import find, select
 from neural_complexity.experiments.single import (
     EXPERIMENT,

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.rows import Key
+from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.surfaces import (
     AT_EDGE,

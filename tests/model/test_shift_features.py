@@ -24,9 +24,9 @@ from neural_complexity.model.heads import HEADS
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.shift_features import FEATURES, FEATURES_OF_LABELS, features
-from neural_complexity.reliability.bounds import METHODS, PAC, Method, margin, rank
 from neural_complexity.reliability.calibration import Calibration
-from neural_complexity.reliability.shift import likeness
+from neural_complexity.reliability.gap_bounds import METHODS, PAC, Method, margin, rank
+from neural_complexity.reliability.shift import shift_p_values
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import TaskFamily
@@ -382,7 +382,7 @@ def test_unlike_learners_are_found_and_like_ones_are_not(
 
     def found(snapshot: Snapshot) -> Tensor:
         assert nc.calibration is not None
-        return likeness(nc.calibration, features(nc, snapshot, judge(nc, snapshot)))
+        return shift_p_values(nc.calibration, features(nc, snapshot, judge(nc, snapshot)))
 
     like = found(snapshot[500:1500])
     for a in (0.05, 0.1, 0.5):

@@ -236,7 +236,7 @@ MUTANTS = [
     ),
     Mutant(
         "NC's weight does not rise",
-        "meta/trainer.py",
+        "meta/meta_training.py",
         "        return min(1.0, iteration / ramp) if ramp else 1.0",
         "        return 1.0",
         TINY,

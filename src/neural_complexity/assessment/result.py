@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from neural_complexity.assessment import summary_page
-from neural_complexity.reliability.bounds import Interval
+from neural_complexity.reliability.gap_bounds import Interval
 from neural_complexity.reliability.shift import Shift
 
 __all__ = ["Assessment"]

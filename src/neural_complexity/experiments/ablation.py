@@ -22,8 +22,8 @@ from neural_complexity.experiments.base.held_out_tasks import (
     draw_held_out_tasks,
     train_and_predict,
 )
-from neural_complexity.experiments.base.networks import how_made, load_network, load_tensors
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import how_made, load_network, load_tensors
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.experiments.base.without_learner import (

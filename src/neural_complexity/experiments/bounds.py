@@ -15,8 +15,8 @@ from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base.comparison import label
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.shifted_learners import (
     CALIBRATED,
     DigitLearners,
@@ -27,9 +27,9 @@ from neural_complexity.experiments.base.table_views import distinct, find, pivot
 from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.reliability.bounds import METHODS, PAC, margin
 from neural_complexity.reliability.calibration import Calibration
-from neural_complexity.reliability.shift import likeness
+from neural_complexity.reliability.gap_bounds import METHODS, PAC, margin
+from neural_complexity.reliability.shift import shift_p_values
 from neural_complexity.seeding import stream
 from neural_complexity.workspace import Workspace
 
@@ -59,7 +59,7 @@ class Config(NetworksConfig):
     """Learners of each kind that is shifted."""
     nc: str = ""
     """The file of an NC for scikit-learn's digits that knows the training part of
-    `tasks.own.own_digits` only, as the run `own` leaves it; the shipped one if empty."""
+    `tasks.split_tasks.own_digits` only, as the run `own` leaves it; the shipped one if empty."""
     digits_tasks: int = 2048
     """Held-out tasks of digits."""
     digits_train: Annotated[int, AtLeast(1)] = 100
@@ -188,7 +188,7 @@ def _shift_rows(row: Callable[..., Row], n: int, known: dict[str, Calibration]) 
     rows = []
     for kind, learners in known.items():
         own = slice(n if kind == CALIBRATED else 0, None)
-        alarm = likeness(calibration, learners.features[own]) <= ALARM
+        alarm = shift_p_values(calibration, learners.features[own]) <= ALARM
         sets = (calibration.residuals, calibration.spread)
         widths = [margin(*sets, s, method="normalised") for s in learners.spread[own]]
         inside = learners.residuals[own].abs() <= torch.stack(widths)

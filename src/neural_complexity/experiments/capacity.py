@@ -28,9 +28,9 @@ from neural_complexity.experiments.base.image_report import (
     draw_accuracies,
     verdict,
 )
-from neural_complexity.experiments.base.networks import how_made
 from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.experiments.base.rows import Row, make_row
+from neural_complexity.experiments.base.saved_networks import how_made
 from neural_complexity.experiments.base.single_networks import (
     SingleNetworksConfig,
     load_ncs,

@@ -14,8 +14,8 @@ from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import FEW, NONE, Method, label
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.networks import how_made, load_networks
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
 from neural_complexity.meta.scores import Estimate, count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.progress import ProgressCallback

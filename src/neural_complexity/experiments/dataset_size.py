@@ -27,9 +27,9 @@ from neural_complexity.experiments.base.image_learners import (
     run_trial,
 )
 from neural_complexity.experiments.base.image_report import fit_cells
-from neural_complexity.experiments.base.networks import HEADS, how_made
 from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.experiments.base.rows import Row, make_row
+from neural_complexity.experiments.base.saved_networks import HEADS, how_made
 from neural_complexity.experiments.base.single_networks import (
     SingleNetworksConfig,
     load_ncs,

@@ -13,20 +13,14 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base import comparison
+from neural_complexity.experiments.base import comparison, training
 from neural_complexity.experiments.base.comparison import NONE, Method, sinusoid_recipe
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
+from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import find, show
-from neural_complexity.experiments.base.training import (
-    Head,
-    Setup,
-    Training,
-    ours,
-    train_network,
-)
+from neural_complexity.experiments.base.training import Head, Setup, Training, ours
 from neural_complexity.learners.trajectory import CHUNK
 from neural_complexity.meta.scores import count, estimate, estimate_mean, r_squared
 from neural_complexity.meta.trainer import Status
@@ -105,7 +99,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         setup = Setup(
             family=FAMILIES[source](), recipe=recipe, seed=config.seed, device=config.device
         )
-        networks[head, source], history[name] = train_network(
+        networks[head, source], history[name] = training.train_network(
             getattr(config, head), head, setup, work, callback, name=name
         )
     parts = Parts(work, len(FAMILIES) * (2 + len(networks) * len(MODES)), callback)
@@ -241,9 +235,8 @@ def _by_pair(rows: list[Row]) -> tuple[Table, Table]:
         tuple(changes),
         "Value ± 95 % interval over tasks; below 0 NC helps. None and oracle are test losses. By "
         "the safeguard: test loss with it minus test loss as in the paper. Behind †: so many "
-        "learners' losses ended ten times above where they began. "
-        "Trust: its square multiplies the weight. R2: of predicted against true gaps of "
-        "plain learners.",
+        "learners' losses ended ten times above where they began. Trust: its square multiplies the "
+        "weight. R2: of predicted against true gaps of plain learners.",
     ), Table(
         "Share of tasks helped, unchanged and hurt",
         ("NC", *(f"{kind}, {mode}" for mode in MODES for kind in kinds)),
@@ -282,18 +275,12 @@ def _overview(rows: list[Row]) -> Canvas:
     canvas = Canvas(figsize=(11.5, 6.0), layout="constrained")
     axes = canvas.subplots(len(HEADS), len(MODES))
     for ax, (head, mode) in zip(axes.flat, product(HEADS, MODES), strict=True):
-
-        def loss(family: str, **keys: Key) -> float:
-            row = find(rows, "test loss", family=family, **keys)
-            return row.value if row else np.nan
-
-        keys = {"head": head, "mode": mode}
-        ratios = np.array(
-            [
-                [loss(f, source=s, **keys) / loss(f, method="none") for f in FAMILIES]
-                for s in SOURCES
-            ]
-        )
+        ratios = np.full((len(SOURCES), len(FAMILIES)), np.nan)
+        for (a, source), (b, family) in product(enumerate(SOURCES), enumerate(FAMILIES)):
+            none = find(rows, "test loss", family=family, method="none")
+            with_nc = find(rows, "test loss", family=family, source=source, head=head, mode=mode)
+            if none and with_nc:
+                ratios[a, b] = with_nc.value / none.value
         ax.imshow(np.log2(ratios), cmap="RdBu_r", vmin=-1, vmax=1)
         for (a, b), ratio in np.ndenumerate(ratios):
             shade = "white" if abs(np.log2(ratio)) > 0.6 else COLORS["target"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.baselines.maml import MamlTraining, start_from, train_maml
+from neural_complexity.baselines.maml_training import MamlTraining, start_from, train_maml
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, Method
 from neural_complexity.experiments.base.config import (
@@ -23,8 +23,8 @@ from neural_complexity.experiments.base.config import (
     NetworksConfig,
 )
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
 from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
 from neural_complexity.learners.recipe import Recipe

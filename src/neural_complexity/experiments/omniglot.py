@@ -21,9 +21,9 @@ from neural_complexity.experiments.base.held_out_tasks import (
     draw_held_out_tasks,
     train_and_predict,
 )
-from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.plots import scatter_gaps
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.experiments.base.without_learner import (

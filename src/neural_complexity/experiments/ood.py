@@ -16,8 +16,8 @@ from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, Method, label
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, find, show
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta import scores
@@ -144,7 +144,7 @@ def _rows(
     config: Config, setting: Keys, results: list[tuple[Method, dict[str, Tensor]]]
 ) -> list[Row]:
     """Returns fits to the gap and test losses, over the tasks whose learners did not diverge."""
-    row: Callable[..., Row] = partial(make_row, NAME, config.seed, **setting)  # type: ignore[arg-type]
+    row: Callable[..., Row] = partial(make_row, NAME, config.seed, **setting)
     none, best = results[0][1], results[-1][1]
     rows = []
     for method, result in results:

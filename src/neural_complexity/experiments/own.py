@@ -43,7 +43,7 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "own"
-CLASSES, TRAIN = 10, 1437
+CLASSES, TRAIN, IMAGE = 10, 1437, (1, 8, 8)
 SMALLEST = 50  # training points of a learner
 FEWEST_STEPS = 30  # of a network
 BATCH = 32  # points of a step
@@ -65,9 +65,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "MLP of 64, 64, 64": lambda: mlp(64, (64, 64, 64), CLASSES),
     "tanh MLP": lambda: mlp(64, (100,), CLASSES, activation=nn.Tanh),
     "MLP with dropout": lambda: mlp(64, (256,), CLASSES, noise=lambda _: nn.Dropout(0.5)),
-    "CNN": lambda: nn.Sequential(
-        nn.Unflatten(1, (1, 8, 8)), image_cnn((1, 8, 8), (16, 32), CLASSES)
-    ),
+    "CNN": lambda: nn.Sequential(nn.Unflatten(1, IMAGE), image_cnn(IMAGE, (16, 32), CLASSES)),
 }
 ESTIMATORS: dict[str, Callable[[int], Any]] = {
     "random forest": lambda seed: RandomForestClassifier(100, random_state=seed),
@@ -139,12 +137,12 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             )["accuracy"]
             for method in METHODS
         }
-        for method, values in accuracies.items():
+        for method, baseline in METHODS.items():
             row = partial(make_row, NAME, config.seed, method=method, points=size)
-            rows.append(row("accuracy", estimate_over_seeds(values)))
-            baseline = METHODS[method]
+            rows.append(row("accuracy", estimate_over_seeds(accuracies[method])))
             if baseline is not None:
-                rows.append(row("change", estimate_over_seeds(values - accuracies[baseline])))
+                change = accuracies[method] - accuracies[baseline]
+                rows.append(row("change", estimate_over_seeds(change)))
     tensors = {f"{name}/{kind}": t for kind, told in assessed.items() for name, t in told.items()}
     made = {name: nc.card.to_json()[name] for name in ("plan", "report", "belief_loss", "seconds")}
     spent = {name: round(s, 2) for name, s in parts.seconds.items()}
@@ -244,8 +242,7 @@ def _loop(steps: int, nc: NeuralComplexity | None, X: Array, y: Array, X_te: Arr
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        guesses: Array = model(x_te).argmax(dim=1).cpu().numpy()
-    return guesses
+        return model(x_te).argmax(dim=1).cpu().numpy()  # type: ignore[no-any-return]
 
 
 def _gap_rows(config: Config, assessed: dict[str, dict[str, Tensor]]) -> list[Row]:
@@ -313,11 +310,9 @@ def figures(outcome: Outcome) -> list[Drawing]:
 def _fit(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(9, 4.2), layout="constrained")
     axes = canvas.subplots(1, 2, sharex=True, sharey=True)
-    everything = torch.cat([tensors[f"true/{kind}"] for kind in KINDS])
-    ends = [everything.min().item(), everything.max().item()]
     groups = {"networks": list(NETWORKS), "scikit-learn": list(ESTIMATORS)}
     for ax, (title, kinds) in zip(axes, groups.items(), strict=True):
-        ax.plot(ends, ends, color=COLORS["target"], lw=0.8)
+        ax.axline((0, 0), slope=1, color=COLORS["target"], lw=0.8)
         for i, kind in enumerate(kinds):
             names = ("true", "predicted", "low", "high")
             true, predicted, low, high = (tensors[f"{name}/{kind}"] for name in names)

@@ -17,9 +17,9 @@ from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import FEW, NONE, Method, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.networks import how_made, load_networks
 from neural_complexity.experiments.base.plots import learner_axis
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import Trajectory

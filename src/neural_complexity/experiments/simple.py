@@ -15,9 +15,9 @@ from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base.comparison import evaluation_tasks, sinusoid_recipe
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.plots import plot_targets, scatter_gaps
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.learners import closed_form
 from neural_complexity.learners.closed_form import (
@@ -287,7 +287,8 @@ def _scatter(tensors: dict[str, Tensor]) -> Canvas:
     axes = canvas.subplots(len(HEADS), len(LEARNERS))
     for ax, (head, learner) in zip(axes.flat, product(HEADS, LEARNERS), strict=True):
         true, predicted = (tensors[f"gaps/{learner}/{name}"] for name in ("true", head))
-        ax.set_title(f"{learner}, NC {head}\n{scatter_gaps(ax, true, predicted, COLORS[head])}")
+        fit = scatter_gaps(ax, true, predicted, COLORS[head])
+        ax.set_title(f"{learner}\nNC {head}, {fit}")
     return canvas
 
 

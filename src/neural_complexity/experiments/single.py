@@ -45,7 +45,6 @@ from neural_complexity.experiments.base.image_report import (
     draw_accuracies,
     draw_curves,
 )
-from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.one_dataset import (
     ImageConfig,
     Size,
@@ -55,6 +54,7 @@ from neural_complexity.experiments.base.one_dataset import (
     split_posterior,
 )
 from neural_complexity.experiments.base.rows import Row, make_row
+from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import distinct, select
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace

@@ -21,9 +21,9 @@ from neural_complexity.experiments.base.image_learners import (
     learner_rows,
 )
 from neural_complexity.experiments.base.image_report import MODES, draw_curves
-from neural_complexity.experiments.base.networks import how_made
 from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.experiments.base.rows import Row, make_row
+from neural_complexity.experiments.base.saved_networks import how_made
 from neural_complexity.experiments.base.single_networks import (
     SingleNetworksConfig,
     load_ncs,

@@ -16,8 +16,8 @@ from neural_complexity.experiments.base import comparison, plots
 from neural_complexity.experiments.base.comparison import NONE, Method, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
 from neural_complexity.learners.trajectory import CHUNK

@@ -22,13 +22,13 @@ from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.few_shot_images import FewShotConfig
 from neural_complexity.experiments.base.held_out_tasks import draw_held_out_tasks
-from neural_complexity.experiments.base.networks import (
+from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.saved_networks import (
     HEADS,
     SHIPPED_OMNIGLOT,
     how_made,
     load_networks,
 )
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.loss_surface import surface

@@ -45,12 +45,12 @@ PLAIN = ("torch.nn.", "neural_complexity.learners.networks")
 Fill = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _History:
     """A tensor, the fills that made it, and what it was after the last of them."""
 
     tensor: Tensor  # kept alive, so that no other tensor takes its address
-    fills: list[Fill]
+    fills: tuple[Fill, ...]
     value: Tensor
 
 
@@ -75,13 +75,14 @@ class _RecordFills(TorchDispatchMode):
         if func in FILLS and all(isinstance(a, int | float) for a in args[1:]):
             history = self.histories.get(_address(args[0]))
             if history is not None and history.tensor.shape == args[0].shape:
-                history.fills.append((func, tuple(args[1:]), kwargs))
-                history.value = args[0].detach().clone()
+                fills = (*history.fills, (func, tuple(args[1:]), kwargs))
+                value = args[0].detach().clone()
+                self.histories[_address(args[0])] = _History(history.tensor, fills, value)
                 return result
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.pure = False
         if func is aten.empty.memory_format:
-            self.histories[_address(result)] = _History(result, [], result)
+            self.histories[_address(result)] = _History(result, (), result)
         elif func not in HARMLESS:
             # Anything else may have written in a way that a fill cannot repeat.
             for leaf in tree_leaves((args, kwargs, result)):
@@ -89,11 +90,11 @@ class _RecordFills(TorchDispatchMode):
                     self.histories.pop(_address(leaf), None)
         return result
 
-    def fills(self, value: Tensor) -> list[Fill]:
+    def fills(self, value: Tensor) -> tuple[Fill, ...]:
         """Returns the fills that made a tensor, none if it is not what they made."""
         history = self.histories.get(_address(value))
         if history is None or not torch.equal(history.value, value):
-            return []
+            return ()
         return history.fills
 
 
@@ -101,7 +102,7 @@ def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _replay(value: Tensor, fills: list[Fill], batch: int, generator: torch.Generator) -> Tensor:
+def _replay(value: Tensor, fills: Iterable[Fill], batch: int, generator: torch.Generator) -> Tensor:
     """Repeats the fills that made `value` on B copies at once."""
     stacked = torch.empty(batch, *value.shape, dtype=value.dtype, device=generator.device)
     for func, args, kwargs in fills:

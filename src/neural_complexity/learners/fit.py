@@ -157,9 +157,7 @@ def fit(
         total, snapshot = value(shared)
         if observe is not None and shared and snapshot is not None:
             observe(step, snapshot.detach())
-        # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
-        # Handed over as they are: `backward` would copy them first, to the parameters' layout.
-        gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
+        gradients = _gradients(total, parameters)
         if learning.sharpness:
             gradients = _sharp(h, gradients, learning.sharpness, partial(value, False))
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -173,6 +171,13 @@ def fit(
 
 def _whole(task: Task) -> Callable[[int], Task]:
     return lambda _: task
+
+
+def _gradients(objective: Tensor, parameters: Sequence[Tensor]) -> Gradients:
+    """Returns the gradients of an objective, (B,), of each learner by itself."""
+    # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
+    # Handed over as they are: `backward` would copy them first, to the parameters' layout.
+    return torch.autograd.grad(objective.sum(), parameters, allow_unused=True)
 
 
 def _mean_loss(loss: PointLoss, h: Learner, task: Task) -> Tensor:
@@ -201,7 +206,7 @@ def _sharp(
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 parameter.add_(gradient * factor.view(-1, *[1] * (gradient.ndim - 1)))
-    gradients = torch.autograd.grad(value()[0].sum(), parameters, allow_unused=True)
+    gradients = _gradients(value()[0], parameters)
     with torch.no_grad():
         # Subtracting the moves again would round; and running statistics are those of the learners
         # as they are, not uphill.

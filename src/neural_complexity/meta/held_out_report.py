@@ -13,7 +13,7 @@ from neural_complexity.meta.scores import correlation, estimate, mean_absolute_e
 from neural_complexity.model.card import HeldOutReport
 from neural_complexity.model.judgement import Judgement
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.reliability.bounds import margin
+from neural_complexity.reliability.gap_bounds import margin
 from neural_complexity.snapshot import gap
 
 __all__ = ["belief_loss", "compare", "describe", "make_report"]

@@ -55,8 +55,8 @@ def meta_learn(
 ) -> NeuralComplexity:
     """Meta-learns an NC for a domain, and measures how far it can be trusted there.
 
-    Some tasks, or points of a dataset, are held out: some choose the best NC on the way, the rest is
-    for `nc.card.report` and the calibration that bounds need. A warning says when NC cannot beat
+    Some tasks, or points of a dataset, are held out: some choose the best NC on the way, the rest
+    is for `nc.card.report` and the calibration that bounds need. A warning says when NC cannot beat
     predicting the mean gap.
 
     Args:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
+from scipy.stats import t as student
 from torch import Tensor
 
 from neural_complexity.seeding import stream
@@ -59,20 +59,8 @@ def estimate_over_seeds(values: Tensor) -> Estimate:
     """
     n = values.numel()
     spread = values.double().std().item() if n > 1 else math.inf
-    half = _student_factor(n - 1) * spread / n**0.5 if n > 1 else None
+    half = float(student.ppf(0.975, n - 1)) * spread / n**0.5 if n > 1 else None
     return Estimate(values.double().mean().item(), half, n)
-
-
-def _student_factor(freedom: int) -> float:
-    """Computes the 97.5 % quantile of Student's distribution.
-
-    With t = sqrt(freedom) tan(a) the density becomes cos(a) ** (freedom - 1) on |a| < pi / 2.
-    """
-    angles = np.linspace(0, np.pi / 2, 100_001)
-    density = np.cos(angles) ** (freedom - 1)
-    within = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])  # up to each angle
-    angle = np.interp(0.95 * within[-1], within, angles)
-    return float(np.sqrt(freedom) * np.tan(angle))
 
 
 def estimate(statistic: Callable[..., Tensor], *columns: Tensor) -> Estimate:

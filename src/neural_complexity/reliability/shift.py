@@ -107,6 +107,3 @@ def _covariance(features: Tensor) -> Tensor:
     centred = features - features.mean(dim=-2, keepdim=True)
     own = centred.mT @ centred / features.shape[-2]
     return own + 1e-6 * torch.eye(features.shape[-1], dtype=features.dtype)
-
-
-likeness = shift_p_values  # until experiments/bounds has moved

@@ -8,9 +8,11 @@ from neural_complexity.experiments.base.held_out_tasks import (
     EmbeddedTasks,
     HeldOutTasks,
     draw_held_out_tasks,
+    train_and_predict,
 )
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
 
@@ -33,7 +35,8 @@ def test_unlabelled_images_are_others_of_the_same_classes(
     config: FewShotConfig, tasks: HeldOutTasks
 ) -> None:
     assert tasks.task.X_te.shape[:2] == tasks.X_unlabelled.shape[:2] == (4, 6)
-    assert not torch.equal(tasks.task.X_te, tasks.X_unlabelled)
+    test, other = (X.flatten(2) for X in (tasks.task.X_te, tasks.X_unlabelled))
+    assert (torch.cdist(test, other) > 0).all()
     again = draw_held_out_tasks(replace(config, eval_tasks=4))
     assert torch.equal(again.task.X_tr, tasks.task.X_tr)
 
@@ -73,3 +76,29 @@ def test_only_the_posterior_head_has_beliefs(tasks: HeldOutTasks) -> None:
     task = tasks.task
     alone = posterior.nc.belief(task.X_tr, task.Y_tr, task.X_te[:, 2:3])
     torch.testing.assert_close(posterior.beliefs_one_by_one()[:, 2:3], alone.prediction)
+
+
+def test_what_ncs_predict_on_the_way_is_of_the_learners_at_that_step(
+    config: FewShotConfig, tasks: HeldOutTasks
+) -> None:
+    task, steps = tasks.task, 5
+    recipe = replace(config, steps=steps, learner_width=8).recipe(task.X_tr.shape[2:])
+    embedded = {head: make(tasks, head) for head in ("posterior", "direct")}
+    found = train_and_predict(recipe, 0, embedded)
+    assert found["loss_te"].shape == found["accuracy"].shape == (steps + 1, 4)
+    assert not found["diverged"].any()
+    seen: list[Snapshot] = []
+
+    def observe(step: int, snapshot: Snapshot) -> None:
+        if step in (0, 1, 2, 4, steps):
+            seen.append(snapshot)
+
+    recipe.train(task, stream(0, "evaluate learners", 0), observe=observe)
+    for head, own in embedded.items():
+        predicted = torch.stack([own.gaps(slice(0, 4), snapshot) for snapshot in seen])
+        torch.testing.assert_close(found[f"predicted/{head}"], predicted)
+    true = found["loss_te"] - found["loss_tr"]
+    torch.testing.assert_close(found["gap"], true[[0, 1, 2, 4, steps]])
+    regularized = train_and_predict(recipe, 0, embedded, embedded["direct"].penalty)
+    assert torch.equal(regularized["loss_te"][0], found["loss_te"][0])
+    assert not torch.equal(regularized["loss_te"][-1], found["loss_te"][-1])

@@ -29,9 +29,9 @@ from neural_complexity.experiments.base.image_learners import (
     run_trial,
 )
 from neural_complexity.experiments.base.image_report import fit_cells
-from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.one_dataset import ImageData, collections
 from neural_complexity.experiments.base.rows import Row
+from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import select
 from neural_complexity.experiments.base.training import Head, Setup, train_network
 from neural_complexity.meta.collect import log_steps

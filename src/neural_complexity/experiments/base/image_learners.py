@@ -11,9 +11,9 @@ from torch.optim import SGD
 
 from neural_complexity import ledger
 from neural_complexity.experiments.base.experiment import Parts
-from neural_complexity.experiments.base.networks import HEADS
 from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData
 from neural_complexity.experiments.base.rows import Key, Row
+from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Regularizer

@@ -38,6 +38,8 @@ FAMILIES: dict[str, TaskFamily] = {
     "polynomials": Polynomials(),
 }
 
+Learners = tuple[Snapshot, Tensor]  # with their test targets
+
 
 @dataclass(frozen=True)
 class Domain(ABC):
@@ -53,9 +55,7 @@ class Domain(ABC):
     networks: Mapping[str, NeuralComplexity]  # by head
 
     @abstractmethod
-    def learners(
-        self, kind: str, tasks: int, generator: torch.Generator
-    ) -> tuple[Snapshot, Tensor]:
+    def learners(self, kind: str, tasks: int, generator: torch.Generator) -> Learners:
         """Returns learners of one kind and their test targets."""
 
     def measure(self, kind: str) -> dict[str, Tensor]:
@@ -70,7 +70,7 @@ class Domain(ABC):
                     found.setdefault(f"{head}/{field}", []).append(tensor)
         return {key: torch.cat(parts) for key, parts in found.items()}
 
-    def train(self, recipe: Recipe, task: Task) -> tuple[Snapshot, Tensor]:
+    def train(self, recipe: Recipe, task: Task) -> Learners:
         """Returns trained learners and their test targets."""
         task = task.to(self.device)
         return train_learners(recipe, task, seed=self.seed).end.detach(), task.Y_te
@@ -91,9 +91,7 @@ class SinusoidLearners(Domain):
     name = "sinusoids"
     kinds = (CALIBRATED, LONG, "inputs moved", "test inputs from one end", *FAMILIES)
 
-    def learners(
-        self, kind: str, tasks: int, generator: torch.Generator
-    ) -> tuple[Snapshot, Tensor]:
+    def learners(self, kind: str, tasks: int, generator: torch.Generator) -> Learners:
         """Returns learners of one kind and their test targets."""
         task = FAMILIES.get(kind, Sinusoids()).sample(tasks, generator)
         steps = sinusoid_recipe().steps * (LONGER if kind == LONG else 1)
@@ -126,18 +124,13 @@ class DigitLearners(Domain):
                     f"{nc.outputs} outputs, {nc.loss.name} and inputs {nc.shape}"
                 )
 
-    def learners(
-        self, kind: str, tasks: int, generator: torch.Generator
-    ) -> tuple[Snapshot, Tensor]:
+    def learners(self, kind: str, tasks: int, generator: torch.Generator) -> Learners:
         """Returns learners of one kind and their test targets."""
         _, _, X, y = own_digits()
         (nc,) = self.networks.values()
         values = torch.from_numpy(X).to(torch.get_default_dtype()).view(-1, *nc.shape)
-        store = ArrayStore(
-            1 - values if kind == "pixels inverted" else values,
-            torch.from_numpy(y),
-            tuple(range(10)),
-        )
+        values = 1 - values if kind == "pixels inverted" else values
+        store = ArrayStore(values, torch.from_numpy(y), tuple(range(10)))
         sizes = {"train": self.M, "test": self.N, "M": self.M, "N": self.N}
         task = Splits(store, torch.arange(len(y)), **sizes).sample(tasks, generator).loaded()
         Y_tr = task.Y_tr

@@ -13,10 +13,10 @@ from neural_complexity.experiments.base.image_learners import (
     EmbeddedNC,
     ImageMethod,
 )
-from neural_complexity.experiments.base.networks import HEADS, load_network
 from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData, SplitTraining
 from neural_complexity.experiments.base.rows import Row, read_rows
 from neural_complexity.experiments.base.run_folder import RunFolder
+from neural_complexity.experiments.base.saved_networks import HEADS, load_network
 from neural_complexity.experiments.base.table_views import find, select, show
 from neural_complexity.experiments.base.training import Head
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta, binom
 from torch import Tensor
 
-from neural_complexity.reliability.bounds import (
+from neural_complexity.reliability.gap_bounds import (
     METHODS,
     PAC,
     Interval,
@@ -235,7 +235,7 @@ def test_a_rank_that_is_too_small_would_be_noticed(
     """The usual mistakes: the quantile of n instead of n + 1, and no correction at all."""
     n, confidence = 30 if method not in PAC else 150, 0.9
     wrong = math.ceil(n * confidence)
-    monkeypatch.setattr("neural_complexity.reliability.bounds.rank", lambda *_, **__: wrong)
+    monkeypatch.setattr("neural_complexity.reliability.gap_bounds.rank", lambda *_, **__: wrong)
     inside, share = covered(torch.randn, n, confidence, method, "two")
     if method in PAC:
         good = (share >= confidence - tolerance(confidence, 100_000)).double().mean()

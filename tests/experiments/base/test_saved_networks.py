@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neural_complexity.experiments.base.experiment import Parts
-from neural_complexity.experiments.base.networks import (
+from neural_complexity.experiments.base.saved_networks import (
     HEADS,
     how_made,
     load_network,
