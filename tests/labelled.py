@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.io import savemat
 
-from neural_complexity.tasks.formats import CIFAR10_TEST, CIFAR10_TRAIN
+from neural_complexity.tasks.image_datasets import CIFAR10_TEST, CIFAR10_TRAIN
 
 Bytes = NDArray[np.uint8]
 

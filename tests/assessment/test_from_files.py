@@ -241,7 +241,7 @@ MISTAKES: dict[str, Change] = {
     "must be finite, got NaN or infinity at 12 of 12": lambda f: {
         "train": f.csv("t.csv", "a,b,y", f.X[:, 0], ["inf"] * M, f.y)
     },
-    "must start with a line that names the columns, got the number 0.5": lambda f: {
+    "must start with names of columns, got the number 0.5": lambda f: {
         "test": f.csv("t.csv", "0.5,1.5", *f.Z.T)
     },
     "must name every column once, got a twice": lambda f: {"test": f.csv("t.csv", "a,a", *f.Z.T)},

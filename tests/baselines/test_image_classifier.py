@@ -10,7 +10,7 @@ from neural_complexity.baselines.optimize import Optimization
 from neural_complexity.model.encoders import ImageEncoder
 from neural_complexity.points import Points
 from neural_complexity.seeding import seeded
-from neural_complexity.tasks.augment import moved
+from neural_complexity.tasks.images import moved
 
 CLASSES = 3
 dataset = thumbnails(classes=CLASSES, drawings=20)

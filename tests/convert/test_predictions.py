@@ -101,7 +101,7 @@ def test_any_callable_will_do() -> None:
         (lambda X: (X, X), "the model must return one tensor or array of predictions, got tuple"),
         (lambda X: {"logits": X}, "got dict: wrap it in a function"),
         (lambda _: None, "got NoneType"),
-        (lambda X: X[:-1], "must be (4, outputs), one row for each point, got shape (3, 2)"),
+        (lambda X: X[:-1], "must be one for each of the 4 points, got 3 of them"),
         (lambda X: X[:, :0], "got shape (4, 0)"),
         (lambda X: X[None], "got shape (1, 4, 2)"),
         (lambda X: X.sum(), "got shape ()"),
@@ -111,7 +111,10 @@ def test_any_callable_will_do() -> None:
         (lambda X: X.nothing, "got AttributeError"),
         (nn.LazyLinear(2), "model must have been trained, got a module with lazy parameters"),
         (LogisticRegression(), "must be able to predict for X_te of shape (4, 2), got NotFitted"),
-        (LinearSVC(), "must have predict_proba where targets are labels, got LinearSVC without"),
+        (
+            LinearSVC(),
+            "have predict_proba where targets are labels (see CalibratedClassifierCV), got LinearS",
+        ),
         (LinearRegression(), "must have predict_proba"),
     ],
 )

@@ -49,7 +49,7 @@ def test_text_is_quoted_and_numbers_may_come_among_it(place: Path) -> None:
         ("a,b\n1,2\n1,2,3\n", "equally many cells in every line"),
         ("a,b\n1,2\n1,2,3\n".encode("utf-16").decode("latin-1"), "must "),
         ("1,2\n3,4\n5,6\n0.1,3\n", ""),
-        ("0.1,2\n3,4\n", "must start with a line that names the columns, got the number 0.1"),
+        ("0.1,2\n3,4\n", "must start with names of columns, got the number 0.1"),
         ("a,,b\n1,2,3\n", "must name every column"),
         ("a,b,a\n1,2,3\n", "must name every column once, got a twice"),
         ("a;b\n1;2\n", "must separate cells by commas"),

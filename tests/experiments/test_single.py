@@ -168,7 +168,7 @@ def test_impossible_configs_are_refused(change: dict[str, object], sentence: str
         ({"train_images": 1438}, "train_images must be at most 1437, all that digits has, got"),
         ({"test_images": 361}, "test_images must be at most 360, all that digits has, got 361"),
         ({"sizes": (1238,)}, "sizes must be at most the 1237 images there are, got 1238"),
-        ({"split_train": 938}, r"train \+ test must be at most the 1237 inputs there are, got 938"),
+        ({"split_train": 938}, r"train \+ test must be at most 1237, got 1238"),
     ],
 )
 def test_more_than_the_dataset_has_is_refused_at_once(

@@ -19,7 +19,7 @@ from neural_complexity.points import indexed, raw
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.image_datasets import SingleDataset
+from neural_complexity.tasks.images import SingleDataset
 from neural_complexity.tasks.splits import Splits
 
 CLASSES = 4

@@ -254,7 +254,7 @@ def test_entries_that_lie_about_their_size_unpack_no_further(folder: Path) -> No
 @pytest.mark.parametrize(
     ("limit", "value", "sentence"),
     [
-        ("MAX_ENTRIES", 5, "must have at most 5 files of different names, got 6"),
+        ("MAX_ENTRIES", 5, "must have at most 5 different files, got 6"),
         ("MAX_ARCHIVE", 99, "must have at most 99 bytes, got"),
     ],
 )
@@ -283,7 +283,7 @@ def test_names_given_twice_are_refused(folder: Path) -> None:
     drawing = png(draw(1, 1, 0)[0, 0])
     path = pack(folder, {FIRST: drawing, FIRST.replace("_01", "_02"): drawing})
     path.write_bytes(path.read_bytes().replace(b"0001_02", b"0001_01"))
-    refused(folder, "must have at most 200000 files of different names, got 2")
+    refused(folder, "must have at most 200000 different files, got 2")
 
 
 # The cache
@@ -354,7 +354,11 @@ def test_two_drawings_need_no_channel() -> None:
     ("images", "error", "sentence"),
     [
         (np.zeros((28, 28)), TypeError, "images must be a torch.Tensor, got ndarray"),
-        (torch.zeros(28, 28, dtype=torch.int64), TypeError, "uint8, bool or floats, got torch.int"),
+        (
+            torch.zeros(28, 28, dtype=torch.int64),
+            TypeError,
+            "uint8 or floats from 0 to 1, got torch.int",
+        ),
         (torch.zeros(28, 28, dtype=torch.complex64), TypeError, "got torch.complex64"),
         (torch.zeros(28), ValueError, r"\(..., height, width\) and not empty, got shape \(28,\)"),
         (torch.zeros(0, 28, 28), ValueError, r"not empty, got shape \(0, 28, 28\)"),

@@ -7,12 +7,9 @@ from hypothesis import strategies as st
 
 from neural_complexity.seeding import stream
 from neural_complexity.task import TaskFamily
-from neural_complexity.tasks.gaussian_process import GaussianProcesses
-from neural_complexity.tasks.polynomials import Polynomials
+from neural_complexity.tasks.families import GaussianProcesses, Polynomials, StepFunctions, Tables
 from neural_complexity.tasks.sampling import choose
 from neural_complexity.tasks.sinusoids import Sinusoids
-from neural_complexity.tasks.sklearn_tables import Tables
-from neural_complexity.tasks.step_functions import StepFunctions
 
 FAMILIES = (Sinusoids, GaussianProcesses, StepFunctions, Tables, Polynomials)
 
@@ -52,11 +49,11 @@ def test_an_empty_batch_is_refused(family: type[TaskFamily]) -> None:
         (GaussianProcesses, {"lengthscale": (0.0, 1.0)}, "lengthscale must be positive"),
         (GaussianProcesses, {"inputs": (1.0, 0.0)}, "inputs must be a range from low to high"),
         (StepFunctions, {"jumps": 0}, "jumps must be at least 1, got 0"),
-        (StepFunctions, {"level": 0.0}, "level must be positive, got 0.0"),
+        (StepFunctions, {"level": -1.0}, "level must not be negative, got -1.0"),
         (Polynomials, {"degree": 0}, "degree must be at least 1, got 0"),
-        (Polynomials, {"coefficient": 0.0}, "coefficient must be positive, got 0.0"),
-        (Tables, {"train_points": 100}, "a task must have at most 75 points, got 115"),
-        (Tables, {"features": 5}, "features must be below 5, got 5"),
+        (Polynomials, {"coefficient": -2.0}, "coefficient must not be negative, got -2.0"),
+        (Tables, {"train_points": 100}, "points of a task must be at most 75, got 115"),
+        (Tables, {"features": 5}, "features must be at most 4, got 5"),
         (Tables, {"part": "third"}, "part must be first or second, got third"),
     ],
 )

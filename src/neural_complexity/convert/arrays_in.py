@@ -4,9 +4,11 @@ What is no real number raises a TypeError, what is missing, infinite, empty or o
 ValueError: one sentence that says what was required of what, and what arrived.
 """
 
+import math
 import textwrap
-from collections.abc import Sequence, Sized
+from collections.abc import Hashable, Sequence, Sized
 from numbers import Real
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 __all__ = ["encode", "inputs", "numbers", "pair", "targets"]
+
+Device = torch.device | str | None
 
 WHOLE = 2**53  # floats beyond it are whole numbers whatever was meant
 # Everything else is made into float64: few operations know unsigned or very short numbers.
@@ -39,18 +43,14 @@ def inputs(
     *,
     shape: Sequence[int] | None = None,
     dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
+    device: Device = None,
 ) -> Tensor:
     """Returns input points as a tensor, (points, D) or (points, channels, height, width).
 
-    Args:
-        name: What errors call them.
-        X: Numbers of any type: an array, a tensor, nested lists or a data frame.
-        shape: What a point must be: `(D,)` or `(channels, height, width)`; any of the two if
-            `None`. Where there is one feature, a list of points will do; where there is one
-            channel, images may come without it, or as rows of pixels.
-        dtype: PyTorch's default if `None`.
-        device: Where X is if `None`.
+    X, which errors call `name`, is an array, a tensor, nested lists or a data frame. If `shape` is
+    given, `(D,)` or `(channels, height, width)`, points must have it; where there is one feature, a
+    list of points will do; where there is one channel, images may come without it, or as rows of
+    pixels. The type is PyTorch's default unless it is given.
 
     Example:
         >>> inputs("X_tr", [[1, 2], [3, 4]], shape=(2,), dtype=torch.float32)
@@ -58,12 +58,10 @@ def inputs(
                 [3., 4.]])
     """
     values = _not_empty(name, X)
-    got = tuple(values.shape)
-    wanted = tuple(shape or ())
-    if got and got[1:] in _short_forms(wanted):
+    got, wanted = tuple(values.shape), tuple(shape or ())
+    if got and wanted[:1] == (1,) and got[1:] in (wanted[1:], (math.prod(wanted[1:]),)):
         values = values.reshape(len(values), *wanted)
-    fits = values.shape[1:] == wanted and values.ndim if wanted else values.ndim in (2, 4)
-    if not fits:
+    if values.ndim not in (2, 4) or (wanted and values.shape[1:] != wanted):
         sizes = ", ".join(map(str, wanted)) or "features) or (points, channels, height, width"
         raise ValueError(f"{name} must be (points, {sizes}), got shape {got}")
     return _finite(name, values, dtype, device)
@@ -77,33 +75,24 @@ def targets(
     outputs: int | None = None,
     points: int | None = None,
     dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
+    device: Device = None,
 ) -> Tensor:
     """Returns targets as a tensor: labels, int64 (points,), or real targets, (points, C).
 
-    Args:
-        name: What errors call them.
-        y: Numbers of any type, as for `inputs`; real targets of one output may come as a list.
-            Labels that are names go through `encode` first.
-        labels: Whether they are labels, 0 ... outputs - 1, rather than real numbers.
-        outputs: Classes, or outputs of a real target; any number if `None`.
-        points: How many there must be; any number if `None`.
-        dtype: Of real targets; PyTorch's default if `None`.
-        device: Where y is if `None`.
+    All is as for `inputs`. Labels are 0 ... outputs - 1; names go through `encode` first. There may
+    be any number of `outputs` and of `points` unless they are given.
     """
     values = _not_empty(name, y)
     got = tuple(values.shape)
-    if labels and got[1:] == (1,):
-        values = values.squeeze(1)
-    elif not labels and values.ndim == 1:
-        values = values.unsqueeze(1)
+    if got and got[1:] in ((), (1,)):
+        values = values.reshape(-1) if labels else values.reshape(-1, 1)
     columns = values.shape[1:]
-    if len(columns) != (0 if labels else 1) or (outputs and not labels and columns[0] != outputs):
+    if not got or len(columns) != (not labels) or (columns and outputs not in (None, columns[0])):
         wanted = "(points,), one label each" if labels else f"(points, {outputs or 'outputs'})"
         raise ValueError(f"{name} must be {wanted}, got shape {got}")
     if points is not None and len(values) != points:
         raise ValueError(
-            f"{name} must be one for each of the {points} points, got {len(values)} of them"
+            f"{name} must be one for each of the {points} points, got {got[0]} of them"
         )
     if not labels:
         return _finite(name, values, dtype, device)
@@ -111,9 +100,7 @@ def targets(
 
 
 def encode(y: object, classes: Sequence[object], *, name: str = "y") -> Tensor:
-    """Returns the place of each label among the classes, int64 (points,).
-
-    Labels may be of any kind: an array, a tensor, a list or a column of a data frame.
+    """Returns the place of each label, of any kind, among the classes, int64 (points,).
 
     Example:
         >>> encode(["dog", "cat", "dog"], ["cat", "dog"])
@@ -127,33 +114,30 @@ def encode(y: object, classes: Sequence[object], *, name: str = "y") -> Tensor:
     if labels.ndim != 1 or not len(labels):
         raise ValueError(f"{name} must be (points,), one label each, got shape {labels.shape}")
     places = {label: i for i, label in enumerate(classes)}
-    found = []
     for label in labels.tolist():
-        try:
-            found.append(places[label])
-        except (KeyError, TypeError):  # a list, say, is no label
+        if not isinstance(label, Hashable) or label not in places:
             known = ", ".join(map(str, classes[:10])) + (", ..." if len(classes) > 10 else "")
             raise ValueError(
-                f"{name} must hold labels of the classes {known}, got {_short(label)}"
-            ) from None
-    return torch.tensor(found, dtype=torch.int64)
+                f"{name} must hold labels of the classes {known}, got {shortened(label)}"
+            )
+    return torch.tensor([places[label] for label in labels.tolist()], dtype=torch.int64)
 
 
 def pair(name: str, data: object, y: object = None) -> tuple[Any, Any]:
     """Returns inputs and targets of a PyTorch dataset, in order; anything else stays as it is.
 
-    PyTorch's own random numbers, which a `DataLoader` draws from, stay as they are.
-
-    Args:
-        name: What errors call it.
-        data: A `Dataset` or a `DataLoader` of inputs or of pairs (x, y), gone through once; or
-            inputs.
-        y: Targets of inputs that come alone.
+    A `Dataset` or a `DataLoader`, of inputs or of pairs (x, y), is gone through once. PyTorch's own
+    random numbers, which a loader draws from, stay as they are.
     """
     if not isinstance(data, Dataset | DataLoader):
         return data, y
+    every: Any = data
+    if not isinstance(data, DataLoader | IterableDataset):
+        if not isinstance(data, Sized):
+            raise TypeError(f"{name} must have a length, got {type(data).__name__}")
+        every = (data[i] for i in range(len(data)))
     with torch.random.fork_rng(devices=[]):
-        items = [_item(name, item) for item in _items(name, data)]
+        items = [_item(name, item) for item in every]
     if not items:
         raise ValueError(f"{name} must not be empty, got {type(data).__name__} of no points")
     if len({len(item) for item in items}) > 1:
@@ -171,10 +155,7 @@ def pair(name: str, data: object, y: object = None) -> tuple[Any, Any]:
 
 
 def numbers(name: str, values: object) -> Tensor:
-    """Returns an array, a tensor, a number, nested lists or a data frame as a tensor.
-
-    It has the type and the shape of what was given.
-    """
+    """Returns an array, a tensor, a number, lists or a data frame as a tensor, in its own type."""
     if _holds_tensors(values):
         return _joined(name, values, batched=False)
     if not isinstance(values, Tensor):
@@ -194,14 +175,11 @@ def _array(name: str, values: Any) -> NDArray[Any]:
     if isinstance(values, pd.DataFrame) and values.shape[1]:
         columns = [_array(f"column {c} of {name}", column) for c, column in values.items()]
         return np.column_stack(columns)
-    array: NDArray[Any]
-    if isinstance(values, Dataset | DataLoader) or np.ma.is_masked(values):
-        raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}")
     try:
-        if isinstance(values, np.ndarray | Real):  # as points of datasets are: no time to lose
-            array = np.asarray(values)
-        else:
-            array = check_array(values, **UNCHECKED)
+        if isinstance(values, Dataset | DataLoader) or np.ma.is_masked(values):
+            raise TypeError("it is a dataset, or has masked values")
+        plain = isinstance(values, np.ndarray | Real)  # as points of datasets are: no time to lose
+        array: NDArray[Any] = np.asarray(values) if plain else check_array(values, **UNCHECKED)
         text = [v for v in array.flat if isinstance(v, str)] if array.dtype.kind in "OU" else []
         if array.dtype.kind == "O" and not text:
             array = array.astype(np.float64)
@@ -210,10 +188,9 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         raise TypeError(
             f"{name} must be an array of numbers, got {type(values).__name__}: {reason}"
         ) from None
-    if text:
-        raise TypeError(f"{name} must hold numbers, got text: {_short(str(text[0]))}")
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} must hold numbers, got {array.dtype}")
+    if text or array.dtype.kind not in "biuf":
+        got = f"text: {shortened(str(text[0]))}" if text else array.dtype
+        raise TypeError(f"{name} must hold numbers, got {got}")
     if array.dtype.isnative and array.itemsize <= 8:
         return array
     with np.errstate(over="ignore"):  # reported as infinity
@@ -231,16 +208,7 @@ def _not_empty(name: str, values: object) -> Tensor:
     return made
 
 
-def _short_forms(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Returns other shapes that points of one feature or one channel may come in."""
-    if shape == (1,):
-        return [()]
-    return [shape[1:], (shape[1] * shape[2],)] if len(shape) == 3 and shape[0] == 1 else []
-
-
-def _finite(
-    name: str, values: Tensor, dtype: torch.dtype | None, device: torch.device | str | None
-) -> Tensor:
+def _finite(name: str, values: Tensor, dtype: torch.dtype | None, device: Device) -> Tensor:
     made = values.to(device=device, dtype=dtype or torch.get_default_dtype())
     if made.isfinite().all():
         return made
@@ -257,10 +225,9 @@ def _finite(
 def _labels(name: str, values: Tensor, classes: int | None) -> Tensor:
     if values.is_floating_point():
         values = values.double()
-        wrong = ~((values == values.floor()) & (values.abs() < WHOLE))
-        if wrong.any():
-            got = f"{values[wrong][0].item():g}"
-            raise ValueError(f"{name} must hold whole numbers as labels, got {got}")
+        wrong = values[~((values == values.floor()) & (values.abs() < WHOLE))]
+        if len(wrong):
+            raise ValueError(f"{name} must hold whole numbers as labels, got {wrong[0].item():g}")
     labels = values.to(torch.int64)
     low, high = (int(end) for end in torch.aminmax(labels))
     if low < 0 or (classes is not None and high >= classes):
@@ -269,28 +236,12 @@ def _labels(name: str, values: Tensor, classes: int | None) -> Tensor:
     return labels
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _items(name: str, data: Dataset[Any] | DataLoader[Any]) -> Any:
-    if isinstance(data, DataLoader | IterableDataset):
-        return data
-    if not isinstance(data, Sized):
-        raise TypeError(f"{name} must have a length, got {type(data).__name__}")
-    return (data[i] for i in range(len(data)))
-
-
 def _item(name: str, item: Any) -> tuple[Any, ...]:
     """Returns what a dataset or a loader gives at a time as (x,) or (x, y)."""
-    if isinstance(item, dict | str | bytes) or item is None:
-        raise TypeError(f"{name} must give (x, y) or x, got {type(item).__name__}")
-    if not isinstance(item, list | tuple):
-        return (item,)
-    if len(item) not in (1, 2):
-        raise TypeError(f"{name} must give (x, y) or x, got {len(item)} things at a time")
-    return tuple(item)
+    items = tuple(item) if isinstance(item, list | tuple) else (item,)
+    if len(items) not in (1, 2) or isinstance(item, dict | str | bytes | None):
+        raise TypeError(f"{name} must give (x, y) or x, got {type(item).__name__} of {len(items)}")
+    return items
 
 
 def _joined(name: str, values: Any, batched: bool) -> Tensor:
@@ -302,8 +253,4 @@ def _joined(name: str, values: Any, batched: bool) -> Tensor:
     if len(sizes) > 1:
         got = " and ".join(map(str, sorted(sizes)[:2]))
         raise ValueError(f"{name} must have points of one size, got {got}")
-    dtype = parts[0].dtype
-    for part in parts:
-        dtype = torch.promote_types(dtype, part.dtype)
-    alike = [part.to(parts[0].device, dtype) for part in parts]
-    return torch.cat(alike) if batched else torch.stack(alike)
+    return (torch.cat if batched else torch.stack)([part.to(parts[0].device) for part in parts])

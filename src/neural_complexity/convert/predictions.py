@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 from torch.nn.parameter import is_lazy
 
-from neural_complexity.convert.arrays_in import encode, numbers
+from neural_complexity.convert.arrays_in import encode, numbers, targets
 
 __all__ = [
     "check_predictions",
@@ -35,52 +35,39 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
         name: What errors call the points.
         model: A module, which predicts in evaluation mode, from numbers of its parameters' type and
             on their device; a scikit-learn estimator, which gets what was given; or any other
-            callable, which maps a tensor of points to predictions.
+            callable, which maps a tensor of points, of the type and device of `like`.
         X: The points, as they were given.
         labels: Whether predictions must be logits of classes.
-        like: A tensor of NC, whose type and device predictions get, and points for a callable.
+        like: A tensor of NC, whose type and device predictions get.
     """
     what = f"the model's predictions for {name}"
-    if callable(model):
-        points = numbers(name, X)
-        points = points.unsqueeze(1) if points.ndim == 1 else points
-        parts = []
-        with torch.no_grad(), _left_as_it_was(model) as own:
-            size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))
-            for part in points.tensor_split(-(-len(points) // size)):
-                # A copy: a model may write over its input, which is the user's.
-                H = _call(name, model, part.to(like if own is None else own, copy=True))
-                made = numbers(what, H).to(like)
-                if len(part) == 1 and made.ndim < 2:  # a model may squeeze the axis of a point
-                    made = made.reshape(1, -1)
-                parts.append(check_predictions(what, made, len(part)))
-        return check_predictions(what, torch.cat(parts), len(points))
-    H = numbers(what, _call(name, _method(model, labels), _for_estimator(name, X)))
-    return check_predictions(what, (logarithms(what, H) if labels else H).to(like), len(H))
+    if not callable(model):
+        H = numbers(what, _call(name, _method(model, labels), _for_estimator(name, X)))
+        return check_predictions(what, (logarithms(what, H) if labels else H).to(like), len(H))
+    points = numbers(name, X)
+    points = points.unsqueeze(1) if points.ndim == 1 else points
+    size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))
+    parts = []
+    with torch.no_grad(), _left_as_it_was(model) as own:
+        for part in points.tensor_split(-(-len(points) // size)):
+            # A copy: a model may write over its input, which is the user's.
+            H = _call(name, model, part.to(like if own is None else own, copy=True))
+            made = numbers(what, H).to(like)
+            if len(part) == 1 and made.ndim < 2:  # a model may squeeze the axis of a point
+                made = made.reshape(1, -1)
+            parts.append(check_predictions(what, made, len(part)))
+    return torch.cat(parts)
 
 
 def check_predictions(name: str, H: Tensor, points: int) -> Tensor:
     """Returns predictions as (points, C), which must be finite and one row for each point."""
-    H = H.unsqueeze(1) if H.ndim == 1 else H
-    if H.ndim != 2 or len(H) != points or not H.shape[1]:
-        raise ValueError(
-            f"{name} must be ({points}, outputs), one row for each point, got shape "
-            f"{tuple(H.shape)}"
-        )
-    wrong = int((~H.isfinite()).any(dim=1).sum())
-    if wrong:
-        raise ValueError(
-            f"{name} must be finite, got NaN or infinity at {wrong} of {points} points"
-        )
-    return H
+    return targets(name, H, labels=False, points=points, dtype=H.dtype)
 
 
 def logarithms(name: str, probabilities: Tensor) -> Tensor:
     """Returns logits of probabilities, (points, C), none of them less than one in ten million."""
     if probabilities.ndim != 2 or not looks_like_shares(probabilities):
-        raise ValueError(
-            f"{name} must be probabilities, rows that sum to one, got numbers that are not"
-        )
+        raise ValueError(f"{name} must be probabilities, rows that sum to one, got other numbers")
     return probabilities.double().clamp(min=LEAST).log()
 
 
@@ -99,11 +86,7 @@ def columns_of(model: Any) -> list[Any] | None:
 def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any]) -> Tensor:
     """Returns logits with their columns in the order of NC's classes, (points, classes).
 
-    Args:
-        name: What errors call the predictions.
-        H: Logits, (points, columns).
-        columns: The class of each column.
-        classes: NC's classes, in order. One that has no column gets the least probability.
+    `columns` are the classes of those of H; a class that has none gets the least probability.
     """
     if len(set(columns)) < len(columns):
         raise ValueError("classes must be different from each other, got one twice")
@@ -121,22 +104,16 @@ def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any
 
 def _method(model: Any, labels: bool) -> Callable[[Any], Any]:
     """Returns the method of an estimator that predicts what NC judges."""
-    kind = type(model).__name__
     if not hasattr(model, "predict"):
-        raise TypeError(
-            f"model must be a callable, a torch.nn.Module or a scikit-learn estimator, got {kind}"
-        )
-    if labels and not hasattr(model, "predict_proba"):
-        raise TypeError(
-            "model must have predict_proba where targets are labels, got "
-            f"{kind} without it: scikit-learn's CalibratedClassifierCV gives it one"
-        )
-    if not labels and hasattr(model, "classes_"):
-        raise TypeError(
-            f"model must be a regressor where NC judges real targets, got {kind}, a classifier"
-        )
-    method: Callable[[Any], Any] = model.predict_proba if labels else model.predict
-    return method
+        wanted = "be a callable, a torch.nn.Module or a scikit-learn estimator"
+    elif labels and not hasattr(model, "predict_proba"):
+        wanted = "have predict_proba where targets are labels (see CalibratedClassifierCV)"
+    elif not labels and hasattr(model, "classes_"):
+        wanted = "be a regressor where NC judges real targets"
+    else:
+        method: Callable[[Any], Any] = model.predict_proba if labels else model.predict
+        return method
+    raise TypeError(f"model must {wanted}, got {type(model).__name__}")
 
 
 def _for_estimator(name: str, X: object) -> Any:
@@ -158,10 +135,8 @@ def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
             f"{type(error).__name__}: {said}"
         ) from error
     if isinstance(H, dict | list | tuple) or not hasattr(H, "shape"):
-        raise TypeError(
-            "the model must return one tensor or array of predictions, got "
-            f"{type(H).__name__}: wrap it in a function that does"
-        )
+        got = f"{type(H).__name__}: wrap it in a function that does"
+        raise TypeError(f"the model must return one tensor or array of predictions, got {got}")
     return H
 
 

@@ -1,11 +1,12 @@
 """Tables of points from CSV, parquet and npz files."""
 
-import csv
+import textwrap
 import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 __all__ = ["Columns", "read_arrays", "read_columns"]
+
+CSV_ERRORS = (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning)
+NPZ_ERRORS = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,10 @@ class Columns:
 
     def check(self, names: Sequence[str]) -> None:
         """Raises a ValueError if a column is not there."""
-        for name in names:
-            if name not in self.values:
-                there = list(self.values)
-                known = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
-                raise ValueError(f"{self.path} must have a column {name}, got {known}")
+        missing = [name for name in names if name not in self.values]
+        if missing:
+            known = textwrap.shorten(", ".join(self.values), 80, placeholder=" ...")
+            raise ValueError(f"{self.path} must have a column {missing[0]}, got {known}")
 
 
 def read_columns(path: Path) -> Columns:
@@ -64,18 +67,15 @@ def read_columns(path: Path) -> Columns:
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Reads all arrays of an npz file; runs no code from it."""
     _check_file(path)
-    errors = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, AttributeError)
     try:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise ValueError("it is a single array")
         with file:
-            return {name: file[name] for name in file.files}
-    except errors as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise ValueError(
-            f"{path} must be an npz file of plain arrays, got another ({reason})"
-        ) from None
+            return dict(file)
+    except NPZ_ERRORS as error:
+        got = f"got another ({_first_line(error)})"
+        raise ValueError(f"{path} must be an npz file of plain arrays, {got}") from None
 
 
 def _check_file(path: Path) -> None:
@@ -83,50 +83,40 @@ def _check_file(path: Path) -> None:
         raise FileNotFoundError(f"{path} must be a file, got no such file")
 
 
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0].rstrip(".")
+
+
 def _read_csv(path: Path) -> pd.DataFrame:
+    read = partial(pd.read_csv, path, encoding="utf-8-sig", skipinitialspace=True, index_col=False)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header = [cell.strip() for cell in next(filter(None, csv.reader(file)), [])]
-        _check_header(path, header)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # lines of more cells
-            frame = pd.read_csv(
-                path,
-                header=0,
-                names=header,
-                index_col=False,
-                encoding="utf-8-sig",
-                skipinitialspace=True,
-                low_memory=False,
-            )
-    except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeDecodeError, csv.Error) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+            first = read(header=None, nrows=1, dtype=str, keep_default_na=False)
+            header = first.iloc[0].str.strip()
+            _check_header(path, header)
+            frame = read(header=0, names=header.tolist(), low_memory=False)
+    except (*CSV_ERRORS, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{path} must be a CSV file in UTF-8 with equally many cells in every line, "
-            f"got another ({reason})"
+            f"{path} must be a CSV file in UTF-8 with a header, at least one row and equally many "
+            f"cells in every line, got another ({_first_line(error)})"
         ) from None
     text = frame.select_dtypes(exclude=["number", "bool"]).columns
     return frame.assign(**{name: frame[name].str.strip() for name in text})
 
 
-def _check_header(path: Path, header: list[str]) -> None:
-    if not header:
-        raise ValueError(f"{path} must have a header and at least one row, got an empty file")
-    if "" in header:
-        raise ValueError(
-            f"{path} must name every column, got one without a name (pandas leaves its index "
-            "out with to_csv(index=False))"
-        )
-    for name in header:
+def _check_header(path: Path, header: "pd.Series[str]") -> None:
+    numeric = pd.to_numeric(header, errors="coerce").notna()
+    alone = len(header) == 1
+    for wrong, sentence in (
+        (header == "", "name every column, got one without a name (see to_csv(index=False)){}"),
         # Whole numbers are names that pandas gives to columns.
-        if not name.isdecimal() and not np.isnan(pd.to_numeric(name, errors="coerce")):
-            raise ValueError(
-                f"{path} must start with a line that names the columns, got the number {name}"
-            )
-        if header.count(name) > 1:
-            raise ValueError(f"{path} must name every column once, got {name} twice")
-    if len(header) == 1 and any(sign in header[0] for sign in ";\t|"):
-        raise ValueError(f"{path} must separate cells by commas, got the header {header[0]!r}")
+        (numeric & ~header.str.isdecimal(), "start with names of columns, got the number {}"),
+        (header.duplicated(), "name every column once, got {} twice"),
+        (header.str.contains(r"[;\t|]") & alone, "separate cells by commas, got the header {}"),
+    ):
+        if wrong.any():
+            raise ValueError(f"{path} must {sentence.format(header[wrong].iloc[0])}")
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -138,5 +128,5 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             "pip install 'neural-complexity[tables]'"
         ) from None
     except Exception as error:  # pyarrow has many
-        reason = (str(error).splitlines() or [""])[0]
-        raise ValueError(f"{path} must be a parquet file, got a damaged one ({reason})") from None
+        got = f"got a damaged one ({_first_line(error)})"
+        raise ValueError(f"{path} must be a parquet file, {got}") from None

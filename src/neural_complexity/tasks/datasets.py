@@ -7,6 +7,7 @@ import tempfile
 import textwrap
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,25 +24,17 @@ TIMEOUT = (5, 10)  # seconds to reach a server, and to wait for the next bytes o
 
 @dataclass(frozen=True)
 class DataFile:
-    """A published file of a dataset.
+    """A published file of a dataset, of which a download must have one of some checksums.
 
-    Args:
-        folder: Where it belongs within the data folder.
-        name: Its name.
-        checksums: Of which a download must have one, as `algorithm:hexadecimal digits`, or, with
-            `gzip+` in front, its unpacked content must, however it was packed.
-        urls: Where to download it, best first.
-        unpacked: What it may have been unpacked to, found in the same places.
-        verify: Whether a file that is there already must have a checksum, too. Required by readers
-            that trust the content; the others decide for themselves whether it will do.
+    These are `algorithm:hexadecimal digits`, or with `gzip+` in front of the unpacked content.
     """
 
-    folder: str
+    folder: str  # where it belongs within the data folder
     name: str
     checksums: tuple[str, ...]
-    urls: tuple[str, ...]
-    unpacked: tuple[str, ...] = ()
-    verify: bool = False
+    urls: tuple[str, ...]  # best first
+    unpacked: tuple[str, ...] = ()  # what it may have been unpacked to, in the same places
+    verify: bool = False  # a file that is there, too: needed by readers that trust the content
 
 
 def cache_folder() -> Path:
@@ -50,12 +43,7 @@ def cache_folder() -> Path:
 
 
 def data_folder(given: str | Path | None = None) -> Path:
-    """Returns the folder that datasets are looked for in; it need not exist.
-
-    Args:
-        given: The user's choice. The default is the environment variable NEURAL_COMPLEXITY_DATA,
-            and without that the user's cache folder.
-    """
+    """Returns the given folder, else that of NEURAL_COMPLEXITY_DATA, else the cache folder."""
     chosen = given or os.environ.get(VARIABLE)
     return Path(chosen).expanduser() if chosen else cache_folder()
 
@@ -91,26 +79,20 @@ def find_file(file: DataFile, data: Path, download: bool = True) -> Path:
 def cached(
     name: str, fingerprint: str, folder: Path, read: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Returns what `read` returns, reading only once.
+    """Returns what `read` returns, which the fingerprint decides, reading only once.
 
-    It is kept in the folder, or, if that is read-only, in the user's cache folder. The fingerprint
-    describes all that decides it.
+    It is kept in the folder, or, if that is read-only, in the user's cache folder.
     """
     places = [Workspace(place, fingerprint) for place in (folder, cache_folder())]
     for place in places:
-        try:
-            kept = place.read(name)
-        except (OSError, ValueError):
-            continue  # damaged, or of another file of this name
-        if kept is not None:
-            return kept[0]
+        with suppress(OSError, ValueError):  # damaged, or of another file of this name
+            if (kept := place.read(name)) is not None:
+                return kept[0]
     tensors = read()
     for place in places:
-        try:
+        with suppress(OSError):  # a read-only folder, a full disk: no reason to fail
             place.write(name, tensors)
-        except OSError:
-            continue  # a read-only folder, a full disk: a cache is not worth failing for
-        break
+            break
     return tensors
 
 

@@ -7,7 +7,7 @@ import torch
 from neural_complexity.points import indexed
 from neural_complexity.task import Task
 from neural_complexity.tasks.images import Images
-from neural_complexity.tasks.sampling import check_sizes, choose
+from neural_complexity.tasks.sampling import check_at_most, check_sizes, choose
 
 __all__ = ["FewShot"]
 
@@ -18,46 +18,23 @@ class FewShot:
 
     A task's classes are different ones in random order, so a label means something else in each
     task; no image stands in a task twice.
-
-    Args:
-        images: The store that tasks are made of; each class has at least shots + queries images.
-        ways: Classes of a task, C.
-        shots: Training images of each class: M = ways * shots.
-        queries: Test images of each class: N = ways * queries.
     """
 
-    images: Images
+    images: Images  # each class has at least shots + queries
     _: KW_ONLY
-    ways: int = 10
-    shots: int = 1
-    queries: int = 5
+    ways: int = 10  # classes of a task, C
+    shots: int = 1  # training images of each class: M = ways * shots
+    queries: int = 5  # test images of each class: N = ways * queries
 
     def __post_init__(self) -> None:
         check_sizes(ways=self.ways, shots=self.shots, queries=self.queries)
-        if self.ways > self.images.classes:
-            raise ValueError(
-                f"ways must be at most the {self.images.classes} classes there are, got {self.ways}"
-            )
+        check_at_most("ways", self.ways, self.images.classes)
         fewest = int(self.images.counts.min())
-        if self.shots + self.queries > fewest:
-            raise ValueError(
-                f"shots + queries must be at most {fewest}, the images of the smallest class, "
-                f"got {self.shots} + {self.queries}"
-            )
+        check_at_most("shots + queries", self.shots + self.queries, fewest)
 
     def sample(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws `batch` tasks.
-
-        Args:
-            batch: The number of tasks, B.
-            generator: The source of randomness.
-
-        Returns:
-            Tasks whose inputs are `Points` of the images, (B, M) and (B, N), and whose labels are
-            0 ... ways - 1 over and over.
-        """
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch}")
+        """Draws `batch` tasks of `Points`, (B, M) and (B, N), with labels 0 ... ways - 1."""
+        check_sizes(batch=batch)
         device = generator.device
         counts = self.images.counts.to(device)
         every = torch.full((batch,), len(counts), device=device)

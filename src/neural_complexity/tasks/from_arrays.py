@@ -1,26 +1,31 @@
-"""Single datasets from what users have: arrays, tensors or PyTorch datasets."""
+"""Datasets of images that users have, in memory, or in one file that is mapped into memory."""
 
-from collections.abc import Iterator, Sized
+import json
+import mmap
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from neural_complexity.convert.arrays_in import numbers, pair, targets
-from neural_complexity.tasks.formats import Part
-from neural_complexity.tasks.images import Images, SingleDataset
-from neural_complexity.tasks.store import write_store
+from neural_complexity.files import write_chunks
+from neural_complexity.tasks.images import Images, Part, SingleDataset, check_values, chunks
 
-__all__ = ["from_arrays", "from_datasets"]
+__all__ = ["from_arrays", "from_datasets", "open_store", "store", "write_store"]
 
 Array = NDArray[Any] | Tensor
 
 AT_ONCE = 64  # images
 MAX_CHANNELS = 4
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # mmap has the name from Python 3.13 on
 
 
 def from_arrays(
@@ -34,37 +39,24 @@ def from_arrays(
 ) -> SingleDataset:
     """Makes a dataset of arrays or tensors; they may be memory-mapped.
 
-    Images are held as uint8, so floats are rounded to the next of 256 levels. Values are
-    standardized when they are looked up: leave that to the dataset.
-
-    Args:
-        name: What results call it.
-        X_train: Training images, uint8 or floats from 0 to 1, (P, height, width),
-            (P, channels, height, width) or (P, height, width, channels) with one to four channels.
-            Where both are possible the channels come first.
-        y_train: Their labels, whole numbers, (P,): 0 ... classes - 1, with an image each.
-        X_test: Test images of the same size.
-        y_test: Their labels.
-        path: Where to keep the dataset, see `store`, instead of in memory.
+    Images are uint8 or floats from 0 to 1, rounded to 256 levels: (P, height, width),
+    (P, channels, height, width) or (P, height, width, channels) with one to four channels; where
+    both are possible the channels come first. Labels, (P,), are 0 ... classes - 1. The dataset, not
+    the user, standardizes values. It is kept in memory, or in the file `path`, see `store`.
 
     Example:
         >>> X, y = torch.rand(6, 28, 28), torch.tensor([0, 1, 0, 1, 1, 0])
         >>> from_arrays("mine", X[:4], y[:4], X[4:], y[4:]).train
         4
     """
-    parts = []
     for part, X, y in (("train", X_train, y_train), ("test", X_test, y_test)):
-        if len(X.shape) not in (3, 4) or 0 in X.shape:
+        if len(X.shape) not in (3, 4) or 0 in X.shape or tuple(y.shape) != (len(X),):
             raise ValueError(
-                f"X_{part} must be images, (P, height, width) or with channels, and not empty, "
-                f"got shape {tuple(X.shape)}"
+                f"X_{part} must be images, (P, height, width) or with channels, and y_{part} one "
+                f"label each, got shapes {tuple(X.shape)} and {tuple(y.shape)}"
             )
-        if tuple(y.shape) != (len(X),):
-            raise ValueError(
-                f"y_{part} must be one label for each of {len(X)} images, got {tuple(y.shape)}"
-            )
-        parts.append(_array_parts(part, X, y))
-    return _build(name, len(X_train), len(X_train) + len(X_test), chain(*parts), path)
+    parts = chain(_array_parts("train", X_train, y_train), _array_parts("test", X_test, y_test))
+    return _build(name, len(X_train), len(X_train) + len(X_test), parts, path)
 
 
 def from_datasets(
@@ -72,12 +64,8 @@ def from_datasets(
 ) -> SingleDataset:
     """Makes a dataset of two PyTorch datasets, each of which is gone through once.
 
-    Args:
-        name: What results call it.
-        train: Returns `(image, label)` by index and has a length. An image is a tensor, an array or
-            a PIL image; shapes, values and labels are as for `from_arrays`.
-        test: The same for testing.
-        path: Where to keep the dataset, see `store`, instead of in memory.
+    They return `(image, label)` by index and have a length; an image is a tensor, an array or a PIL
+    image. All else is as for `from_arrays`.
     """
     sizes = []
     for part, dataset in (("train", train), ("test", test)):
@@ -90,31 +78,62 @@ def from_datasets(
     return _build(name, sizes[0], sum(sizes), parts, path)
 
 
+def store(dataset: SingleDataset, path: str | Path) -> SingleDataset:
+    """Writes a dataset to one safetensors file, whole or not at all, and opens it from there."""
+    pixels = chunks(dataset.images.pixels)
+    parts = zip(pixels, dataset.labels.split(len(pixels[0])), strict=True)
+    return write_store(path, dataset.name, dataset.images.pixels.shape, dataset.train, parts)
+
+
+def open_store(path: str | Path) -> SingleDataset:
+    """Opens what `store` wrote: images are read from the disk as they are looked up."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a stored dataset, got no such file")
+    try:
+        with safe_open(path, framework="np") as file:  # checks the file, and reads no pixel
+            header = file.metadata() or {}
+            kind, shape = file.get_slice("pixels").get_dtype(), file.get_slice("pixels").get_shape()
+            labels = torch.from_numpy(file.get_tensor("labels"))
+        if kind != "U8":
+            raise ValueError(f"pixels of {kind}")
+        images = Images(_map_pixels(path).reshape(shape), labels)
+        return SingleDataset(header["name"], images, int(header["train"]))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} must hold pixels, labels, name and train of a dataset, "
+            f"got another or a damaged file ({error})"
+        ) from None
+
+
+def write_store(
+    path: str | Path, name: str, shape: Sequence[int], train: int, parts: Iterable[Part]
+) -> SingleDataset:
+    """Writes a dataset that comes in parts, of which only one need be in memory, and opens it.
+
+    `shape` is that of all pixels. If the parts are no dataset, nothing is written.
+    """
+    write_chunks(Path(path), _content(name, shape, train, parts))
+    return open_store(path)
+
+
 def _build(
     name: str, train: int, size: int, parts: Iterator[Part], path: str | Path | None
 ) -> SingleDataset:
     """Puts parts together, in memory or in a file."""
     first = next(parts)
-    shape = (size, *first[0].shape[1:])
-    every = _of_one_size(chain([first], parts), shape[1:])
-    if path is not None:
-        return write_store(path, name, shape, train, every)
-    pixels = torch.empty(shape, dtype=torch.uint8)
-    labels = torch.empty(size, dtype=torch.int64)
-    start = 0
-    for values, own in every:
-        end = start + len(values)
-        pixels[start:end], labels[start:end] = values, own
-        start = end
-    return SingleDataset(name, Images(pixels, labels), train)
+    shape = tuple(first[0].shape[1:])
 
-
-def _of_one_size(parts: Iterator[Part], shape: tuple[int, ...]) -> Iterator[Part]:
-    for values, labels in parts:
-        if values.shape[1:] != shape:
-            got = tuple(values.shape[1:])
+    def checked(part: Part) -> Part:
+        if (got := tuple(part[0].shape[1:])) != shape:
             raise ValueError(f"images must all have the size of the first, {shape}, got {got}")
-        yield values, labels
+        return part
+
+    every = map(checked, chain([first], parts))
+    if path is not None:
+        return write_store(path, name, (size, *shape), train, every)
+    pixels, labels = (torch.cat(both) for both in zip(*every, strict=True))
+    return SingleDataset(name, Images(pixels, labels), train)
 
 
 def _array_parts(name: str, X: Array, y: Array) -> Iterator[Part]:
@@ -132,25 +151,53 @@ def _dataset_parts(name: str, dataset: Dataset[Any], size: int) -> Iterator[Part
 
 
 def _part(X_name: str, X: Any, y_name: str, y: Any) -> Part:
-    pixels = _pixels(X_name, numbers(X_name, X).cpu())
+    """Returns images as uint8 with channels first, and labels."""
+    images = numbers(X_name, X).cpu()
+    if images.dtype != torch.uint8:
+        check_values(X_name, images)
+        images = (255 * images.double()).round().to(torch.uint8)
+    images = images.unsqueeze(1) if images.ndim == 3 else images
+    axes = [axis for axis in (1, 3) if images.ndim == 4 and images.shape[axis] <= MAX_CHANNELS]
+    if not axes:
+        raise ValueError(
+            f"{X_name} must have 1 to {MAX_CHANNELS} channels, first or last, "
+            f"got images of {tuple(images.shape[1:])}"
+        )
+    pixels = images.movedim(axes[0], 1).contiguous()
     return pixels, targets(y_name, y, labels=True, points=len(pixels)).cpu()
 
 
-def _pixels(name: str, images: Tensor) -> Tensor:
-    """Makes images into uint8 with channels first."""
-    if images.dtype != torch.uint8:
-        if not images.is_floating_point():
-            raise TypeError(f"{name} must be uint8 or floats from 0 to 1, got {images.dtype}")
-        if not ((images >= 0) & (images <= 1)).all():
-            low, high = images.aminmax()
-            raise ValueError(f"{name} must have values from 0 to 1, got {low:g} to {high:g}")
-        images = (255 * images.double()).round().to(torch.uint8)
-    if images.ndim == 3:
-        return images.unsqueeze(1)
-    for axis in (1, 3) if images.ndim == 4 else ():
-        if images.shape[axis] <= MAX_CHANNELS:
-            return images.movedim(axis, 1)
-    raise ValueError(
-        f"{name} must have 1 to {MAX_CHANNELS} channels, first or last, "
-        f"got images of {tuple(images.shape[1:])}"
-    )
+def _map_pixels(path: Path) -> Tensor:
+    """Maps the pixels of a file that was checked already."""
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        start, end = json.loads(file.read(size))["pixels"]["data_offsets"]
+        # A change would change a copy, never the file; and none is reserved in memory, without
+        # which Linux would not map more than it has.
+        flags = mmap.MAP_PRIVATE | NO_RESERVE
+        pages = mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+    return torch.frombuffer(pages, dtype=torch.uint8, count=end - start, offset=8 + size + start)
+
+
+def _content(
+    name: str, shape: Sequence[int], train: int, parts: Iterable[Part]
+) -> Iterator[bytes | memoryview]:
+    """Yields the bytes of a store: header, pixels and, when they are all known, labels."""
+    pixels = torch.Size(shape).numel()
+    ends = [0, pixels, pixels + 8 * shape[0]]
+    header = {
+        "__metadata__": {"name": name, "train": str(train)},
+        "pixels": {"dtype": "U8", "shape": list(shape), "data_offsets": ends[:2]},
+        "labels": {"dtype": "I64", "shape": [shape[0]], "data_offsets": ends[1:]},
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + pixels) % 8)  # labels can be mapped at multiples of 8 only
+    yield struct.pack("<Q", len(text)) + text
+    labels = []
+    for values, own in parts:
+        yield values.cpu().contiguous().numpy().data
+        labels.append(own.cpu())
+    every = torch.cat(labels)
+    # The same checks as on opening, on pixels that take no memory.
+    SingleDataset(name, Images(torch.zeros(1, dtype=torch.uint8).expand(shape), every), train)
+    yield every.numpy().data

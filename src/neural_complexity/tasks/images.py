@@ -5,20 +5,30 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-__all__ = ["Images", "SingleDataset", "chunks"]
+from neural_complexity.tasks.sampling import check_at_most, check_sizes
+
+__all__ = ["Images", "Part", "SingleDataset", "check_values", "chunks", "moved"]
 
 CHUNK = 1 << 18  # values, so that they fit a cache even as floats
 
+Part = tuple[Tensor, Tensor]  # pixels, uint8 (P, channels, height, width), and labels, int64 (P,)
+
 
 def chunks(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Cuts a tensor along its first axis into views of about 260,000 values.
-
-    What goes through all images goes through these, so that a mapped store may be larger than the
-    memory.
-    """
+    """Cuts a tensor along its first axis, so that a mapped one may be larger than the memory."""
     parts: tuple[Tensor, ...] = tensor.split(max(1, CHUNK // tensor[0].numel()))
     return parts
+
+
+def check_values(name: str, images: Tensor) -> None:
+    """Refuses images that are neither uint8, nor truth values, nor floats from 0 to 1."""
+    if images.dtype not in (torch.uint8, torch.bool) and not images.is_floating_point():
+        raise TypeError(f"{name} must be uint8 or floats from 0 to 1, got {images.dtype}")
+    if images.is_floating_point() and not ((images >= 0) & (images <= 1)).all():
+        low, high = images.aminmax()
+        raise ValueError(f"{name} must have values from 0 to 1, got {low:g} to {high:g}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,46 +92,32 @@ class Images:
     def rotated(self) -> "Images":
         """Makes each class into four, turned by 0, 90, 180 and 270 degrees.
 
-        Returns:
-            Four times the images: index `n + k * P` is image n turned k times counter-clockwise,
-            of class `label + k * classes`.
+        Image n, turned k times counter-clockwise, is `n + k * P`, of class `label + k * classes`.
         """
         if self.pixels.shape[-2] != self.pixels.shape[-1]:
             shape = tuple(self.pixels.shape[-2:])
             raise ValueError(f"images must be square to be rotated, got {shape}")
         pixels = torch.cat([torch.rot90(self.pixels, k, dims=(-2, -1)) for k in range(4)])
-        labels = torch.cat([self.labels + k * self.classes for k in range(4)])
-        return Images(pixels, labels)
+        return Images(pixels, torch.cat([self.labels + k * self.classes for k in range(4)]))
 
 
 @dataclass(frozen=True, eq=False)
 class SingleDataset:
-    """A store of images, of which the first `train` are for training and the others for testing.
+    """A store of images, of which the first `train` are for training and the others for testing."""
 
-    Args:
-        name: What results call it.
-        images: Training images, then test images, of two classes or more. Every class has a
-            training image.
-        train: How many are for training.
-    """
-
-    name: str
-    images: Images
+    name: str  # what results call it
+    images: Images  # of two classes or more, each with a training image
     train: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.train < len(self.images):
-            raise ValueError(
-                f"train must leave images for training and for testing of {len(self.images)}, "
-                f"got {self.train}"
-            )
-        if self.images.classes < 2:
+        check_sizes(train=self.train)
+        check_at_most("train", self.train, len(self.images) - 1)  # the others are for testing
+        classes, trained = self.images.classes, len(self.labels[: self.train].unique())
+        if classes < 2:
             raise ValueError(f"{self.name} must have at least two classes, got one")
-        trained = self.images.labels[: self.train].unique()
-        if len(trained) < self.images.classes:
+        if trained < classes:
             raise ValueError(
-                f"{self.name} must have training images of each of its {self.images.classes} "
-                f"classes, got some of {len(trained)}"
+                f"{self.name} must have training images of {classes} classes, got {trained}"
             )
 
     def __len__(self) -> int:
@@ -145,28 +141,41 @@ class SingleDataset:
     def __call__(self, indices: Tensor) -> Tensor:
         """Returns images, (...) to (..., channels, height, width), standardized.
 
-        In each channel the training images have mean 0 and variance 1; a channel that never changes
-        is 0.
+        In each channel the training images have mean 0 and variance 1, or only 0.
         """
         values = self.images.levels(indices)
         mean, scale = (moment.to(values) for moment in self._moments)
         return values.sub_(mean).mul_(scale)
 
-    # Until the core has moved to stores that are called.
-    look_up = __call__
-    train_numbers, test_numbers = train_indices, test_indices
-
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Mean and inverse standard deviation of training pixels, 0 to 255, (channels, 1, 1)."""
         pixels = self.images.pixels[: self.train].flatten(2)  # (train, channels, pixels)
-        total = square = torch.zeros(pixels.shape[1], dtype=torch.float64)
-        for chunk in chunks(pixels):
-            values = chunk.cpu().double()  # whole numbers, so the sums are exact
-            total = total + values.sum(dim=(0, 2))
-            square = square + values.square().sum(dim=(0, 2))
-        mean = total / (len(pixels) * pixels.shape[2])
-        variance = square / (len(pixels) * pixels.shape[2]) - mean.square()
-        std = variance.clamp(min=0).sqrt()
-        inverse = torch.where(std > 0, std, 255).reciprocal()
-        return mean[:, None, None], inverse[:, None, None]
+        values = (chunk.cpu().double() for chunk in chunks(pixels))  # whole numbers: exact sums
+        sums = [torch.stack([x, x.square()]).sum(dim=(1, 3)) for x in values]
+        mean, square = (torch.stack(sums).sum(dim=0) / pixels[:, 0].numel())[..., None, None]
+        std = (square - mean.square()).clamp(min=0).sqrt()
+        return mean, torch.where(std > 0, std, 255).reciprocal()
+
+
+def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = False) -> Tensor:
+    """Shifts each image, (P, channels, height, width), by up to `pixels` along each axis.
+
+    What comes in at a border is a copy of the pixels there. With `flip`, half of them are mirrored,
+    left to right. Draws are made on the CPU.
+    """
+    P, _, height, width = X.shape
+
+    def places(size: int) -> Tensor:  # (P, size)
+        start = torch.randint(2 * pixels + 1, (P, 1), generator=generator)
+        return start + torch.arange(size)
+
+    rows, columns = places(height), places(width)
+    if flip:
+        mirrored = torch.rand(P, 1, generator=generator) < 0.5
+        columns = torch.where(mirrored, columns.flip(1), columns)
+    if pixels:
+        X = pad(X, [pixels] * 4, mode="replicate")
+    each = torch.arange(P, device=X.device)[:, None, None]
+    rows, columns = rows[:, :, None].to(X.device), columns[:, None, :].to(X.device)
+    return X[each, :, rows, columns].movedim(-1, 1)  # channels last in memory, as filters like it

@@ -9,13 +9,12 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
 from neural_complexity.tasks.datasets import DataFile, cached, data_folder, find_file
-from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.images import Images, check_values
 
 __all__ = ["SIZE", "omniglot", "preprocess"]
 
@@ -38,9 +37,8 @@ def preprocess(images: Tensor) -> Tensor:
     """Turns drawings into what an NC for Omniglot was trained on: 28 x 28, ink 1 and paper 0.
 
     Args:
-        images: Dark ink on light paper, (..., height, width) of any size, or
-            (..., 1, height, width): a third axis from the end of size one is the channel. Numbers
-            of type uint8 go from 0 to 255, floats from 0 to 1, and booleans are true for paper.
+        images: Dark ink on light paper, (..., height, width) or (..., 1, height, width), of any
+            size: uint8, floats from 0 to 1, or booleans, which are true for paper.
 
     Returns:
         The images averaged over areas and inverted, (..., 1, 28, 28), in the default precision.
@@ -51,17 +49,13 @@ def preprocess(images: Tensor) -> Tensor:
     """
     if not isinstance(images, Tensor):
         raise TypeError(f"images must be a torch.Tensor, got {type(images).__name__}")
-    if images.dtype not in (torch.uint8, torch.bool) and not images.is_floating_point():
-        raise TypeError(f"images must be uint8, bool or floats, got {images.dtype}")
     if images.ndim < 2 or images.numel() == 0:
         shape = tuple(images.shape)
         raise ValueError(f"images must be (..., height, width) and not empty, got shape {shape}")
+    check_values("images", images)
     paper = images.to(torch.get_default_dtype())
     if images.dtype == torch.uint8:
         paper = paper / 255
-    if not ((paper >= 0) & (paper <= 1)).all():
-        low, high = paper.aminmax()
-        raise ValueError(f"images must have values from 0 to 1, got {low:g} to {high:g}")
     if images.ndim < 3 or images.shape[-3] != 1:
         paper = paper.unsqueeze(-3)  # (..., 1, height, width)
     ink = 1 - adaptive_avg_pool2d(paper.reshape(-1, *paper.shape[-3:]), SIZE)
@@ -74,15 +68,10 @@ def omniglot(
     folder: str | Path | None = None,
     download: bool = True,
 ) -> Images:
-    """Reads one part of Omniglot, from its zip archive or what an earlier reading left.
+    """Reads the 964 characters for meta-training, or the 659 that are held out.
 
-    Drawings are preprocessed as by `preprocess` and ordered by alphabet, character and drawing.
-
-    Args:
-        part: The 964 characters for meta-training, or the 659 that are held out.
-        folder: The data folder with `images_background.zip` and `images_evaluation.zip`, there or
-            in `omniglot/`; see `data_folder`.
-        download: Whether to download an archive that is not there.
+    Drawings are preprocessed as by `preprocess` and ordered by alphabet, character and drawing. The
+    zip archives are in the data folder, see `data_folder`, there or in `omniglot/`, or downloaded.
     """
     if part not in CHECKSUMS:
         raise ValueError(f"part must be background or evaluation, got {part}")
@@ -105,51 +94,37 @@ def _read_archive(archive: Path, content: bytes) -> dict[str, Tensor]:
     except Exception as error:  # a damaged archive makes the reader raise almost anything
         raise ValueError(f"{archive} must be a whole zip archive, got damage ({error})") from None
     with file:
-        characters = _characters(archive, file)
-        pixels = [_read_character(archive, file, names) for names in characters]
-    labels = torch.arange(len(pixels)).repeat_interleave(len(pixels[0]))
-    return {"pixels": torch.cat(pixels), "labels": labels}
+        names, labels = _find_drawings(archive, file)
+        pixels = torch.stack([_read_drawing(archive, file, name) for name in names])
+    return {"pixels": pixels, "labels": labels}
 
 
-def _characters(archive: Path, file: zipfile.ZipFile) -> list[list[str]]:
-    """Returns the names of the drawings of each character."""
+def _find_drawings(archive: Path, file: zipfile.ZipFile) -> tuple[list[str], Tensor]:
+    """Returns the names of all drawings, and which character each is of, as numbers."""
     entries = [entry for entry in file.infolist() if not entry.is_dir()]
     names = sorted(entry.filename for entry in entries)
     if len(names) > MAX_ENTRIES or len(set(names)) < len(names):
-        raise ValueError(
-            f"{archive} must have at most {MAX_ENTRIES} files of different names, got {len(names)}"
-        )
+        count = len(names)
+        raise ValueError(f"{archive} must have at most {MAX_ENTRIES} different files, got {count}")
     methods = {entry.compress_type for entry in entries}
     if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # others may fill the memory
         raise ValueError(f"{archive} must be stored or deflated, got another method")
-    pattern = re.compile(rf"({archive.stem}/[\w()-]+/character\d+)/\w+\.png")
-    found: dict[str, list[str]] = {}
-    for name in names:
-        match = pattern.fullmatch(name)
-        if match is None:
-            raise ValueError(
-                f"{archive} must hold {archive.stem}/ALPHABET/characterNN/DRAWING.png, got {name!r}"
-            )
-        found.setdefault(match[1], []).append(name)
-    counts = {len(drawings) for drawings in found.values()}
-    if len(counts) != 1:
+    pattern = re.compile(rf"{archive.stem}/[\w()-]+/character\d+/\w+\.png")
+    wrong = next((name for name in names if not pattern.fullmatch(name)), None)
+    if wrong is not None:
         raise ValueError(
-            f"{archive} must have equally many drawings of each character, "
-            f"got {sorted(counts) or 'none'}"
+            f"{archive} must hold {archive.stem}/ALPHABET/characterNN/DRAWING.png, got {wrong!r}"
         )
-    return list(found.values())
+    characters = [name.rpartition("/")[0] for name in names]
+    _, labels, counts = np.unique(characters, return_inverse=True, return_counts=True)
+    if len(set(counts)) != 1:
+        got = sorted(set(counts.tolist())) or "none"
+        raise ValueError(f"{archive} must have equally many drawings of each character, got {got}")
+    return names, torch.from_numpy(labels)
 
 
-def _read_character(archive: Path, file: zipfile.ZipFile, names: list[str]) -> Tensor:
-    """Reads the drawings of one character, (drawings, 1, 28, 28), with ink 255 and paper 0."""
-    drawings = np.stack([_read_drawing(archive, file, name) for name in names])
-    ink = preprocess(torch.from_numpy(drawings)[:, None])
-    # Means of few pixels are often halves; they go up whatever the precision makes of them.
-    return (255 * ink + 0.501).floor().to(torch.uint8)
-
-
-def _read_drawing(archive: Path, file: zipfile.ZipFile, name: str) -> NDArray[np.uint8]:
-    """Decodes one drawing, (105, 105)."""
+def _read_drawing(archive: Path, file: zipfile.ZipFile, name: str) -> Tensor:
+    """Reads one drawing, (1, 28, 28), with ink 255 and paper 0."""
     try:
         with file.open(name) as packed:
             # Asked for a size, the reader unpacks no more than that, whatever the entry says.
@@ -157,8 +132,10 @@ def _read_drawing(archive: Path, file: zipfile.ZipFile, name: str) -> NDArray[np
         with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
             if image.size != (DRAWN, DRAWN):  # known before any pixel is decoded
                 raise ValueError(f"{image.width} x {image.height} pixels")
-            return np.asarray(image.convert("L"))
+            paper = torch.from_numpy(np.array(image.convert("L")))
     except Exception as error:  # as above, and decoders alike
         raise ValueError(
             f"{archive} must hold PNG images of {DRAWN} x {DRAWN} pixels, got {name!r} ({error})"
         ) from None
+    # Means of few pixels are often halves; they go up whatever the precision makes of them.
+    return (255 * preprocess(paper) + 0.501).floor().to(torch.uint8)

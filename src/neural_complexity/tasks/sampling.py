@@ -8,26 +8,23 @@ from torch import Tensor
 
 from neural_complexity.task import Task
 
-__all__ = ["SampledFamily", "check_sizes", "choose", "uniform"]
+__all__ = ["SampledFamily", "check_at_most", "check_sizes", "choose", "normal", "uniform"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampledFamily(ABC):
-    """A family that draws all points of a task at once.
+    """A family that draws all points of a task at once."""
 
-    Args:
-        train_points: Training points per task, M.
-        test_points: Test points per task, N.
-    """
-
-    train_points: int = 10
-    test_points: int = 15
+    train_points: int = 10  # of a task, M
+    test_points: int = 15  # of a task, N
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
             value = getattr(self, name)
             if isinstance(value, int):
                 check_sizes(**{name: value})
+            elif isinstance(value, float) and not value >= 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
             elif isinstance(value, tuple) and not value[0] <= value[1]:
                 raise ValueError(f"{name} must be a range from low to high, got {value}")
 
@@ -55,27 +52,30 @@ def check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name} must be at least 1, got {size}")
 
 
+def check_at_most(name: str, size: int, most: int) -> None:
+    """Raises a ValueError if a size is too large."""
+    if size > most:
+        raise ValueError(f"{name} must be at most {most}, got {size}")
+
+
 def uniform(
     bounds: tuple[float, float], size: tuple[int, ...], generator: torch.Generator
 ) -> Tensor:
     """Draws uniformly from a range."""
     low, high = bounds
-    return low + (high - low) * torch.rand(*size, generator=generator, device=generator.device)
+    return low + (high - low) * torch.rand(size, generator=generator, device=generator.device)
+
+
+def normal(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draws standard normal numbers."""
+    return torch.randn(size, generator=generator, device=generator.device)
 
 
 def choose(sizes: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Chooses different indices below each of many sizes, in random order.
+    """Chooses `count` different indices below each of many sizes, (...), as (..., count).
 
-    Floyd's algorithm: time and memory grow with the indices chosen, not with the sizes, so a few
-    out of thousands cost no more than a few out of ten.
-
-    Args:
-        sizes: What the indices must be below, (...), each at least `count`.
-        count: How many to choose.
-        generator: The source of randomness.
-
-    Returns:
-        The indices, (..., count), every ordered choice as likely as every other.
+    Every ordered choice is as likely as every other. By Floyd's algorithm time and memory grow with
+    the indices chosen, not with the sizes.
     """
     size = (2, *sizes.shape, count)
     draws, order = torch.rand(size, generator=generator, dtype=torch.float64, device=sizes.device)

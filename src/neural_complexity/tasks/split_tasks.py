@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
+from pandas.api.types import infer_dtype
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
-from neural_complexity.convert.arrays_in import encode, inputs, pair, targets
+from neural_complexity.convert.arrays_in import inputs, pair, targets
 from neural_complexity.tasks.splits import Splits
 
 __all__ = ["ArrayStore", "own_digits", "split_tasks"]
@@ -18,6 +20,7 @@ __all__ = ["ArrayStore", "own_digits", "split_tasks"]
 SEEN = 64  # points of each set that NC sees at a time
 FEWEST = 20  # points, of which tasks can still be made
 MANY = 100  # whole numbers more varied than this are rather counts or amounts than labels
+LABELS = ("string", "integer", "boolean", "floating")  # kinds that NC's file can hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ def split_tasks(
     train: int | None = None,
     test: int | None = None,
 ) -> Splits:
-    """Returns the tasks of splitting one dataset at random (section 2).
+    """Returns the tasks of splitting one dataset at random (section 2), for `meta_learn`.
 
     Args:
         X: Inputs, (P, D) or images (P, channels, height, width): an array, a tensor, lists or a
@@ -59,9 +62,6 @@ def split_tasks(
         kind: Which of the two, where the type of y does not tell.
         train: Training points of a split; three quarters if `None`.
         test: Its validation points; the others if `None`.
-
-    Returns:
-        The tasks, for `meta_learn`.
 
     Raises:
         TypeError: If X or y holds no numbers.
@@ -81,62 +81,40 @@ def split_tasks(
         raise ValueError(f"X must have at least {FEWEST} points to be split, got {P}")
     if kind not in (None, "classification", "regression"):
         raise ValueError(f"kind must be classification, regression or None, got {kind}")
-    # Names stay as they are until they are numbered.
     if isinstance(y, Tensor):
         y = y.detach().cpu()
         y = y.double() if y.is_floating_point() else y  # NumPy does not know all types
-    values = np.asarray(y)
-    classes: tuple[Any, ...] = ()
-    if (kind or _kind_of(values)) == "classification":
-        classes = _classes(values)
-        Y = targets("y", encode(values.reshape(-1), classes), labels=True, points=P)
-    else:
-        Y = targets("y", y, labels=False, points=P)
+    store = ArrayStore(points, *_targets(P, y, kind))
     test = max(1, P - (3 * P + 3) // 4 if train is None else P - train) if test is None else test
     train = P - test if train is None else train
-    store = ArrayStore(points, Y, classes)
     seen = {"M": min(SEEN, max(1, train)), "N": min(SEEN, max(1, test))}
     return Splits(store, torch.arange(P), train=train, test=test, **seen)
 
 
-def _kind_of(values: NDArray[Any]) -> Literal["classification", "regression"]:
-    """Returns whether targets are labels or real numbers, by their type."""
-    if values.dtype.kind == "f":
-        return "regression"
-    # Columns of data frames may hold numbers as objects.
-    own = {type(value) for value in values.flat} if values.dtype.kind == "O" else set()
-    if own and own <= {int, float} and float in own:
-        return "regression"
-    if (values.dtype.kind in "iu" or own == {int}) and len(np.unique(values)) > MANY:
+def _targets(P: int, y: object, kind: str | None) -> tuple[Tensor, tuple[Any, ...]]:
+    """Returns labels with the names of their classes, in order, or real targets."""
+    values = pd.Series(np.asarray(y).reshape(-1)).infer_objects()
+    found = infer_dtype(values)
+    if kind is None and found == "integer" and values.nunique() > MANY:
         raise ValueError(
             f"kind must be given where y has more than {MANY} different whole numbers: "
             '"classification" or "regression"'
         )
-    return "classification"
-
-
-def _classes(values: NDArray[Any]) -> tuple[Any, ...]:
-    """Returns the different labels in order, of kinds that NC's file can hold."""
-    given = values.reshape(-1).tolist()
-    labels = [label.item() if isinstance(label, np.generic) else label for label in given]
-    for label in labels:
-        if not isinstance(label, str | int | float):
-            raise TypeError(
-                f"y must hold names, numbers or truth values as labels, got {type(label).__name__}"
-            )
-        if label != label:  # NaN
-            raise ValueError(f"y must have no missing values, got {label}")
-    if len({isinstance(label, str) for label in labels}) > 1:
-        raise TypeError("y must hold names or numbers as labels, got both")
-    return tuple(sorted(set(labels)))
+    if kind == "regression" or (kind is None and found == "floating"):
+        return targets("y", y, labels=False, points=P), ()
+    if found not in LABELS:
+        raise TypeError(f"y must hold names, or numbers, or truth values as labels, got {found}")
+    if values.hasnans:
+        raise ValueError("y must have no missing values as labels, got some")
+    indices, classes = pd.factorize(values, sort=True)
+    return targets("y", indices, labels=True, points=P), tuple(classes.tolist())
 
 
 def own_digits() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Returns scikit-learn's digits as a user's own data, values from 0 to 1.
 
-    Returns:
-        X_tr, (1437, 64), y_tr, X_te, (360, 64), and y_te. The NC of digits that ships has not seen
-        the latter two; `train_test_split(X / 16, y, test_size=360, random_state=0)` gives the same.
+    These are X_tr, (1437, 64), y_tr, X_te, (360, 64), and y_te; the NC of digits that ships has not
+    seen the latter two.
     """
     X, y = load_digits(return_X_y=True)
     X_tr, X_te, y_tr, y_te = train_test_split(X / 16, y, test_size=360, random_state=0)

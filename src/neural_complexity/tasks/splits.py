@@ -10,7 +10,7 @@ from torch import Tensor
 from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sampling import check_sizes
+from neural_complexity.tasks.sampling import check_at_most, check_sizes
 
 __all__ = ["Labelled", "Minibatches", "Rounds", "Splits"]
 
@@ -21,66 +21,42 @@ class Labelled(Protocol):
     @property
     def labels(self) -> Tensor:
         """The label of every input, (P,), or its real targets, (P, C)."""
-        ...
 
     def __call__(self, indices: Tensor, /) -> Tensor:
         """Returns the inputs of indices of any shape, (...), as (..., D), on their device."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
     """Tasks that split one dataset at random into a training and a validation set (section 2).
 
-    The two are disjoint, and their inputs are `Points` of the dataset. `split` returns whole ones,
-    which learners learn from; `sample` returns a few points of one, which is what NC sees at a
-    time.
-
-    Args:
-        store: The inputs and their targets.
-        pool: The indices of the inputs that may be used, (P,).
-        train: Training points of a split, m.
-        test: Its validation points, m'.
-        M: Training points that NC sees at a time.
-        N: Validation points that NC sees at a time.
+    The two are disjoint `Points` of the dataset. `split` returns whole ones, which learners learn
+    from; `sample` returns a few points of one, which is what NC sees at a time.
     """
 
     store: Labelled
-    pool: Tensor
+    pool: Tensor  # the indices of the inputs that may be used, (P,)
     _: KW_ONLY
-    train: int = 40_000
-    test: int = 10_000
-    M: int = 128
-    N: int = 128
+    train: int = 40_000  # training points of a split, m
+    test: int = 10_000  # its validation points, m'
+    M: int = 128  # training points that NC sees at a time
+    N: int = 128  # validation points that NC sees at a time
 
     def __post_init__(self) -> None:
         check_sizes(train=self.train, test=self.test, M=self.M, N=self.N)
-        if self.train + self.test > len(self.pool):
-            raise ValueError(
-                f"train + test must be at most the {len(self.pool)} inputs there are, got "
-                f"{self.train} + {self.test}"
-            )
-        if self.train < self.M or self.test < self.N:
-            raise ValueError(
-                f"M and N must be at most train and test, {self.train} and {self.test}, got "
-                f"{self.M} and {self.N}"
-            )
+        check_at_most("train + test", self.train + self.test, len(self.pool))
+        check_at_most("M", self.M, self.train)
+        check_at_most("N", self.N, self.test)
         labels = self.store.labels[self.pool]
         if (labels == labels[0]).all():
             kind = "of two classes at least" if labels.ndim == 1 else "two different ones at least"
             raise ValueError(f"targets must be {kind}, got {labels[0].tolist()} alone")
 
     def split(self, batch: int, generator: torch.Generator, *, train: int | None = None) -> Task:
-        """Draws whole splits, (B, m) and (B, m') points.
-
-        Args:
-            batch: How many, B.
-            generator: The source of randomness.
-            train: Training points, if not as many as usual; at most as many.
-        """
+        """Draws `batch` whole splits, (B, m) and (B, m') points, or fewer than m: `train`."""
         m = self.train if train is None else train
-        if not 1 <= m <= self.train:
-            raise ValueError(f"train must be from 1 to {self.train}, got {m}")
+        check_sizes(train=m)
+        check_at_most("train", m, self.train)
         return self._cut(batch, m, self.test, generator)
 
     def sample(self, batch: int, generator: torch.Generator) -> Task:
@@ -94,21 +70,16 @@ class Splits:
         return Task(X_tr, labels[train], X_te, labels[test])
 
     def _cut(self, batch: int, m: int, n: int, generator: torch.Generator) -> Task:
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch}")
+        check_sizes(batch=batch)
         keys = torch.rand(batch, len(self.pool), generator=generator, device=generator.device)
         chosen = self.pool.to(keys.device)[keys.topk(m + n, dim=1).indices]  # (B, m + n)
         return self.task(chosen[:, :m], chosen[:, m:])
 
 
 class Minibatches:
-    """Points of B large tasks, step by step: each set in random order, over and over.
+    """M training and N test points of B large tasks, step by step, all if there are fewer.
 
-    Args:
-        task: The tasks.
-        M: Training points of a step; all of them if there are fewer.
-        N: Test points of a step, likewise.
-        seed: Decides the order; the draws are made on the CPU, so that devices agree.
+    Each set comes in random order, over and over, drawn on the CPU, so that devices agree.
     """
 
     def __init__(self, task: Task, *, M: int, N: int, seed: int) -> None:
@@ -131,10 +102,7 @@ class Minibatches:
 class Rounds:
     """Places of points, (B, size), such that each round over the steps meets each point once.
 
-    Args:
-        shape: Rows and points, (B, P).
-        size: Points of a step; all of them if there are fewer.
-        generator: Returns the source of randomness of a round.
+    `shape` is rows and points, (B, P), and `generator` returns a round's source of randomness.
     """
 
     def __init__(

@@ -7,8 +7,8 @@ import torch
 from neural_complexity.experiments.base.one_dataset import ImageData, collections, load_data
 from neural_complexity.experiments.single import PRESETS
 from neural_complexity.points import values
+from neural_complexity.tasks.from_arrays import store
 from neural_complexity.tasks.image_datasets import load
-from neural_complexity.tasks.store import store
 from neural_complexity.workspace import Workspace
 
 smoke = PRESETS["smoke"]

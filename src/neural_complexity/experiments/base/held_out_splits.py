@@ -43,7 +43,7 @@ from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.augment import moved
+from neural_complexity.tasks.images import moved
 from neural_complexity.workspace import Workspace
 
 __all__ = [

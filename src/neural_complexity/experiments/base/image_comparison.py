@@ -53,7 +53,7 @@ from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.points import Points
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
-from neural_complexity.tasks.augment import moved
+from neural_complexity.tasks.images import moved
 
 __all__ = [
     "METHODS",

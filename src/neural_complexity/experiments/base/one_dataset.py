@@ -24,10 +24,10 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
+from neural_complexity.tasks.from_arrays import open_store
 from neural_complexity.tasks.image_datasets import DATASETS, load
 from neural_complexity.tasks.images import SingleDataset
 from neural_complexity.tasks.splits import Splits
-from neural_complexity.tasks.store import open_store
 from neural_complexity.workspace import Workspace
 
 __all__ = [
@@ -113,7 +113,7 @@ class ImageConfig(BaseConfig):
 
     dataset: str = "digits"
     """One of digits, mnist, fashion-mnist, kmnist, kmnist-10k, cifar-10, svhn; or a file of your
-    own images, NAME.safetensors, as `tasks.arrays` and `tasks.store` make it."""
+    own images, NAME.safetensors, as `tasks.arrays` and `tasks.from_arrays` make it."""
     data: str = ""
     """The folder of its files; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
     train_images: Count = 0

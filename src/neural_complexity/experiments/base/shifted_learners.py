@@ -20,12 +20,10 @@ from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.gaussian_process import GaussianProcesses
-from neural_complexity.tasks.polynomials import Polynomials
+from neural_complexity.tasks.families import GaussianProcesses, Polynomials, StepFunctions
 from neural_complexity.tasks.sinusoids import Sinusoids
 from neural_complexity.tasks.split_tasks import ArrayStore, own_digits
 from neural_complexity.tasks.splits import Splits
-from neural_complexity.tasks.step_functions import StepFunctions
 
 __all__ = ["CALIBRATED", "DigitLearners", "SinusoidLearners", "calibration_of"]
 
