@@ -37,7 +37,7 @@ def caveats(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> list
 def _report(nc: NeuralComplexity, _: Snapshot, found: Assessment) -> Iterator[str]:
     """What went wrong when `meta_learn` tested NC, where it concerns this model."""
     report = nc.card.report
-    if report is None:
+    if not report.verdict:  # it was not tested
         return
     if not report.beats_the_mean_gap:
         yield f"When it was made: {report.verdict}"

@@ -90,7 +90,6 @@ def meta_learn(
     with ProgressDisplay(Console(stderr=True, quiet=progress is not True)) as display:
         callback = progress if callable(progress) else display if progress else None
         nc = _learn(run, given, Workspace(place, run.fingerprint), callback, start)
-        assert nc.card.report is not None
         if progress is True:
             text = describe(nc.card.report)
             display.console.print(text, markup=False, highlight=False, soft_wrap=True)

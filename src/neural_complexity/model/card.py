@@ -58,8 +58,8 @@ class Card:
     """How many training points NC is used to see at once."""
     classes: tuple[str | int | float, ...] | None = None
     """What the labels 0, 1, ... were called, if NC knows."""
-    report: HeldOutReport | None = None
-    """Scores on held-out learners."""
+    report: HeldOutReport = HeldOutReport()
+    """Scores on held-out learners; of none, if there were no such learners."""
     belief_loss: float | None = None
     """What the beliefs themselves cost on points that NC did not learn from."""
     learned_from: str = ""
@@ -83,7 +83,7 @@ class Card:
         }
         if self.classes is not None:
             own["classes"] = list(self.classes)
-        if self.report is not None:
+        if "report" in own:
             own["report"] = self.report.to_json()
         return {**self.notes, **own}
 
@@ -102,7 +102,7 @@ class Card:
         notes = {name: value for name, value in values.items() if name not in names}
         if "classes" in own and own["classes"] is not None:
             own["classes"] = tuple(own["classes"])
-        if own.get("report") is not None:
+        if "report" in own:
             own["report"] = HeldOutReport.from_json(dict(own["report"]))
         card = cls(**own, notes=notes)
         if not isinstance(card.context_size, int) or card.context_size < 1:

@@ -169,7 +169,7 @@ def rank(n: int, confidence: float, *, method: Method, delta: float = 0.05) -> i
 
 def _binomial_quantile(level: float, n: int, p: float) -> int:
     """Computes the smallest k whose probability of at most k successes reaches a level."""
-    k = math.ceil(bdtrik(level, n, p))
+    k: int = math.ceil(bdtrik(level, n, p))
     return k - 1 if k and bdtr(k - 1, n, p) >= level else k
 
 
