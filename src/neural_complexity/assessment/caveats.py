@@ -37,10 +37,9 @@ def caveats(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> list
 def _report(nc: NeuralComplexity, _: Snapshot, found: Assessment) -> Iterator[str]:
     """What went wrong when `meta_learn` tested NC, where it concerns this model."""
     report = nc.card.report
-    if not report.verdict:  # it was not tested
-        return
     if not report.beats_the_mean_gap:
-        yield f"When it was made: {report.verdict}"
+        if report.verdict:  # otherwise it was not tested
+            yield f"When it was made: {report.verdict}"
         return
     for kind in report.kinds:
         within = kind["what"] == "training loss" and kind["from"] <= found.loss_tr <= kind["to"]
