@@ -10,7 +10,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-__all__ = ["ProgressCallback", "ProgressDisplay", "Tell"]
+__all__ = ["ProgressCallback", "ProgressDisplay"]
 
 SECONDS_BETWEEN_LINES = 15.0
 
@@ -31,9 +31,6 @@ class ProgressCallback(Protocol):
             metrics: The current numbers, by name.
         """
         ...
-
-
-Tell = ProgressCallback  # until all have moved
 
 
 class ProgressDisplay:

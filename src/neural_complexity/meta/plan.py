@@ -19,10 +19,10 @@ class Plan:
     """The work of `meta_learn`; the same plan gives the same NC on any machine.
 
     Args:
-        iterations: How often learners are let loose.
-        updates: NC's updates after each time.
-        learners: How many held-out learners the report is about, at least.
-        chosen_by: How many others the best NC on the way is chosen by, at least.
+        iterations: How often learners are trained for the bank.
+        updates: NC updates after each time.
+        learners: Held-out learners that the report is about, at least.
+        chosen_by: Other held-out learners, by which the best NC on the way is chosen, at least.
     """
 
     iterations: int
@@ -37,7 +37,7 @@ class Plan:
 
 
 def seconds(budget: str | float) -> float:
-    """Reads a time: seconds, or text such as `"90s"`, `"10min"` or `"1.5h"`.
+    """Returns a time in seconds: a number, or text such as `"90s"`, `"10min"` or `"1.5h"`.
 
     Raises:
         ValueError: If it is none, or not positive.
@@ -73,7 +73,7 @@ def make_plan(
 
     Args:
         budget: All there is.
-        collecting: What letting learners loose once takes.
+        collecting: What a collection takes.
         updating: What an update of NC takes.
         learner: What a held-out learner takes.
         most_updates: Of NC in all, where more of them would only learn the data by heart; some of
