@@ -195,8 +195,10 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         columns = [_array(f"column {c} of {name}", column) for c, column in values.items()]
         return np.column_stack(columns)
     array: NDArray[Any]
-    if isinstance(values, Dataset | DataLoader) or np.ma.is_masked(values):
+    if values is None or isinstance(values, Dataset | DataLoader):
         raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}")
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} must have no missing values, got a masked array")
     try:
         if isinstance(values, np.ndarray | Real):  # as points of datasets are: no time to lose
             array = np.asarray(values)
@@ -206,6 +208,8 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         if array.dtype.kind == "O" and not text:
             array = array.astype(np.float64)
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+        if "inhomogeneous" in str(error):
+            raise ValueError(f"{name} must have rows of one length, got several") from None
         reason = textwrap.shorten(str(error).rstrip("."), 120, placeholder=" ... ").strip(" .")
         raise TypeError(
             f"{name} must be an array of numbers, got {type(values).__name__}: {reason}"
