@@ -20,7 +20,7 @@ FEWEST = 20  # points, of which tasks can still be made
 MANY = 100  # whole numbers more varied than this are rather counts or amounts than labels
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ArrayStore:
     """Inputs in memory, by index, with labels or real targets."""
 
@@ -39,6 +39,10 @@ class ArrayStore:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    def __repr__(self) -> str:
+        sizes = "x".join(map(str, self.X.shape[1:]))
+        return f"ArrayStore({len(self)} points of {sizes}, outputs={self.outputs})"
 
 
 def split_tasks(

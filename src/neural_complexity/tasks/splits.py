@@ -1,7 +1,7 @@
 """Task splitting: one large dataset as any number of tasks."""
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 import torch
@@ -46,7 +46,7 @@ class Splits:
     """
 
     store: Labelled
-    pool: Tensor
+    pool: Tensor = field(repr=False)
     _: KW_ONLY
     train: int = 40_000
     test: int = 10_000
