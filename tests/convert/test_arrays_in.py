@@ -158,6 +158,24 @@ def test_what_is_no_points_is_refused_in_one_sentence(wrong: object) -> None:
     refused(lambda: targets("y_tr", wrong, labels=True), "y_tr must")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "error", "sentence"),
+    [
+        (None, TypeError, "X_tr must be an array of numbers, got NoneType"),
+        ([[1.0], [1.0, 2.0]], ValueError, "X_tr must have rows of one length, got several"),
+        (
+            np.ma.masked_array([[1.0, 2.0]], mask=[[True, False]]),
+            ValueError,
+            "X_tr must have no missing values, got a masked array",
+        ),
+    ],
+    ids=["None", "ragged", "masked"],
+)
+def test_what_is_wrong_is_named(wrong: object, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=f"^{sentence}$"):
+        inputs("X_tr", wrong, shape=(1,))
+
+
 def test_data_frames_are_read_and_their_text_is_told_by_column() -> None:
     import pandas
 

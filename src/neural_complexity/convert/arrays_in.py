@@ -175,15 +175,19 @@ def _array(name: str, values: Any) -> NDArray[Any]:
     if isinstance(values, pd.DataFrame) and values.shape[1]:
         columns = [_array(f"column {c} of {name}", column) for c, column in values.items()]
         return np.column_stack(columns)
+    if values is None or isinstance(values, Dataset | DataLoader):
+        raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}")
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} must have no missing values, got a masked array")
     try:
-        if isinstance(values, Dataset | DataLoader) or np.ma.is_masked(values):
-            raise TypeError("it is a dataset, or has masked values")
         plain = isinstance(values, np.ndarray | Real)  # as points of datasets are: no time to lose
         array: NDArray[Any] = np.asarray(values) if plain else check_array(values, **UNCHECKED)
         text = [v for v in array.flat if isinstance(v, str)] if array.dtype.kind in "OU" else []
         if array.dtype.kind == "O" and not text:
             array = array.astype(np.float64)
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+        if "inhomogeneous" in str(error):
+            raise ValueError(f"{name} must have rows of one length, got several") from None
         reason = textwrap.shorten(str(error).rstrip("."), 120, placeholder=" ... ").strip(" .")
         raise TypeError(
             f"{name} must be an array of numbers, got {type(values).__name__}: {reason}"
