@@ -66,6 +66,12 @@ THINGS: list[Callable[[], object]] = [
     lambda: torch.ones(2, dtype=torch.float32),
     lambda: torch.zeros(2),
     lambda: np.ones(2, dtype=int),
+    lambda: np.array(["a", 1], dtype=object),
+    lambda: np.array(["a", 2], dtype=object),
+    lambda: np.array(["2020-01-01"], dtype="M8[D]"),
+    lambda: torch.ones(2, dtype=torch.bfloat16),
+    lambda: torch.eye(2).to_sparse(),
+    lambda: unbound(1)[0],
     lambda: torch.float32,
     lambda: torch.device("cpu"),
     Settings,
@@ -91,6 +97,17 @@ THINGS: list[Callable[[], object]] = [
 ]
 
 
+def unbound(x: int) -> tuple[Callable[[], int], str]:
+    """Returns a function whose fingerprint is taken before what it encloses is bound, and it."""
+
+    def inner() -> int:
+        return later + x
+
+    text = fingerprint(inner)
+    later = x
+    return inner, text
+
+
 def linear(weight: float) -> nn.Module:
     layer = nn.Linear(1, 1)
     for parameter in layer.parameters():
@@ -114,12 +131,18 @@ def test_what_does_not_count_is_left_out() -> None:
     assert fingerprint(itself) == fingerprint(itself)
 
 
+def test_what_is_not_bound_yet_is_no_obstacle() -> None:
+    inner, text = unbound(1)
+    assert len(text) == 64
+    assert text != fingerprint(inner)
+
+
 def test_a_fingerprint_is_the_same_in_another_process() -> None:
     code = (
-        "import torch, functools, collections\n"
+        "import torch, functools, collections, numpy as np\n"
         "from neural_complexity.workspace import fingerprint\n"
         "class A: pass\n"
-        "a = A(); a.x = {'q', 'w', 'e', 'r'}\n"
+        "a = A(); a.x = {'q', 'w', 'e', 'r'}; a.y = np.array(['q', 1.5], dtype=object)\n"
         "print(fingerprint(a, lambda x: x in {'s', 't'}, functools.partial(torch.add, 1)))"
     )
     texts = {

@@ -11,11 +11,12 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from neural_complexity.files import read_tensors, write_tensors
@@ -128,8 +129,16 @@ def _slug(name: str) -> str:
     return plain if plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
 
 
-def _hash(content: bytes | memoryview) -> str:
+def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _bytes(values: Tensor | NDArray[Any] | np.generic) -> bytes:
+    if not isinstance(values, Tensor):
+        return values.tobytes()
+    # As bytes, since NumPy does not know all types of PyTorch.
+    dense = values.detach().cpu().to_dense().resolve_conj().contiguous().flatten()
+    return dense.view(torch.uint8).numpy().tobytes()
 
 
 def _describe(thing: Any, above: tuple[int, ...]) -> Any:
@@ -141,8 +150,8 @@ def _describe(thing: Any, above: tuple[int, ...]) -> Any:
     inner = partial(_describe, above=(*above, id(thing)))
     kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
     if isinstance(thing, Tensor | np.ndarray | np.generic):
-        array = thing.detach().cpu().numpy() if isinstance(thing, Tensor) else np.asarray(thing)
-        return [str(thing.dtype), list(array.shape), _hash(np.ascontiguousarray(array).data)]
+        content = inner(thing.tolist()) if thing.dtype == object else _hash(_bytes(thing))
+        return [str(thing.dtype), list(thing.shape), content]
     if isinstance(thing, bytes):
         return [kind, _hash(thing)]
     if isinstance(thing, NAMED):
@@ -161,7 +170,9 @@ def _describe(thing: Any, above: tuple[int, ...]) -> Any:
     if isinstance(thing, MethodType):
         return ["method", inner(thing.__func__), inner(thing.__self__)]
     if isinstance(thing, FunctionType):
-        enclosed = [inner(cell.cell_contents) for cell in thing.__closure__ or ()]
+        # A cell is empty until its name is bound; comparing it asks for no content.
+        cells = [cell for cell in thing.__closure__ or () if cell != CellType()]
+        enclosed = [inner(cell.cell_contents) for cell in cells]
         defaults = [inner(thing.__defaults__), inner(thing.__kwdefaults__)]
         return [thing.__module__, thing.__qualname__, inner(thing.__code__), enclosed, defaults]
     if isinstance(thing, CodeType):
