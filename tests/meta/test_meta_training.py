@@ -1,5 +1,6 @@
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,12 @@ def test_schedules_stay_in_their_bounds(iterations: int, ramp: float, lag: int) 
     assert all(0 <= training.version(i) <= i for i in range(iterations))
     assert 1 <= training.period <= iterations
     assert training.lr_factor(0) == 0.04
+
+
+def test_a_negative_lag_is_refused_and_no_iterations_are_fine() -> None:
+    with pytest.raises(ValueError, match="lag must not be negative, got -1"):
+        MetaTraining(iterations=1, updates=1, lag=-1)
+    assert MetaTraining(iterations=0, updates=1).lr_factor(0) == 0.04
 
 
 def test_a_status_survives_json_without_what_json_lacks() -> None:

@@ -55,6 +55,10 @@ class MetaTraining:
     lag: int = 0
     interval: int = 0
 
+    def __post_init__(self) -> None:
+        if self.lag < 0:
+            raise ValueError(f"lag must not be negative, got {self.lag}")
+
     @property
     def period(self) -> int:
         """Iterations between two checkpoints, and between two scores."""
@@ -67,7 +71,7 @@ class MetaTraining:
 
     def lr_factor(self, update: int) -> float:
         """Returns what the learning rate is multiplied by at an update."""
-        progress = update / (self.iterations * self.updates)
+        progress = update / max(1, self.iterations * self.updates)
         return warmup_cosine(progress, warmup=self.warmup, decay=self.decay)
 
     def version(self, index: int) -> int:
