@@ -19,6 +19,12 @@ def store(splits: Splits) -> ArrayStore:
     return splits.store
 
 
+def test_splits_are_told_in_one_line() -> None:
+    text = repr(split_tasks(np.eye(40), ["yes", "no"] * 20))
+    sizes = "train=30, test=10, M=30, N=10"
+    assert text == f"Splits(store=ArrayStore(40 points of 40, outputs=2), {sizes})"
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(20, 60),

@@ -23,7 +23,7 @@ MANY = 100  # whole numbers more varied than this are rather counts or amounts t
 LABELS = ("string", "integer", "boolean", "floating")  # kinds that NC's file can hold
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ArrayStore:
     """Inputs in memory, by index, with labels or real targets."""
 
@@ -42,6 +42,10 @@ class ArrayStore:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    def __repr__(self) -> str:
+        sizes = "x".join(map(str, self.X.shape[1:]))
+        return f"ArrayStore({len(self)} points of {sizes}, outputs={self.outputs})"
 
 
 def split_tasks(

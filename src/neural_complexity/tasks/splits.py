@@ -1,7 +1,7 @@
 """Task splitting: one large dataset as any number of tasks."""
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 import torch
@@ -35,7 +35,7 @@ class Splits:
     """
 
     store: Labelled
-    pool: Tensor  # the indices of the inputs that may be used, (P,)
+    pool: Tensor = field(repr=False)  # the indices of the inputs that may be used, (P,)
     _: KW_ONLY
     train: int = 40_000  # training points of a split, m
     test: int = 10_000  # its validation points, m'
