@@ -46,7 +46,7 @@ SHUFFLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class BoundOptions(TypedDict, total=False):
-    """How the gap is bounded: `confidence` and `method` of `bounds.bound`."""
+    """How the gap is bounded: `confidence` and `method` of `reliability.gap_bounds.bound`."""
 
     confidence: float
     method: Method
@@ -83,7 +83,7 @@ def assess(
             an estimator, or NC's own classes. A class of NC that has no column counts as next to
             impossible.
         confidence: How often the bound should hold.
-        method: Of the bound, see `bounds.bound`.
+        method: Of the bound, see `reliability.gap_bounds.bound`.
 
     Raises:
         TypeError: If something is of a kind that cannot be used.

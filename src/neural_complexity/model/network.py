@@ -257,8 +257,8 @@ class NeuralComplexity(nn.Module):
     def calibrate(self, held_out: Sequence[tuple[Snapshot, Tensor]]) -> None:
         """Measures how far NC is off on learners it has not seen, in place; replaces what was.
 
-        The result is kept in `calibration`, from which `bounds.bound` bounds the gap of a new
-        learner. It must be like these: the same kind of tasks, learners and set sizes.
+        From `calibration`, where the result is kept, `reliability.gap_bounds.bound` bounds the gap
+        of a new learner. It must be like these: the same kind of tasks, learners and set sizes.
 
         Args:
             held_out: Learners, each on a held-out task of its own, so that they are independent,
