@@ -36,13 +36,13 @@ TINY["validation_tasks"] = 8
 class LabelTraining(Training):
     """An NC for images and labels; the defaults are the paper's for MLP learners (appendix C)."""
 
-    width: int = 120
+    width: Annotated[int, AtLeast(1)] = 120
     """Width d of every layer of NC behind the image encoder."""
-    heads: int = 4
+    heads: Annotated[int, AtLeast(1)] = 4
     """Attention heads (the paper does not say)."""
-    encoder_layers: int = 1
+    encoder_layers: Annotated[int, AtLeast(1)] = 1
     """n_enc."""
-    batch: int = 16
+    batch: Annotated[int, AtLeast(1)] = 16
     """Bank rows per NC update, bs."""
     pool_first: bool = False
     """Direct head: whether test points are averaged before decoding."""
@@ -50,7 +50,7 @@ class LabelTraining(Training):
     """Whether attention divides by the root of the whole width."""
     query_skip: bool = True
     """Whether the decoder also sees the test point's own embedding."""
-    validation_tasks: int = 64
+    validation_tasks: Annotated[int, AtLeast(1)] = 64
     """Other tasks of the same characters, on whose learners NC is scored on its way."""
     channels: Annotated[int, AtLeast(1)] = 64
     """Filters of each layer of the image encoder."""
