@@ -119,3 +119,9 @@ def test_the_commit_is_known_without_git(monkeypatch: pytest.MonkeyPatch) -> Non
     commit.cache_clear()
     assert commit().startswith("release ")
     commit.cache_clear()
+
+
+def test_rows_of_an_earlier_version_are_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"method": "none", "setting": "1 steps", "value": 1}\n')
+    with pytest.raises(ValueError, match="got those of an earlier version: run it again"):
+        read_rows(tmp_path / "rows.jsonl")

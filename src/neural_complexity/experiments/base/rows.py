@@ -76,6 +76,10 @@ def read_rows(path: Path) -> list[Row]:
             content = json.loads(line)
         except json.JSONDecodeError:
             content = None
+        if isinstance(content, dict) and "setting" in content:
+            raise ValueError(
+                f"{path} must have rows with keys, got those of an earlier version: run it again"
+            )
         if not isinstance(content, dict) or set(content) != names:
             raise ValueError(
                 f"{path} must hold one row per line, got something else in line {number}"
