@@ -45,8 +45,8 @@ def error(model: Classifier) -> float:
 @pytest.mark.trains
 def test_it_learns() -> None:
     def learns(seed: int) -> bool:
-        model, told = trained(seed=seed)
-        assert told == list(range(1, 41))
+        model, told = trained(seed=seed, updates=100)
+        assert told == list(range(1, 101))
         return error(model) < 0.1 < 0.4 < error(trained(seed=seed, updates=1)[0])
 
     holds_for_seeds(learns)

@@ -104,7 +104,7 @@ def test_it_makes_learning_quicker_than_from_where_it_began(recipe: Recipe) -> N
         task = family.sample(256, stream(seed, "held out"))
         with seeded(seed, "MAML weights"):
             start = recipe.make()
-        end = train(recipe, seed=seed, updates=60, tasks=32, steps=3, lr=0.02)
+        end = train(recipe, seed=seed, updates=120, tasks=32, steps=3, lr=0.02)
         before, after = (
             train_learners(start_from(recipe, module), task, seed=seed).loss_te[-1].mean()
             for module in (start, end)

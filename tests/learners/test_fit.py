@@ -185,11 +185,12 @@ def test_learners_of_images_learn_their_labels(
     few_shot: FewShot, make: Callable[[], nn.Module]
 ) -> None:
     def learn(seed: int) -> bool:
-        task = few_shot.sample(6, stream(seed, "x"))
-        h = stack(make, 6, stream(seed, "h"))
+        task = few_shot.sample(24, stream(seed, "x"))
+        h = stack(make, 24, stream(seed, "h"))
         fit(h, task, loss=cross_entropy, steps=60, lr=0.05, optimizer=torch.optim.Adam)
         train, test = zero_one(h(task.X_tr), task.Y_tr), zero_one(h(task.X_te), task.Y_te)
-        return bool(train.mean() == 0 and test.mean() < 0.5)  # by chance two in three are wrong
+        # By chance two in three are wrong; a few learners begin with units that stay at zero.
+        return bool(train.mean() < 0.05 and test.mean() < 0.5)
 
     holds_for_seeds(learn)
 
