@@ -12,7 +12,6 @@ from neural_complexity.learners.trajectory import (
     diverged,
     train_learners,
     usable_rows,
-    usable_tasks,
 )
 from neural_complexity.losses import squared_error
 from neural_complexity.points import Points, raw
@@ -98,7 +97,7 @@ def ended(loss_te: Tensor) -> Trajectory:
 
 def test_a_task_is_usable_where_no_method_diverged() -> None:
     one, other = ended(torch.tensor([1.0, 20.0, 1.0])), ended(torch.tensor([1.0, 1.0, 2.0]))
-    assert usable_tasks([one, other]).tolist() == [True, False, True]
+    assert usable_rows([one.diverged, other.diverged]).tolist() == [True, False, True]
     assert one[torch.tensor([0, 2])].diverged.tolist() == [False, False]
     with pytest.raises(FloatingPointError, match="must not all diverge, got 1 that did not"):
         usable_rows([torch.tensor([True, True, False])])

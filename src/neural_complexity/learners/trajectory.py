@@ -21,7 +21,6 @@ __all__ = [
     "diverged",
     "train_learners",
     "usable_rows",
-    "usable_tasks",
 ]
 
 # Tasks treated at a time: bounds memory. The initial learners are drawn chunk by chunk.
@@ -113,11 +112,6 @@ def _train_chunk(
     loss_tr, loss_te = (torch.stack(curve) for curve in zip(*curves, strict=True))
     end = snapshots[-1]
     return Trajectory(loss_tr, loss_te, end, gap(loss, end, task.Y_te))
-
-
-def usable_tasks(trajectories: Iterable[Trajectory]) -> Tensor:
-    """Returns on which tasks no method's learner diverged, (B,); see `usable_rows`."""
-    return usable_rows(trajectory.diverged for trajectory in trajectories)
 
 
 def usable_rows(diverged: Iterable[Tensor]) -> Tensor:
