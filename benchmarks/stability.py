@@ -3,9 +3,9 @@
 Run as `ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 python benchmarks/stability.py`. For each seed
 it prints NC's loss on held-out plain learners after training, divided by that before, and the
 largest mean loss of learners that any iteration put into the bank. With `--rows FILE` the direct
-head is trained as by the `cpu` preset of `sinusoid` instead, five minutes each (`--iterations 60`: one minute, with
-a weight that rises five times as fast): one line of JSON per seed, with R2 on held-out plain
-learners; seeds that the file has are not trained again.
+head is trained as by the `cpu` preset of `sinusoid` instead, five minutes each (`--iterations 60`:
+one minute, with a weight that rises five times as fast): one line of JSON per seed, with R2 on
+held-out plain learners; seeds that the file has are not trained again.
 """
 
 import argparse
