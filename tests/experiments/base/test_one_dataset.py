@@ -63,7 +63,7 @@ def test_stored_images_of_ones_own_serve_as_the_dataset(tmp_path: Path) -> None:
     store(load("digits"), tmp_path / "mine.safetensors")
     config = replace(smoke(), dataset=str(tmp_path / "mine.safetensors"))
     theirs, own = load_data(smoke()), load_data(config)
-    assert config.dataset_name == "mine"
+    assert config.keys["dataset"] == "mine"
     torch.testing.assert_close(own.dataset(own.train[:9]), theirs.dataset(theirs.train[:9]))
     with pytest.raises(FileNotFoundError, match="must be a stored dataset, got no such file"):
         load_data(replace(config, dataset=str(tmp_path / "none.safetensors")))
