@@ -149,7 +149,7 @@ def test_the_cnn_learns_from_training_images_alone(outcome: Outcome) -> None:
 
 def test_beliefs_are_about_the_tasks_own_test_points(outcome: Outcome) -> None:
     data = load_data(smoke())
-    nc = EmbeddedNC.of(outcome.networks["posterior"], data)
+    nc = EmbeddedNC(outcome.networks["posterior"], data)
     found = []
     for test in (data.test, data.test.flip(0)):
         task = data.task(data.train, test)

@@ -5,11 +5,10 @@ from functools import partial
 
 import torch
 
-from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments import single
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report
-from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_learners import NC_METHODS, PLAIN, ImageMethod
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes, load_data
 from neural_complexity.experiments.base.rows import Row, make_row
@@ -78,21 +77,6 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
 
 
-def tables(rows: list[Row]) -> list[Table]:
-    """Returns the paper's table, and what shows where NC's help comes from."""
-    table = report.accuracy_table(rows, "Value ± 95 % interval over runs.")
-    return [table, report.reference_table(rows)]
-
-
-def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws the table."""
-    caption = (
-        "Ours with 95 % interval over runs (dots) and the paper's (circles). The dotted line is "
-        "the plain learner of the usual size."
-    )
-    return [report.draw_accuracies(outcome.rows, caption)]
-
-
 EXPERIMENT = Experiment(
     name=NAME,
     title="Network size",
@@ -107,6 +91,6 @@ EXPERIMENT = Experiment(
     config=Config,
     presets=PRESETS,
     run=run,
-    tables=tables,
-    figures=figures,
+    tables=lambda rows: [report.accuracy_table(rows), report.reference_table(rows)],
+    figures=lambda outcome: [report.draw_accuracies(outcome.rows)],
 )

@@ -12,7 +12,7 @@ from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments import single
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.image_report import FITS, fit_cells, fit_rows
+from neural_complexity.experiments.base.image_report import FITS, fit_lines, fit_rows
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes, load_data
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made
@@ -97,11 +97,8 @@ def tables(rows: list[Row]) -> list[Table]:
         ),
         Table(
             "Predicted against true gap, all sizes and runs",
-            ("gap predictor, learners", "values", *FITS),
-            tuple(
-                (f"NC {row.keys['head']}, {row.keys['snapshots']}", *fit_cells(rows, row))
-                for row in select(rows, "R2")
-            ),
+            ("gap predictor; learners", "values", *FITS),
+            fit_lines(rows),
             "Value ± 95 % interval over learners after their last step (endpoints); at all "
             "snapshots but that before the first step (all the way), which depend on each other, "
             "there is no interval. R2 is the coefficient of determination.",

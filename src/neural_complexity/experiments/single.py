@@ -1,6 +1,6 @@
 """Section 4.4, "Single Image Classification Tasks": one dataset, NC against other regularizers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -12,27 +12,13 @@ from neural_complexity import ledger
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.image_classifier import Classifier, train_classifier
 from neural_complexity.baselines.optimize import Optimization
+from neural_complexity.experiments.base import held_out_splits, one_dataset
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base.config import POSITIVE
-from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.held_out_splits import (
-    HeldOutSplits,
-    draw_gap_fits,
-    gap_tables,
-    split_rows,
-)
+from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_learners import BASELINES, METHODS, ImageMethod
-from neural_complexity.experiments.base.one_dataset import (
-    ImageConfig,
-    ImageData,
-    Size,
-    Sizes,
-    SplitTraining,
-    load_data,
-    split_direct,
-    split_posterior,
-)
+from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData, Size, Sizes
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import select, show
@@ -60,6 +46,7 @@ PAPER = {
     "cifar-10": (79.76, 79.84, 80.45, 80.92, 81.15),
 }
 Strengths = Annotated[tuple[float, ...], POSITIVE]
+Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,20 +73,9 @@ class Config(ImageConfig):
     """Images of each of these."""
 
 
-def _reduced(
-    sizes: dict[str, Any],
-    both: dict[str, Any],
-    posterior: dict[str, Any] | None = None,
-    direct: dict[str, Any] | None = None,
-) -> Config:
-    """Returns settings for a CPU: `both`, and one each, say how the NCs are trained."""
-    # Two strengths of each baseline: tuning takes as long as everything else otherwise.
-    fewer: dict[str, Any] = {"l2": (0.0003, 0.003), "smoothing": (0.1, 0.2), "mixup": (0.1, 0.3)}
-    fewer |= {"dropout": (0.2, 0.5), "sam": (0.05, 0.2), "share_images": True, "momentum": 0.9}
-    ncs = {"posterior": split_posterior(**both | (posterior or {}))}
-    return Config(**fewer | sizes | ncs, direct=split_direct(**both | (direct or {})))
-
-
+# Two strengths of each baseline: tuning takes as long as everything else otherwise.
+FEWER: dict[str, Any] = {"l2": (0.0003, 0.003), "smoothing": (0.1, 0.2), "mixup": (0.1, 0.3)}
+FEWER |= {"dropout": (0.2, 0.5), "sam": (0.05, 0.2), "share_images": True, "momentum": 0.9}
 # An MLP of 500 units on MNIST or one of its kin, an hour or two on two cores.
 CPU: dict[str, Any] = {"dataset": "mnist", "steps": 5000, "looks": 7, "judged": 5000}
 CPU |= {"eval_tasks": 8, "split_steps": 500, "cnn_updates": 2700}
@@ -124,49 +100,54 @@ SVHN_NCS = ({"iterations": 20}, {"iterations": 15})
 SMOKE: dict[str, Any] = {"test_images": 120, "held": 200, "split_train": 900, "split_test": 300}
 SMOKE |= {"eval_tasks": 6, "runs": 2, "learner_width": 16, "steps": 20, "lr": 0.05, "workers": 0}
 SMOKE |= {"batch": 32, "unlabelled_batch": 32, "shown": 64, "looks": 3, "judged": 200}
+SMOKE["cnn_batch"] = 32
 SMOKE |= {"l2": (0.001, 0.01), "smoothing": (0.1,), "mixup": (0.2,), "dropout": (0.2,)}
 SMOKE |= {"sam": (0.05,), "sizes": (100, 400, 900), "split_steps": 10, "cnn_updates": 10}
-SMOKE["cnn_batch"] = 32
 TINY = {"width": 16, "heads": 2, "channels": 8, "M": 16, "N": 16, "iterations": 3, "updates": 4}
 TINY |= {"tasks": 2, "learner_steps": 8, "looks": 4, "smallest": 100, "unlabelled": 64}
 
 
-def _paper_resnet() -> Config:
-    """The paper's wiring and sizes for ResNet-18 on CIFAR-10 and SVHN, for a GPU.
+# The paper's wiring and sizes for ResNet-18 on CIFAR-10 and SVHN, for a GPU. CIFAR-10 has 50,000
+# training images: those that are held out are missing in the splits.
+DEEP = one_dataset.SplitTraining(
+    width=400, heads=8, self_layers=3, batch=4, image_encoder="resnet", channels=64, unlabelled=5000
+)
+RESNET: dict[str, Any] = {"dataset": "cifar-10", "posterior": DEEP, "direct": DEEP}
+RESNET |= {"learner": "ResNet", "learner_width": 64, "lr": 0.0001, "steps": 100_000}
+RESNET["split_test"] = 5000
 
-    CIFAR-10 has 50,000 training images: those that are held out are missing in the splits.
-    """
-    deep: dict[str, Any] = {"width": 400, "heads": 8, "self_layers": 3, "batch": 4}
-    deep |= {"image_encoder": "resnet", "channels": 64, "image_layers": 4, "unlabelled": 5000}
-    own: dict[str, Any] = {"posterior": SplitTraining(**deep), "direct": SplitTraining(**deep)}
-    own |= {"learner": "ResNet", "learner_width": 64, "lr": 0.0001, "steps": 100_000}
-    return Config(dataset="cifar-10", split_test=5000, **own)
+
+def _reduced(sizes: Fields, both: Fields, posterior: Fields, direct: Fields) -> Config:
+    """Returns settings for a CPU: `both`, and one each, say how the NCs are trained."""
+    ncs = {"posterior": one_dataset.split_posterior(**{**both, **posterior})}
+    ncs["direct"] = one_dataset.split_direct(**{**both, **direct})
+    return Config(**{**FEWER, **sizes, **ncs})
 
 
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": lambda: _reduced(SMOKE, TINY, {"shift": 1}, {"N": 60}),
-    "cpu": lambda: _reduced(CPU, {"iterations": 30, "updates": 120}),
-    "small": lambda: _reduced(SMALL, {"iterations": 30, "updates": 80, "smallest": 500}),
-    "cifar": lambda: _reduced(CIFAR, CIFAR_NC, {"flip": True}),
+    "cpu": lambda: _reduced(CPU, {"iterations": 30, "updates": 120}, {}, {}),
+    "small": lambda: _reduced(SMALL, {"iterations": 30, "updates": 80, "smallest": 500}, {}, {}),
+    "cifar": lambda: _reduced(CIFAR, CIFAR_NC, {"flip": True}, {}),
     "svhn": lambda: _reduced(SVHN, CIFAR_NC, *SVHN_NCS),
     "svhn-mlp": lambda: _reduced(
         SVHN_MLP, CIFAR_NC | {"tasks": 2, "learner_steps": 300}, *SVHN_NCS
     ),
     "paper": lambda: Config(dataset="mnist", steps=100_000),
-    "paper-resnet": _paper_resnet,
+    "paper-resnet": lambda: Config(**RESNET),
 }
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains both NCs on splits, tunes the baselines, and compares all on the test images."""
-    data = load_data(config)
+    data = one_dataset.load_data(config)
     # What does not fit the dataset is said now, and not when hours have gone.
-    splits = HeldOutSplits.draw(data, config.sizes, config.split_steps)
+    splits = held_out_splits.HeldOutSplits(data, config.sizes, config.split_steps)
     for head in HEADS:
         data.splits(head)
-    strengths = [(name, strength) for name in BASELINES for strength in getattr(config, name)]
-    total = 2 * len(config.sizes) * len(images.chunks(config, config.eval_tasks)) + 1
-    total += len(strengths) + len(METHODS) * len(images.chunks(config, config.runs))
+    total = sum(len(getattr(config, name)) for name in BASELINES) + 1
+    total += 2 * len(config.sizes) * len(images.chunks(config, config.eval_tasks))
+    total += len(METHODS) * len(images.chunks(config, config.runs))
     parts = Parts(work, total, callback)
     plain = splits.train(parts, "plain")
     ncs, history = splits.train_ncs(plain, work, callback)
@@ -201,8 +182,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     rows += _classifier_rows(make, data, ncs["posterior"], logits) + tuned
     tensors = {f"{m.label}/{k}": t for m, result in results.items() for k, t in result.items()}
     for name, trained in (("plain", plain), ("with NC posterior", regularized)):
-        found = splits.with_gaps(ncs, trained)
-        rows += split_rows(make, found, name)
+        found = splits.with_gaps(trained, *ncs.values())
+        rows += held_out_splits.split_rows(make, found, name)
         tensors |= {f"splits/{z}/{name}/{k}": t for z, r in found.items() for k, t in r.items()}
     for head in HEADS:  # learners that started alike depend on each other
         more: dict[str, Any] = {"independent": False, "images": "test images"}
@@ -239,7 +220,7 @@ def train_cnn(
 
 
 def _classifier_rows(
-    make: Callable[..., Row], data: ImageData, nc: images.EmbeddedNC, cnn: Tensor
+    make: report.Make, data: ImageData, nc: images.EmbeddedNC, cnn: Tensor
 ) -> list[Row]:
     """Returns how good NC's beliefs and the CNN are without a learner."""
     rows = []
@@ -264,17 +245,13 @@ def tables(rows: list[Row]) -> list[Table]:
     for row in select(rows, TUNING):
         choice = "chosen" if row.keys["chosen"] else ""
         lines.append((ImageMethod.of(row).label, f"{row.keys['strength']:g}", show(row), choice))
-    note = (
-        "Value ± 95 % interval over runs; what needs no learner is one network and has none. "
-        "Test images are the same in all runs."
-    )
     tuning = Table(
         "Choice of the baselines' strengths",
         ("method", "strength", "accuracy in %", "choice"),
         tuple(lines),
         "Of one learner each, trained without the held-out training images and judged on them.",
     )
-    return [report.accuracy_table(rows, note), *gap_tables(rows), tuning]
+    return [report.accuracy_table(rows), *held_out_splits.gap_tables(rows), tuning]
 
 
 def joint_table(runs: list[list[Row]]) -> Table:
@@ -299,34 +276,28 @@ def joint_table(runs: list[list[Row]]) -> Table:
     )
 
 
-def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws accuracies, learning curves, and predicted against true gaps."""
-    caption = (
-        "Ours with 95 % interval over runs (dots; squares: one network, no learner) and the "
-        "paper's (circles). The dotted line is cross-entropy."
-    )
-    accuracies = report.draw_accuracies(outcome.rows, caption)
-    return [accuracies, report.draw_curves(outcome.tensors), draw_gap_fits(outcome)]
-
-
 EXPERIMENT = Experiment(
     name=NAME,
     title="One image dataset",
     lead=(
         "NC is meta-trained on random splits of a dataset's training images, and then regularizes "
-        "learners of all of them, which are evaluated on the test images. " + report.MODES + "The "
-        "baselines' strengths are chosen on those held-out images; early stopping learns without "
-        "them and stops where its error on them is least. All learners start from the same weights "
-        "and take the same number of steps. Three lines say where NC's help comes from: NC's own "
-        "beliefs used as a classifier without a learner, a network of NC's image encoder trained "
-        "directly on the same labels, and the learner that is regularized as by the posterior "
-        "head, but with that network's answers on the unlabelled test images in the place of NC's "
-        "beliefs (distilled)."
+        "learners of all of them, which are evaluated on the test images. "
+        + report.MODES
+        + "Those "
+        "held-out images decide the baselines' strengths and where early stopping, which learns "
+        "without them, stops. All learners start from the same weights and take the same number "
+        "of steps. Three lines say where NC's help comes from: NC's beliefs used as a classifier, "
+        "a network of NC's image encoder trained directly on the same labels, and learners that "
+        "are regularized with that network's answers in the place of NC's beliefs (distilled)."
     ),
     config=Config,
     presets=PRESETS,
     run=run,
     tables=tables,
-    figures=figures,
+    figures=lambda outcome: [
+        report.draw_accuracies(outcome.rows),
+        report.draw_curves(outcome.tensors),
+        held_out_splits.draw_gap_fits(outcome),
+    ],
     joint=joint_table,
 )

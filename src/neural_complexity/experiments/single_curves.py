@@ -16,7 +16,7 @@ from neural_complexity.experiments.base.image_learners import LONG, PLAIN, Image
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, load_data
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made
-from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
+from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.meta.scores import count, estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -24,7 +24,6 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "single_curves"
-METHOD = ("method", "head", "mode")  # keys that name a method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +79,8 @@ def _reach_rows(config: Config, found: dict[ImageMethod, images.Results]) -> lis
     for goal in (PLAIN, LONG):
         level = found[goal]["error"][-1].mean()
         aim: dict[str, Any] = {"goal": goal.label, "goal_step": int(found[goal]["step"][-1])}
-        for method, result in found.items():
-            if method == LONG:
-                continue
+        for method in (m for m in found if m != LONG):
+            result = found[method]
             there = result["error"] <= level  # (times, runs)
             row = partial(make_row, NAME, config.seed, **method.keys, **aim)
             rows.append(row("runs as good", count(there.any(dim=0))))
@@ -97,36 +95,29 @@ def tables(rows: list[Row]) -> list[Table]:
     found = [row for row in select(rows, "accuracy") if "step" in row.keys]
     steps = sorted({int(row.keys["step"]) for row in found})
     runs, header = found[0].n, ("method", *(f"{step} steps" for step in steps))
+    methods = dict.fromkeys(ImageMethod.of(row) for row in found)
     made = []
     for metric, digits, title in (
         ("accuracy", 2, "Accuracy in % on the test images"),
         ("test loss", 3, "Test loss"),
         ("train loss", 3, "Train loss"),
     ):
-        lines = pivot(
-            rows,
-            distinct(found, *METHOD),
-            [(metric, {"step": step}) for step in steps],
-            lambda keys: ImageMethod(**keys).label,  # type: ignore[arg-type]
-            partial(show, digits=digits),
-        )
+        lines = []
+        for method in methods:
+            cells = [show(find(rows, metric, **method.keys, step=step), digits) for step in steps]
+            lines.append((method.label, *cells))
         note = f"Value ± 95 % interval over {runs} runs."
         made.append(Table(f"{title} after learner steps", header, tuple(lines), note))
-    return [*made, _reached(rows, runs), report.reference_table(rows)]
-
-
-def _reached(rows: list[Row], runs: int) -> Table:
-    counts = select(rows, "runs as good")
-    goals = distinct(counts, "goal", "goal_step")
     lines = []
-    for keys in distinct(counts, *METHOD):
+    goals = distinct(select(rows, "runs as good"), "goal", "goal_step")
+    for method in (m for m in methods if m != LONG):
         cells = []
         for goal in goals:
-            (good,) = select(counts, **keys, **goal)
-            first = find(rows, "first step as good", **keys, **goal)
+            (good,) = select(rows, "runs as good", **method.keys, **goal)
+            first = find(rows, "first step as good", **method.keys, **goal)
             cells.append(show(first, 0) if first else f"{good.value:.0f} of {runs} runs get there")
-        lines.append((ImageMethod(**keys).label, *cells))  # type: ignore[arg-type]
-    return Table(
+        lines.append((method.label, *cells))
+    reached = Table(
         "First step at which a learner is as good as the plain one at its end",
         ("method", *(f"{goal['goal']}, {goal['goal_step']} steps" for goal in goals)),
         tuple(lines),
@@ -135,6 +126,7 @@ def _reached(rows: list[Row], runs: int) -> Table:
         "logarithm of the step. Test errors go up and down a little: the first snapshot flatters "
         "all methods alike.",
     )
+    return [*made, reached, report.reference_table(rows)]
 
 
 EXPERIMENT = Experiment(

@@ -49,7 +49,7 @@ def parts() -> Parts:
 
 def test_held_out_splits_are_evaluated_on_images_that_no_nc_has_seen(data: ImageData) -> None:
     few = replace(data, config=replace(smoke(), eval_tasks=3))
-    splits, again = (HeldOutSplits.draw(few, (100, 30), 10) for _ in range(2))
+    splits, again = (HeldOutSplits(few, (100, 30), 10) for _ in range(2))
     for size, (task, evaluation) in splits.tasks.items():
         assert raw(task.X_tr).shape == (3, size)
         assert torch.isin(raw(task.X_tr), data.pool).all()
@@ -61,9 +61,9 @@ def test_gaps_are_those_of_the_learners_that_were_trained(
     data: ImageData, ncs: dict[Head, EmbeddedNC], smoke_runs: SmokeRuns
 ) -> None:
     outcome = smoke_runs("single").outcome
-    splits = HeldOutSplits.draw(data, (100,), 10)
+    splits = HeldOutSplits(data, (100,), 10)
     trained = splits.train(parts(), "plain")
-    plain, judged = trained[100], splits.with_gaps(ncs, trained)[100]
+    plain, judged = trained[100], splits.with_gaps(trained, *ncs.values())[100]
     assert not {"H_tr", "H_te"} & set(judged)
     for name, values in judged.items():
         kept = outcome.tensors[f"splits/100/plain/{name}"]
@@ -81,7 +81,7 @@ def test_gaps_are_those_of_the_learners_that_were_trained(
 def test_nc_is_scored_on_the_endpoints_of_plain_learners(
     data: ImageData, ncs: dict[Head, EmbeddedNC], smoke_runs: SmokeRuns
 ) -> None:
-    splits = HeldOutSplits.draw(data, smoke().sizes, 10)
+    splits = HeldOutSplits(data, smoke().sizes, 10)
     plain = splits.train(parts(), "plain")
     history = smoke_runs("single").outcome.history
     for head, nc in ncs.items():
@@ -92,7 +92,7 @@ def test_nc_is_scored_on_the_endpoints_of_plain_learners(
 
 def test_residual_learners_are_trained_one_by_one(tmp_path: Path) -> None:
     config = replace(smoke(), learner="ResNet", learner_width=2, learner_blocks=(1,), eval_tasks=2)
-    splits = HeldOutSplits.draw(load_data(config), (30, 60), 2)
+    splits = HeldOutSplits(load_data(config), (30, 60), 2)
     work = Workspace(tmp_path)
     found = splits.train(Parts(work, 4, None), "plain")
     assert len(work.seconds) == 4

@@ -90,7 +90,7 @@ def test_embeddings_of_tasks_are_those_of_all_images(
 ) -> None:
     task = data.task(data.train[:80], data.test)
     for head, nc in ncs.items():
-        few = EmbeddedNC.of(nc.nc, data, None, task)
+        few = EmbeddedNC(nc.nc, data, None, task)
         size = {"posterior": smoke().shown, "direct": 80}[head]  # training points that it sees
         assert len(few.embeddings.indices) == size + 120
         every = nc.embeddings(raw(task.X_te))
@@ -274,7 +274,7 @@ def test_other_networks_are_refused(name: str, smoke_runs: SmokeRuns, tmp_path: 
     config = smoke_runs.config(name)
     changes: list[tuple[dict[str, object], str]] = [
         ({"networks": ""}, "networks must be the folder of a finished run of single on digits, go"),
-        ({"networks": "nowhere"}, "networks must be the folder of a finished run of single, got n"),
+        ({"networks": "nowhere"}, "the folder of a finished run of single on digits, got nowhere"),
         ({"seed": 1}, "networks must be a run with the same .*got one with seed 0 in the place of"),
         ({"held": 199}, "got one with held 200 in the place of 199"),
         ({"train_images": 1300}, "got one with train_images 0 in the place of 1300"),

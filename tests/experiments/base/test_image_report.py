@@ -50,11 +50,11 @@ def test_a_verdict_lists_baselines_by_what_they_are_compared_to_it() -> None:
     rows = [accuracy(80.0), accuracy(70.0, method=L2), accuracy(99.0, method=SAM)]
     rows += [accuracy(90.0, method=method) for method in NC_METHODS]
     for method in NC_METHODS:
-        assert accuracy_table(rows, "").note.count(
+        assert accuracy_table(rows).note.count(
             f"{method.label}: beyond the intervals better than cross-entropy and L2; beyond the "
             "intervals worse than SAM."
         )
-    assert "distilled" not in accuracy_table(rows, "").note
+    assert "distilled" not in accuracy_table(rows).note
 
 
 def test_a_line_has_the_losses_of_its_own_method_and_the_papers_number() -> None:
@@ -62,7 +62,7 @@ def test_a_line_has_the_losses_of_its_own_method_and_the_papers_number() -> None
     for method, value in ((PLAIN, 0.5), (L2, 0.7)):
         keys = {**method.keys, "dataset": "digits", "learner": "MLP"}
         rows.append(make_row("any", 0, "test loss", Estimate(value, 0.1, 3), **keys))
-    table = accuracy_table([*rows, *(accuracy(1.0, method=m) for m in NC_METHODS)], "")
+    table = accuracy_table([*rows, *(accuracy(1.0, method=m) for m in NC_METHODS)])
     assert table.rows[1] == ("L2", "70.00 ± 1.00", "0.700 ± 0.100", "", "91.50")
     assert describe(rows[0]) == "digits, MLP"
     other = make_row("any", 0, "accuracy", Estimate(1, None, 1), **SAM.keys, source="single")
@@ -80,7 +80,7 @@ def test_the_verdict_follows_the_numbers(smoke_runs: SmokeRuns) -> None:
         return replace(row, value=50.0, ci95=1.0)
 
     def verdict(accuracy: float, ci95: float | None) -> str:
-        return accuracy_table([change(row, accuracy, ci95) for row in rows], "").note
+        return accuracy_table([change(row, accuracy, ci95) for row in rows]).note
 
     baselines = "cross-entropy, L2, label smoothing, mixup, dropout, SAM and early stopping"
     good, bad, unclear = verdict(60.0, 1.0), verdict(40.0, 1.0), verdict(51.5, 1.0)

@@ -4,12 +4,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from neural_complexity.experiments.base.one_dataset import ImageData, collections, load_data
+from neural_complexity.experiments.base.one_dataset import ImageData, load_data
 from neural_complexity.experiments.single import PRESETS
 from neural_complexity.points import values
 from neural_complexity.tasks.from_arrays import store
 from neural_complexity.tasks.image_datasets import load
-from neural_complexity.workspace import Workspace
 
 smoke = PRESETS["smoke"]
 
@@ -46,8 +45,6 @@ def test_tasks_hold_the_images_of_their_indices(data: ImageData) -> None:
 def test_nc_is_trained_on_splits_of_the_pool_alone(data: ImageData) -> None:
     for head in ("posterior", "direct"):
         assert torch.equal(data.splits(head).pool, data.pool)
-        with collections(smoke(), head, Workspace(None)) as queue:
-            assert queue.executor is None
 
 
 def test_a_reduced_scale_is_said() -> None:

@@ -11,14 +11,10 @@ from torch import Tensor
 from torch.optim import SGD
 
 from neural_complexity import ledger
+from neural_complexity.experiments.base import one_dataset
 from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import Parts
-from neural_complexity.experiments.base.one_dataset import (
-    ImageConfig,
-    ImageData,
-    SingleNetworksConfig,
-    SplitTraining,
-)
+from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.run_folder import RunFolder
 from neural_complexity.experiments.base.saved_networks import HEADS, load_network
@@ -75,17 +71,14 @@ class ImageMethod:
     @classmethod
     def of(cls, row: Row) -> "ImageMethod":
         """Returns the method of a row."""
-        names = [field.name for field in fields(cls)]
-        keys: dict[str, Any] = {name: row.keys[name] for name in names if name in row.keys}
+        keys: dict[str, Any] = {field.name: row.keys.get(field.name) for field in fields(cls)}
         return cls(**keys)
 
 
 PLAIN = ImageMethod("cross-entropy")
 LONG = ImageMethod("cross-entropy, after convergence")
 EARLY = ImageMethod("early stopping")
-NC_METHODS = tuple(
-    ImageMethod("NC", head, mode) for head in HEADS for mode in ("transductive", "inductive")
-)
+NC_METHODS = tuple(ImageMethod("NC", h, m) for h in HEADS for m in ("transductive", "inductive"))
 DISTILLED = ImageMethod("distilled from the CNN", mode="transductive")
 BELIEFS = ImageMethod("NC posterior, its beliefs")  # without a learner, like the next
 CNN = ImageMethod("the same CNN, trained directly")
@@ -113,28 +106,28 @@ def baseline_recipe(data: ImageData, name: str, strength: float) -> Recipe:
     return replace(recipe, sharpness=strength)
 
 
-@dataclass(frozen=True)
 class EmbeddedNC:
-    """An NC and its embeddings of a dataset's images."""
+    """An NC and its embeddings: those known, or of what it will see of tasks, or of all images."""
 
-    nc: NeuralComplexity
-    config: ImageConfig
-    embeddings: Embeddings
-
-    @classmethod
-    def of(
-        cls, nc: NeuralComplexity, data: ImageData, known: Embeddings | None = None, *tasks: Task
-    ) -> "EmbeddedNC":
-        """Embeds what NC will see of tasks, or all images, unless embeddings are known."""
+    def __init__(
+        self, nc: NeuralComplexity, data: ImageData, known: Embeddings | None = None, *tasks: Task
+    ) -> None:
+        self.nc, self.config = nc, data.config
         if known is None:
-            seen = [_context_points(nc, data.config, task) for task in tasks]
-            sets = [raw(X).flatten() for task in seen for X in (task.X_tr, task.X_te)]
-            known = embed_store(nc, data.dataset, torch.cat(sets or [data.train, data.test]))
-        return cls(nc, data.config, known)
+            seen = [X for task in map(self._seen, tasks) for X in (task.X_tr, task.X_te)]
+            indices = torch.cat([raw(X).flatten() for X in seen] or [data.train, data.test])
+            known = embed_store(nc, data.dataset, indices)
+        self.embeddings = known
+
+    def _seen(self, task: Task) -> Task:
+        """Returns what NC sees at once: some training points, unless it sees minibatches."""
+        if self.nc.head.sees_predictions:
+            return task
+        return subsample(task, self.config.shown, stream(self.config.seed, "shown"))
 
     def encoder(self, task: Task) -> Encoder:
         """Returns what NC knows of the points of tasks, whatever h is."""
-        return cache(self.nc, _context_points(self.nc, self.config, task), self.embeddings)
+        return cache(self.nc, self._seen(task), self.embeddings)
 
     def penalty(self, encoder: Encoder) -> Regularizer:
         """Returns NC as a regularizer of learners."""
@@ -150,21 +143,14 @@ class EmbeddedNC:
         return judge_minibatches(self.nc, encoder, snapshot, M=M, N=N)
 
 
-def _context_points(nc: NeuralComplexity, config: ImageConfig, task: Task) -> Task:
-    """Returns what NC sees at once: some training points, unless it sees minibatches of them."""
-    if nc.head.sees_predictions:
-        return task
-    return subsample(task, config.shown, stream(config.seed, "shown"))
-
-
-def load_ncs(config: SingleNetworksConfig, data: ImageData) -> dict[Head, EmbeddedNC]:
+def load_ncs(config: one_dataset.SingleNetworksConfig, data: ImageData) -> dict[Head, EmbeddedNC]:
     """Loads the NCs that a config names, trained on the same images, and embeds all images."""
-    wanted, folder = "networks must be the folder of a finished run of single", config.networks
-    if not folder:
-        raise ValueError(f"{wanted} on {config.dataset}, got none")
-    if not Path(folder).is_dir():
-        raise ValueError(f"{wanted}, got no {folder}")
-    started = RunFolder(Path(folder)).read_config()
+    if not config.networks or not Path(config.networks).is_dir():
+        raise ValueError(
+            f"networks must be the folder of a finished run of single on {config.dataset}, "
+            f"got {config.networks or 'none'}"
+        )
+    started = RunFolder(Path(config.networks)).read_config()
     if started["experiment"] != "single":
         raise ValueError(f"networks must be a run of single, got one of {started['experiment']}")
     theirs = started["config"]
@@ -175,12 +161,16 @@ def load_ncs(config: SingleNetworksConfig, data: ImageData) -> dict[Head, Embedd
                 f"{name} {theirs.get(name)} in the place of {getattr(config, name)}"
             )
     # How NCs were trained decides how many points they should see at a time.
-    posterior, direct = (config_from_dict(SplitTraining, theirs[head]) for head in HEADS)
-    trained = replace(data, config=replace(config, posterior=posterior, direct=direct))
-    return {
-        head: EmbeddedNC.of(load_network(folder, head, "single", config.device), trained)
-        for head in HEADS
-    }
+    kind = one_dataset.SplitTraining
+    own: dict[str, Any] = {head: config_from_dict(kind, theirs[head]) for head in HEADS}
+    trained, ncs = replace(data, config=replace(config, **own)), {}
+    for head in HEADS:
+        nc = load_network(config.networks, head, "single", config.device)
+        ncs[head] = EmbeddedNC(nc, trained)
+    return ncs
+
+
+NCs = Mapping[Head, EmbeddedNC]
 
 
 @dataclass(frozen=True)
@@ -254,10 +244,7 @@ def draw_subsets(
 
 
 def chunks(config: ImageConfig, runs: int) -> list[range]:
-    """Returns which of some learners, that differ by their seed, are trained together.
-
-    Convolutions of several learners are faster one by one, products of matrices at once.
-    """
+    """Returns which learners are trained together: convolutions are faster one by one."""
     return [range(runs)] if config.learner == "MLP" else [range(i, i + 1) for i in range(runs)]
 
 
@@ -267,10 +254,8 @@ def in_chunks(
     """Trains learners, each chunk of them as a part of the run, and joins their results."""
     names = [name if len(together) == 1 else f"{name}, run {runs.start}" for runs in together]
     found = [parts.do(n, partial(train, r)) for n, r in zip(names, together, strict=True)]
-    return {
-        key: torch.cat([f[key] for f in found], dim=1) if key != "step" else found[0][key]
-        for key in found[0]
-    }
+    joined = {k: torch.cat([f[k] for f in found], dim=1) for k in found[0] if k != "step"}
+    return {"step": found[0]["step"], **joined}
 
 
 @dataclass(frozen=True)
@@ -278,7 +263,7 @@ class WholeDataset:
     """Learners of all training images, by method, evaluated on the test images."""
 
     data: ImageData
-    ncs: Mapping[Head, EmbeddedNC]
+    ncs: NCs
     recipes: Mapping[ImageMethod, Recipe]  # how learners learn, if not as the config says
     logits: Tensor | None = None  # what the CNN says of the test images, (n, C)
 
@@ -326,7 +311,6 @@ def tune(data: ImageData, name: str, strength: float) -> Results:
     task = data.task(data.pool, data.held)
     evaluation = data.task(data.pool[: config.judged], data.held)
     seed = stream(config.seed, "tuning").initial_seed()
+    recipe = baseline_recipe(data, name, strength)
     with ledger.choosing():
-        return run_trial(
-            Trial(config, baseline_recipe(data, name, strength), task, evaluation, seed)
-        )
+        return run_trial(Trial(config, recipe, task, evaluation, seed))

@@ -1,8 +1,9 @@
 """Rows, tables and figures of experiments on one image dataset."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -12,51 +13,34 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
+from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base.experiment import Drawing
-from neural_complexity.experiments.base.image_learners import (
-    BELIEFS,
-    CNN,
-    DISTILLED,
-    LONG,
-    NC_METHODS,
-    PLAIN,
-    ImageMethod,
-    Results,
-)
+from neural_complexity.experiments.base.image_learners import NC_METHODS, ImageMethod, Results
 from neural_complexity.experiments.base.rows import Key, Row, read_rows
 from neural_complexity.experiments.base.table_views import find, select, show
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.meta import scores
 from neural_complexity.meta.scores import Estimate, estimate, estimate_over_seeds
 
-__all__ = ["FITS", "MODES", "accuracies", "accuracy_table", "compare", "describe", "fit_cells"]
-__all__ += ["draw_accuracies", "draw_curves", "fit_rows", "learner_rows", "reference_rows"]
-__all__ += ["reference_table"]
+__all__ = ["FITS", "MODES", "Make", "accuracies", "accuracy_table", "compare", "describe"]
+__all__ += ["draw_accuracies", "draw_curves", "fit_lines", "fit_rows", "learner_rows"]
+__all__ += ["reference_rows", "reference_table"]
 
-FITS = {
-    "R2": scores.r_squared,
-    "correlation": scores.correlation,
-    "MAE": scores.mean_absolute_error,
-}
+Make = Callable[..., Row]  # from a metric, a score, and perhaps the paper's value and further keys
+FITS = {"R2": scores.r_squared, "correlation": scores.correlation}
+FITS["MAE"] = scores.mean_absolute_error
 SOURCE = {"source": "single"}  # the key of rows that come from that run
 MODES = (
-    "Transductive: NC judges the learner on the unlabelled test images themselves, as in the "
-    "paper; inductive: on held-out training images, whose labels the learner then does not see "
-    "either. "
+    "Transductive: NC judges the learner on the unlabelled test images, as in the paper; "
+    "inductive: on held-out training images, whose labels the learner does not see either. "
 )
-# What is said of a method beside baselines, and beside what is distilled from the same CNN.
-VERDICTS = {
-    "better": ("beyond the intervals better than", ""),
-    "worse": ("beyond the intervals worse than", ", but is worse"),
-    "neither": ("not to be told apart from", ": the intervals overlap"),
-}
+# What is said of a method beside what is distilled from the same CNN.
+DISTILLATION = {"better": ("beats", ""), "worse": ("does not beat", ", but is worse")}
+DISTILLATION["neither"] = ("does not beat", ": the intervals overlap")
 
 
 def learner_rows(
-    make: Callable[..., Row],
-    results: Results,
-    at: tuple[Tensor | int, ...] = (-1,),
-    paper: float | None = None,
+    make: Make, results: Results, at: Any = (-1,), paper: float | None = None
 ) -> list[Row]:
     """Returns accuracy and losses of learners `at` a snapshot, or each at one of its own."""
     error, test, train = (results[name][at] for name in ("error", "loss_te", "loss_tr"))
@@ -68,17 +52,9 @@ def learner_rows(
 
 
 def fit_rows(
-    make: Callable[..., Row],
-    head: Head,
-    results: Iterable[Results],
-    *,
-    independent: bool = True,
-    **keys: Key,
+    make: Make, head: Head, results: Iterable[Results], independent: bool = True, **keys: Key
 ) -> list[Row]:
-    """Returns how well an NC predicts the gap, at the end of training and all the way.
-
-    Only where learners are independent, there is an interval.
-    """
+    """Returns how well an NC predicts the gap; of dependent learners there is no interval."""
     rows, found = [], list(results)
     for snapshots, times in (("endpoints", slice(-1, None)), ("all the way", slice(1, None))):
         predicted, true = (
@@ -93,9 +69,16 @@ def fit_rows(
     return rows
 
 
-def fit_cells(rows: list[Row], row: Row, metrics: Iterable[str] = FITS) -> tuple[str, ...]:
-    """Returns the number of values of a row, and what was measured on them."""
-    return (f"{row.n:,}", *(show(find(rows, metric, **row.keys), 3) for metric in metrics))
+def fit_lines(rows: list[Row], metrics: Iterable[str] = FITS) -> tuple[tuple[str, ...], ...]:
+    """Returns what was measured on the learners of each NC and kind, and their number."""
+    lines = []
+    for row in select(rows, next(iter(metrics))):
+        names = [str(row.keys[n]) for n in ("images", "learners", "snapshots") if n in row.keys]
+        names[0] += f" of {row.keys['size']}" if "size" in row.keys else ""
+        learners = ", ".join(names)
+        cells = (show(find(rows, metric, **row.keys), 3) for metric in metrics)
+        lines.append((f"NC {row.keys['head']}; {learners}", f"{row.n:,}", *cells))
+    return tuple(lines)
 
 
 def describe(row: Row) -> str:
@@ -110,7 +93,7 @@ def accuracies(rows: list[Row]) -> dict[ImageMethod, Row]:
     return {ImageMethod.of(row): row for row in select(rows, "accuracy", source=None)}
 
 
-def accuracy_table(rows: list[Row], note: str) -> Table:
+def accuracy_table(rows: list[Row]) -> Table:
     """Returns the table of methods, and which baselines each NC beats."""
     found, lines = accuracies(rows), []
     sizes = {ImageMethod.of(r): (f"{r.value:,.0f}",) for r in select(rows, "parameters")}
@@ -120,19 +103,30 @@ def accuracy_table(rows: list[Row], note: str) -> Table:
         cells = (show(row), *(show(loss, 3) for loss in losses), published)
         lines.append((method.label, *sizes.get(method, ()), *cells))
     baselines = [m for m, row in found.items() if m.mode is None and "learner" in row.keys]
-    notes = [note, *(_verdict(found, method, baselines) for method in NC_METHODS)]
+    notes = [
+        "Value ± 95 % interval over runs; what needs no learner is one network and has none. "
+        "Test images are the same in all runs."
+    ]
     for method in NC_METHODS:
-        if method.mode == DISTILLED.mode and DISTILLED in found:
-            result = compare(found[method], found[DISTILLED])
-            verb = "beats" if result == "better" else "does not beat"
-            numbers = f"({show(found[method])} against {show(found[DISTILLED])})"
-            said = f"{verb} the learner distilled from the CNN{VERDICTS[result][1]}"
-            notes.append(f"{method.label}, {said} {numbers}.")
+        said = []
+        for kind in ("better", "worse", "neither"):
+            names = [b.label for b in baselines if compare(found[method], found[b]) == kind]
+            listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+            text = f"beyond the intervals {kind} than"
+            text = "not to be told apart from" if kind == "neither" else text
+            said += [f"{text} {listed}"] if names else []
+        notes.append(f"{method.label}: {'; '.join(said)}.")
+    for method in NC_METHODS:
+        if method.mode == images.DISTILLED.mode and images.DISTILLED in found:
+            ours, theirs = found[method], found[images.DISTILLED]
+            verb, more = DISTILLATION[compare(ours, theirs)]
+            said = [method.label, f"{verb} the learner distilled from the CNN{more}"]
+            notes.append(f"{', '.join(said)} ({show(ours)} against {show(theirs)}).")
     first = found[baselines[0]]
-    names = ("learner", "its parameters") if sizes else ("method",)
+    columns = ("learner", "its parameters") if sizes else ("method",)
     return Table(
         f"Accuracy in % on the test images: {describe(first)}, {first.n} runs",
-        (*names, "accuracy", "test loss", "train loss", "paper's accuracy"),
+        (*columns, "accuracy", "test loss", "train loss", "paper's accuracy"),
         tuple(lines),
         " ".join(notes),
     )
@@ -148,23 +142,12 @@ def compare(ours: Row, theirs: Row) -> str:
     return "worse" if theirs.value - ours.value > room else "neither"
 
 
-def _verdict(
-    found: Mapping[ImageMethod, Row], method: ImageMethod, baselines: Sequence[ImageMethod]
-) -> str:
-    parts = []
-    for kind, (text, _) in VERDICTS.items():
-        names = [b.label for b in baselines if compare(found[method], found[b]) == kind]
-        listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-        parts += [f"{text} {listed}"] if names else []
-    return f"{method.label}: {'; '.join(parts)}."
-
-
 def reference_rows(folder: str, experiment: str) -> list[Row]:
     """Returns what shows where NC's help comes from, as a run of `single` measured it."""
     return [
         replace(row, experiment=experiment, keys=ImageMethod.of(row).keys | SOURCE)
         for row in read_rows(Path(folder) / "rows.jsonl")
-        if ImageMethod.of(row) in (BELIEFS, CNN, DISTILLED)
+        if ImageMethod.of(row) in (images.BELIEFS, images.CNN, images.DISTILLED)
         and row.metric in ("accuracy", "test loss")
     ]
 
@@ -183,11 +166,11 @@ def reference_table(rows: list[Row]) -> Table:
 
 
 def _color(method: ImageMethod) -> str:
-    known = {CNN: "oracle", DISTILLED: "oracle", BELIEFS: "posterior"}
+    known = {images.CNN: "oracle", images.DISTILLED: "oracle", images.BELIEFS: "posterior"}
     return COLORS[known.get(method, method.head or "none")]
 
 
-def draw_accuracies(rows: list[Row], caption: str) -> Drawing:
+def draw_accuracies(rows: list[Row]) -> Drawing:
     """Draws accuracies by method, the plain one first, with intervals, and the paper's."""
     found = accuracies(rows)
     canvas = Canvas(figsize=(6.8, 0.26 * len(found) + 0.8), layout="constrained")
@@ -203,6 +186,10 @@ def draw_accuracies(rows: list[Row], caption: str) -> Drawing:
     ax.set_ylim(len(found) - 0.4, -0.6)
     low, high = ax.get_xlim()  # few runs have intervals that say nothing
     ax.set(xlim=(max(low, -2), min(high, 102)), xlabel="accuracy in %", title=describe(plain))
+    caption = (
+        "Ours with 95 % interval over runs (dots; squares: one network, no learner) and the "
+        "paper's (circles). The dotted line is the plain learner of the usual size."
+    )
     return Drawing("accuracy", canvas, "Accuracy on the test images", caption)
 
 
@@ -212,17 +199,15 @@ def draw_curves(tensors: dict[str, Tensor]) -> Drawing:
     axes = canvas.subplots(1, 3)
     axes[1].sharey(axes[0])
 
-    def curve(
-        ax: Axes, method: ImageMethod, name: str, line: str, label: str | None = None
-    ) -> None:
+    def curve(ax: Axes, method: ImageMethod, name: str, line: str, **look: Any) -> None:
         """Draws the mean over runs, but for the untrained learner, who has no place on the axis."""
         values = tensors[f"{method.label}/{name}"][1:].mean(dim=1)  # (times - 1,)
         scale = 100 if name == "error" else 1
         steps = tensors[f"{method.label}/step"][1:]
-        ax.plot(steps, scale * values, line, lw=1.3, color=_color(method), label=label)
+        ax.plot(steps, scale * values, line, lw=1.3, color=_color(method), **look)
 
     for ax, mode in zip(axes, ("transductive", "inductive"), strict=False):
-        for method in (PLAIN, *(m for m in NC_METHODS if m.mode == mode)):
+        for method in (images.PLAIN, *(m for m in NC_METHODS if m.mode == mode)):
             curve(ax, method, "loss_tr", "-")
             curve(ax, method, "loss_te", "--")
         ax.set_title(f"NC {mode}")
@@ -234,14 +219,13 @@ def draw_curves(tensors: dict[str, Tensor]) -> Drawing:
         "Mean over runs. Left and middle: train loss solid, test loss dashed. Right: test error; "
         "dashed curves where NC judges on held-out training images instead (inductive)."
     )
-    for method in (PLAIN, *NC_METHODS):
-        line = "--" if method.mode == "inductive" else "-"
-        curve(axes[2], method, "error", line, label=method.label)
-    if f"{DISTILLED.label}/error" in tensors:
-        curve(axes[2], DISTILLED, "error", ":", label=DISTILLED.label)
-    if f"{LONG.label}/error" in tensors:
-        error, step = (tensors[f"{LONG.label}/{name}"][-1] for name in ("error", "step"))
-        look = {"color": COLORS["none"], "lw": 0.9, "ls": (0, (6, 3)), "label": LONG.label}
+    lines = {m: "--" if m.mode == "inductive" else "-" for m in (images.PLAIN, *NC_METHODS)}
+    for method, line in (lines | {images.DISTILLED: ":"}).items():
+        if f"{method.label}/error" in tensors:
+            curve(axes[2], method, "error", line, label=method.label)
+    if f"{images.LONG.label}/error" in tensors:
+        error, step = (tensors[f"{images.LONG.label}/{name}"][-1] for name in ("error", "step"))
+        look = {"color": COLORS["none"], "lw": 0.9, "ls": (0, (6, 3)), "label": images.LONG.label}
         axes[2].axhline(100 * error.mean().item(), **look)
         caption += f" The dashed horizontal line is the plain learner after {int(step):,} steps."
     axes[2].set(ylabel="test error in %", title="Test error")

@@ -1,7 +1,6 @@
 """Experiments on one image dataset: its parts, its learners, and the training of NC on it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.collect import SplitCollector
-from neural_complexity.meta.executor import Collection, CollectionQueue, Job, process_pool
+from neural_complexity.meta.executor import Collection, Job
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
@@ -28,10 +27,9 @@ from neural_complexity.tasks.from_arrays import open_store
 from neural_complexity.tasks.image_datasets import DATASETS, load
 from neural_complexity.tasks.images import SingleDataset
 from neural_complexity.tasks.splits import Splits
-from neural_complexity.workspace import Workspace
 
 __all__ = ["ImageConfig", "ImageData", "SingleNetworksConfig", "Size", "Sizes", "SplitTraining"]
-__all__ += ["collections", "load_data", "split_direct", "split_posterior"]
+__all__ += ["collect", "load_data", "split_direct", "split_posterior"]
 
 STORED = ".safetensors"
 Size = Annotated[int, AtLeast(1)]
@@ -74,11 +72,11 @@ class SplitTraining(LabelTraining):
     def architecture(self, head: Head) -> dict[str, Any]:
         """Returns the fields of NC's `Architecture` for a head."""
         own = {"image_layers": self.image_layers, "image_encoder": self.image_encoder}
-        return {**super().architecture(head), **own}
+        return super().architecture(head) | own
 
     def learning(self) -> dict[str, Any]:
         """Returns the fields of `MetaTraining`."""
-        return {**super().learning(), "lag": self.lag}
+        return super().learning() | {"lag": self.lag}
 
 
 OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
@@ -278,14 +276,6 @@ def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
     )
 
 
-def _collect(config: ImageConfig, head: Head, nc: NeuralComplexity, job: Job) -> Collection:
+def collect(config: ImageConfig, head: Head, nc: NeuralComplexity, job: Job) -> Collection:
+    """Collects snapshots for an NC."""
     return _make_collector(config, head)(nc, job)
-
-
-@contextmanager
-def collections(config: ImageConfig, head: Head, work: Workspace) -> Iterator[CollectionQueue]:
-    """Yields the queue of snapshots for an NC, made by other processes if there are workers."""
-    pool = process_pool(config.workers) if config.workers else nullcontext()
-    collect, folder = partial(_collect, config, head), work.path(f"collections for {head}")
-    with pool as executor, CollectionQueue(collect, executor, folder=folder) as queue:
-        yield queue
