@@ -83,9 +83,7 @@ EXPERIMENT = Experiment(
     lead=(
         "Does NC help only because there are more parameters? Plain learners of a multiple of the "
         "capacity, which are several networks trained jointly whose predictions are averaged, at "
-        "the same learning rate, against learners of the usual size with NC. "
-        + report.MODES
-        + "NC's "
+        f"the same learning rate, against learners of the usual size with NC. {report.MODES}NC's "
         "own parameters are not the learner's and are not counted."
     ),
     config=Config,

@@ -16,7 +16,7 @@ from neural_complexity.experiments.base.image_report import FITS, fit_lines, fit
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes, load_data
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made
-from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
+from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
@@ -83,16 +83,16 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the tables of gaps by size and of the fit."""
-    gaps = select(rows, "gap")
-    columns = [("gap", keys) for keys in GAPS.values()]
-    three = partial(show, digits=3)
-    lines = pivot(rows, distinct(gaps, "size"), columns, lambda keys: str(keys["size"]), three)
-    accuracies = (show(row) for row in select(rows, "accuracy"))
+    gaps, lines = select(rows, "gap"), []
+    for keys in distinct(gaps, "size"):
+        found = [find(rows, "gap", **own, **keys) for own in GAPS.values()]
+        accuracy = show(find(rows, "accuracy", **keys))
+        lines.append((str(keys["size"]), *(show(row, 3) for row in found), accuracy))
     return [
         Table(
             f"Gap after the last step by training images, {gaps[0].n} runs",
             ("training images", "true gap", *(f"NC {head}" for head in HEADS), "accuracy in %"),
-            tuple((*line, accuracy) for line, accuracy in zip(lines, accuracies, strict=True)),
+            tuple(lines),
             "Value ± 95 % interval over runs, each on other training images.",
         ),
         Table(
@@ -113,13 +113,12 @@ def figures(outcome: Outcome) -> list[Drawing]:
     canvas = Canvas(figsize=(8.8, 3.7), layout="constrained")
     axes = canvas.subplots(1, len(HEADS), sharey=True)
     for ax, head in zip(axes, HEADS, strict=True):
+        name, tensors = f"predicted/{head}", outcome.tensors
         for size, shade in zip(sizes, shades, strict=True):
-            steps, true, own = (
-                outcome.tensors[f"{size}/{name}"][1:]
-                for name in ("step", "gap", f"predicted/{head}")
-            )
-            ax.plot(steps, own.mean(dim=1), color=shade, lw=1.4, label=f"{size:,} images")
-            ax.plot(steps, true.mean(dim=1), "--", color=shade, lw=1.4)
+            look = {"color": shade, "lw": 1.4}
+            steps, true, own = (tensors[f"{size}/{n}"][1:] for n in ("step", "gap", name))
+            ax.plot(steps, own.mean(dim=1), **look, label=f"{size:,} images")
+            ax.plot(steps, true.mean(dim=1), "--", **look)
         ax.set(xscale="log", xlabel="learner step", title=f"NC {head}")
     axes[0].plot([], color=COLORS["target"], label="NC's estimate")
     axes[0].plot([], "--", color=COLORS["target"], label="true gap")

@@ -281,9 +281,7 @@ EXPERIMENT = Experiment(
     title="One image dataset",
     lead=(
         "NC is meta-trained on random splits of a dataset's training images, and then regularizes "
-        "learners of all of them, which are evaluated on the test images. "
-        + report.MODES
-        + "Those "
+        f"learners of all of them, which are evaluated on the test images. {report.MODES}Those "
         "held-out images decide the baselines' strengths and where early stopping, which learns "
         "without them, stops. All learners start from the same weights and take the same number "
         "of steps. Three lines say where NC's help comes from: NC's beliefs used as a classifier, "

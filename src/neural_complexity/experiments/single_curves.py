@@ -97,11 +97,8 @@ def tables(rows: list[Row]) -> list[Table]:
     runs, header = found[0].n, ("method", *(f"{step} steps" for step in steps))
     methods = dict.fromkeys(ImageMethod.of(row) for row in found)
     made = []
-    for metric, digits, title in (
-        ("accuracy", 2, "Accuracy in % on the test images"),
-        ("test loss", 3, "Test loss"),
-        ("train loss", 3, "Train loss"),
-    ):
+    for metric, digits in (("accuracy", 2), ("test loss", 3), ("train loss", 3)):
+        title = metric.capitalize() + (" in % on the test images" if digits == 2 else "")
         lines = []
         for method in methods:
             cells = [show(find(rows, metric, **method.keys, step=step), digits) for step in steps]

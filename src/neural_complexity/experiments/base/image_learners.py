@@ -170,9 +170,6 @@ def load_ncs(config: one_dataset.SingleNetworksConfig, data: ImageData) -> dict[
     return ncs
 
 
-NCs = Mapping[Head, EmbeddedNC]
-
-
 @dataclass(frozen=True)
 class Trial:
     """B learners: what they learn from, how, and what they are evaluated on."""
@@ -263,7 +260,7 @@ class WholeDataset:
     """Learners of all training images, by method, evaluated on the test images."""
 
     data: ImageData
-    ncs: NCs
+    ncs: Mapping[Head, EmbeddedNC]
     recipes: Mapping[ImageMethod, Recipe]  # how learners learn, if not as the config says
     logits: Tensor | None = None  # what the CNN says of the test images, (n, C)
 

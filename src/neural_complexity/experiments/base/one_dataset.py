@@ -259,18 +259,16 @@ def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
     """Returns the collector of snapshots for an NC, once in each process that collects."""
     hold_memory()
     data, training = load_data(config), getattr(config, head)
+    own = {n: getattr(training, n) for n in ("tasks", "looks", "unlabelled", "spread_weights")}
     return SplitCollector(
+        **own,
         splits=data.splits(head),
         recipe=replace(data.recipe(), steps=training.learner_steps),
         seed=config.seed,
-        tasks=training.tasks,
-        looks=training.looks,
         batch=config.batch,
         smallest=min(training.smallest, config.split_train),
-        unlabelled=training.unlabelled,
         context_size=config.shown,
         floor=config.floor,
-        spread_weights=training.spread_weights,
         frozen=head == "direct" and config.share_images,
         device=config.device,
     )
