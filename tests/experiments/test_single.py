@@ -6,17 +6,19 @@ import pytest
 import torch
 
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.image_comparison import METHODS, joint_table
 from neural_complexity.experiments.base.image_learners import (
     BASELINES,
     BELIEFS,
     CNN,
     DISTILLED,
     EARLY,
-    FITS,
+    METHODS,
     PLAIN,
+    EmbeddedNC,
     ImageMethod,
 )
+from neural_complexity.experiments.base.image_report import FITS
+from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.experiments.base.rows import Row, read_rows
 from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import find, select
@@ -25,8 +27,10 @@ from neural_complexity.experiments.single import (
     PAPER,
     PAPER_METHODS,
     PRESETS,
+    joint_table,
     run,
     tables,
+    train_cnn,
 )
 from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns
@@ -131,6 +135,27 @@ def test_several_runs_become_one_table() -> None:
     assert ("the paper's L2", "98.36", "94.06") in table.rows
     with pytest.raises(ValueError, match="runs must be of different datasets, got mnist, MLP, mni"):
         joint_table([runs[0], runs[0]])
+
+
+def test_the_cnn_learns_from_training_images_alone(outcome: Outcome) -> None:
+    data, nc = load_data(replace(smoke(), cnn_updates=3)), outcome.networks["posterior"]
+    one, other = (
+        train_cnn(replace(data, test=test), nc, None)["test"]
+        for test in (data.test, data.test.flip(0))
+    )
+    assert one.shape == (120, 10)
+    torch.testing.assert_close(one, other.flip(0))
+
+
+def test_beliefs_are_about_the_tasks_own_test_points(outcome: Outcome) -> None:
+    data = load_data(smoke())
+    nc = EmbeddedNC(outcome.networks["posterior"], data)
+    found = []
+    for test in (data.test, data.test.flip(0)):
+        task = data.task(data.train, test)
+        found.append(nc.nc.believe(nc.encoder(task)(task)).prediction)
+    assert found[0].shape == (1, 120, 10)
+    torch.testing.assert_close(found[1], found[0].flip(1))
 
 
 def test_presets_fit_their_datasets() -> None:

@@ -3,10 +3,9 @@ from typing import Any
 import pytest
 import torch
 
-from neural_complexity.experiments.base.image_learners import NC_METHODS, PLAIN, ImageMethod
+from neural_complexity.experiments.base.image_learners import LONG, NC_METHODS, PLAIN, ImageMethod
 from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.single_curves import (
-    LONG,
     PRESETS,
     Config,
     _reach_rows,

@@ -30,15 +30,15 @@ MUTANTS = [
     Mutant(
         "NC is meta-trained on test images, as many as before",
         f"{BASE}/one_dataset.py",
-        "            self.pool.cpu(),\n",
-        "            torch.cat([self.test, self.pool])[: len(self.pool)].cpu(),\n",
+        "Splits(self.dataset, self.pool.cpu(),",
+        "Splits(self.dataset, torch.cat([self.test, self.pool])[: len(self.pool)].cpu(),",
         f"{LEAKS}[single]",
     ),
     Mutant(
         "NC is meta-trained on the held-out images that it is scored on",
         f"{BASE}/one_dataset.py",
-        "            self.pool.cpu(),\n",
-        "            self.train[: len(self.pool)].cpu(),\n",
+        "Splits(self.dataset, self.pool.cpu(),",
+        "Splits(self.dataset, self.train[: len(self.pool)].cpu(),",
         f"{LEAKS}[single]",
     ),
     Mutant(
@@ -92,14 +92,14 @@ MUTANTS = [
     ),
     Mutant(
         "baselines are tuned on test images",
-        f"{BASE}/image_comparison.py",
+        f"{BASE}/image_learners.py",
         "    evaluation = data.task(data.pool[: config.judged], data.held)\n",
         "    evaluation = data.task(data.pool[: config.judged], data.test)\n",
         f"{LEAKS}[single]",
     ),
     Mutant(
         "the CNN is trained on test images",
-        f"{BASE}/image_comparison.py",
+        "experiments/single.py",
         "        Points(data.train, dataset),\n"
         "        dataset.labels.to(config.device)[data.train],\n",
         "        Points(data.test, dataset),\n"
@@ -108,16 +108,16 @@ MUTANTS = [
     ),
     Mutant(
         "early stopping goes by the test error",
-        f"{BASE}/image_comparison.py",
+        f"{BASE}/image_learners.py",
         "replace(trial, held=task, times=often)",
         "replace(trial, held=evaluation, times=often)",
         f"{LEAKS}[single]",
     ),
     Mutant(
         "learners of one dataset are trained on test images",
-        f"{BASE}/image_comparison.py",
-        "        task = data.task(train, test, runs.size)\n",
-        "        task = data.task(torch.cat([train, data.test]), test, runs.size)\n",
+        f"{BASE}/image_learners.py",
+        "        task = data.task(train, test, copies)\n",
+        "        task = data.task(torch.cat([train, data.test]), test, copies)\n",
         f"{LEAKS}[single]",
     ),
     Mutant(
@@ -301,7 +301,7 @@ MUTANTS = [
     ),
     Mutant(
         "early stopping stops at the largest error",
-        f"{BASE}/image_comparison.py",
+        "experiments/single.py",
         "held.argmin(dim=0)",
         "held.argmax(dim=0)",
         f"{ROWS}[single]",

@@ -1,41 +1,22 @@
 """Section 4.4, "Effect of Dataset Size": the gap and NC's estimate of it by training images."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
-from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments import single
-from neural_complexity.experiments.base.config import AtLeast
+from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.image_learners import (
-    FITS,
-    Results,
-    Runs,
-    Trial,
-    chunks,
-    draw_subsets,
-    fit_rows,
-    in_chunks,
-    run_trial,
-)
-from neural_complexity.experiments.base.image_report import fit_cells
-from neural_complexity.experiments.base.one_dataset import load_data
+from neural_complexity.experiments.base.image_report import FITS, fit_lines, fit_rows
+from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes, load_data
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made
-from neural_complexity.experiments.base.single_networks import (
-    SingleNetworksConfig,
-    load_ncs,
-    shared_with,
-)
-from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
+from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
@@ -45,30 +26,23 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "dataset_size"
-TRUE: dict[str, Any] = {"method": "true"}
+GAPS = {"gap": {"method": "true"}}  # keys of rows by what was measured
+GAPS |= {f"predicted/{head}": {"method": "NC", "head": head} for head in HEADS}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SingleNetworksConfig):
     """Unregularized learners of parts of the training images."""
 
-    sizes: Annotated[tuple[int, ...], AtLeast(1)] = (1000, 4000, 16_000, 60_000)
+    sizes: Sizes = (1000, 4000, 16_000, 60_000)
     """Training images of the learners (the paper does not say)."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.sizes:
-            raise ValueError("sizes must hold at least one number, got none")
 
-
-def _preset(name: str, sizes: tuple[int, ...], **changes: object) -> Config:
-    return Config(**shared_with(single.PRESETS[name](), **changes), sizes=sizes)
-
-
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: _preset("smoke", (100, 1000), looks=4),
-    "cpu": lambda: _preset("small", (500, 2000, 8000), looks=12, judged=8000, runs=3),
-    "paper": lambda: _preset("paper", Config.sizes, dataset="kmnist", looks=24),
+SMALL = {"sizes": (500, 2000, 8000), "looks": 12, "judged": 8000, "runs": 3}
+PRESETS = {
+    "smoke": partial(Config.like, single.PRESETS["smoke"], sizes=(100, 1000), looks=4),
+    "cpu": partial(Config.like, single.PRESETS["small"], **SMALL),
+    "paper": partial(Config.like, single.PRESETS["paper"], dataset="kmnist", looks=24),
 }
 
 
@@ -79,61 +53,52 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         raise ValueError(
             f"sizes must be at most the {len(data.train)} training images, got {config.sizes}"
         )
-    ncs = load_ncs(config, data)
-    together = chunks(config, config.runs)
+    ncs = images.load_ncs(config, data)
+    together = images.chunks(config, config.runs)
     parts = Parts(work, len(config.sizes) * len(together), callback)
 
-    def train(size: int, runs: Runs) -> Results:
-        generator = stream(config.seed, "dataset size", size, runs.first)
-        tasks = draw_subsets(data, data.train, data.test, size, runs.size, generator)
+    def train(size: int, runs: range) -> images.Results:
+        generator = stream(config.seed, "dataset size", size, runs.start)
+        tasks = images.draw_subsets(data, data.train, data.test, size, len(runs), generator)
+        seed = stream(config.seed, "runs", runs.start).initial_seed()
         times = log_steps(config.steps, config.looks)
-        seed = runs.seed(config)
-        return run_trial(Trial(config, data.recipe(), *tasks, seed, times=times), ncs)
+        return images.run_trial(images.Trial(config, data.recipe(), *tasks, seed, times=times), ncs)
 
     found = {
-        size: in_chunks(parts, f"{size} images", together, partial(train, size))
+        size: images.in_chunks(parts, f"{size} images", together, partial(train, size))
         for size in config.sizes
     }
     make = partial(make_row, NAME, config.seed)
     rows = []
     for size, result in found.items():
-        gaps = {"gap": TRUE}
-        gaps |= {f"predicted/{head}": {"method": "NC", "head": head} for head in sorted(HEADS)}
-        for name, keys in gaps.items():
-            rows.append(make("gap", estimate_over_seeds(result[name][-1]), **keys, size=size))
+        for name in sorted(GAPS):
+            value = estimate_over_seeds(result[name][-1])
+            rows.append(make("gap", value, **GAPS[name], size=size))
         accuracy = estimate_over_seeds(100 * (1 - result["error"][-1]))
-        rows.append(make("accuracy", accuracy, **TRUE, size=size))
-    rows += [row for head in ncs for row in fit_rows(make, head, list(found.values()))]
+        rows.append(make("accuracy", accuracy, **GAPS["gap"], size=size))
+    rows += [row for head in ncs for row in fit_rows(make, head, found.values())]
     tensors = {f"{size}/{k}": t for size, result in found.items() for k, t in result.items()}
     return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
 
 
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the tables of gaps by size and of the fit."""
-    gaps = select(rows, "gap")
-    predicted = [("gap", {"method": "NC", "head": head}) for head in HEADS]
-    lines = pivot(
-        rows,
-        distinct(gaps, "size"),
-        [("gap", TRUE), *predicted],
-        lambda keys: str(keys["size"]),
-        partial(show, digits=3),
-    )
-    accuracies = (show(row) for row in select(rows, "accuracy"))
+    gaps, lines = select(rows, "gap"), []
+    for keys in distinct(gaps, "size"):
+        found = [find(rows, "gap", **own, **keys) for own in GAPS.values()]
+        accuracy = show(find(rows, "accuracy", **keys))
+        lines.append((str(keys["size"]), *(show(row, 3) for row in found), accuracy))
     return [
         Table(
             f"Gap after the last step by training images, {gaps[0].n} runs",
             ("training images", "true gap", *(f"NC {head}" for head in HEADS), "accuracy in %"),
-            tuple((*line, accuracy) for line, accuracy in zip(lines, accuracies, strict=True)),
+            tuple(lines),
             "Value ± 95 % interval over runs, each on other training images.",
         ),
         Table(
             "Predicted against true gap, all sizes and runs",
-            ("gap predictor, learners", "values", *FITS),
-            tuple(
-                (f"NC {row.keys['head']}, {row.keys['snapshots']}", *fit_cells(rows, row))
-                for row in select(rows, "R2")
-            ),
+            ("gap predictor; learners", "values", *FITS),
+            fit_lines(rows),
             "Value ± 95 % interval over learners after their last step (endpoints); at all "
             "snapshots but that before the first step (all the way), which depend on each other, "
             "there is no interval. R2 is the coefficient of determination.",
@@ -144,35 +109,26 @@ def tables(rows: list[Row]) -> list[Table]:
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the gaps while learning."""
     sizes = sorted({int(row.keys["size"]) for row in select(outcome.rows, "gap")})
-    return [
-        Drawing(
-            "gaps",
-            _curves(outcome.tensors, sizes),
-            "The gap and NC's estimate while learning",
-            "Mean over runs, by the number of training images. Solid: NC's estimate; dashed: the "
-            "gap on the test images.",
-        )
-    ]
-
-
-def _curves(tensors: dict[str, Tensor], sizes: list[int]) -> Canvas:
     shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(sizes)))
     canvas = Canvas(figsize=(8.8, 3.7), layout="constrained")
     axes = canvas.subplots(1, len(HEADS), sharey=True)
     for ax, head in zip(axes, HEADS, strict=True):
+        name, tensors = f"predicted/{head}", outcome.tensors
         for size, shade in zip(sizes, shades, strict=True):
-            steps = tensors[f"{size}/step"][1:]
-            true, own = (
-                tensors[f"{size}/{name}"][1:].mean(dim=1) for name in ("gap", f"predicted/{head}")
-            )
-            ax.plot(steps, own, color=shade, lw=1.4, label=f"{size:,} images")
-            ax.plot(steps, true, "--", color=shade, lw=1.4)
+            look = {"color": shade, "lw": 1.4}
+            steps, true, own = (tensors[f"{size}/{n}"][1:] for n in ("step", "gap", name))
+            ax.plot(steps, own.mean(dim=1), **look, label=f"{size:,} images")
+            ax.plot(steps, true.mean(dim=1), "--", **look)
         ax.set(xscale="log", xlabel="learner step", title=f"NC {head}")
     axes[0].plot([], color=COLORS["target"], label="NC's estimate")
     axes[0].plot([], "--", color=COLORS["target"], label="true gap")
     axes[0].set_ylabel("test loss - train loss")
     canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
-    return canvas
+    caption = (
+        "Mean over runs, by the number of training images. Solid: NC's estimate; dashed: the gap "
+        "on the test images."
+    )
+    return [Drawing("gaps", canvas, "The gap and NC's estimate while learning", caption)]
 
 
 EXPERIMENT = Experiment(

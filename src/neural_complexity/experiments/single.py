@@ -1,67 +1,41 @@
 """Section 4.4, "Single Image Classification Tasks": one dataset, NC against other regularizers."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
+import torch
+from torch import Tensor
+
+from neural_complexity import ledger
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base.config import POSITIVE, AtLeast
-from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.held_out_splits import (
-    BY_SIZE,
-    draw_gap_fits,
-    draw_split,
-    fit_table,
-    size_table,
-    split_rows,
-    train_ncs,
-    train_splits,
-)
-from neural_complexity.experiments.base.image_comparison import (
-    METHODS,
-    WholeDataset,
-    accuracy_rows,
-    accuracy_table,
-    classifier_rows,
-    joint_table,
-    train_cnn,
-    tune,
-    tuning_rows,
-    tuning_table,
-)
-from neural_complexity.experiments.base.image_learners import (
-    BASELINES,
-    CNN,
-    DISTILLED,
-    ImageMethod,
-    baseline_recipe,
-    chunks,
-    fit_rows,
-)
-from neural_complexity.experiments.base.image_report import (
-    MODES,
-    accuracies,
-    draw_accuracies,
-    draw_curves,
-)
-from neural_complexity.experiments.base.one_dataset import (
-    ImageConfig,
-    Size,
-    SplitTraining,
-    load_data,
-    split_direct,
-    split_posterior,
-)
+from neural_complexity.baselines.image_classifier import Classifier, train_classifier
+from neural_complexity.baselines.optimize import Optimization
+from neural_complexity.experiments.base import held_out_splits, one_dataset
+from neural_complexity.experiments.base import image_learners as images
+from neural_complexity.experiments.base import image_report as report
+from neural_complexity.experiments.base.config import POSITIVE
+from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
+from neural_complexity.experiments.base.image_learners import BASELINES, METHODS, ImageMethod
+from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData, Size, Sizes
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS
-from neural_complexity.experiments.base.table_views import distinct, select
+from neural_complexity.experiments.base.table_views import select, show
+from neural_complexity.losses import cross_entropy, zero_one
+from neural_complexity.meta.scores import Estimate
+from neural_complexity.model.encoders import make_image_encoder
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import Points
 from neural_complexity.progress import ProgressCallback
+from neural_complexity.seeding import seeded
+from neural_complexity.tasks.images import moved
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT", "PRESETS", "Config"]
 
 NAME = "single"
+TUNING = "accuracy on held-out training images"
 # Table 5: accuracies of 5 runs.
 PAPER_METHODS = (*METHODS[:4], ImageMethod("NC", "direct", "transductive"))
 PAPER = {
@@ -72,6 +46,7 @@ PAPER = {
     "cifar-10": (79.76, 79.84, 80.45, 80.92, 81.15),
 }
 Strengths = Annotated[tuple[float, ...], POSITIVE]
+Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +63,7 @@ class Config(ImageConfig):
     """Strengths of dropout to choose from."""
     sam: Strengths = (0.05, 0.1, 0.2)
     """Radii of sharpness-aware minimization to choose from."""
-    sizes: Annotated[tuple[int, ...], AtLeast(1)] = (1000, 4000, 16_000, 40_000)
+    sizes: Sizes = (1000, 4000, 16_000, 40_000)
     """Training points of the held-out splits that NC is scored on."""
     split_steps: Size = 1000
     """Updates of the learners of those."""
@@ -97,202 +72,208 @@ class Config(ImageConfig):
     cnn_batch: Size = 256
     """Images of each of these."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in (*BASELINES, "sizes"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must hold at least one number, got none")
-
-    @property
-    def strengths(self) -> list[tuple[str, float]]:
-        """Each of `BASELINES` with each of its strengths."""
-        return [(name, strength) for name in BASELINES for strength in getattr(self, name)]
-
 
 # Two strengths of each baseline: tuning takes as long as everything else otherwise.
 FEWER: dict[str, Any] = {"l2": (0.0003, 0.003), "smoothing": (0.1, 0.2), "mixup": (0.1, 0.3)}
 FEWER |= {"dropout": (0.2, 0.5), "sam": (0.05, 0.2), "share_images": True, "momentum": 0.9}
+# An MLP of 500 units on MNIST or one of its kin, an hour or two on two cores.
+CPU: dict[str, Any] = {"dataset": "mnist", "steps": 5000, "looks": 7, "judged": 5000}
+CPU |= {"eval_tasks": 8, "split_steps": 500, "cnn_updates": 2700}
+# The same for ten thousand images, such as KMNIST's test images alone.
+SMALL = CPU | {"dataset": "kmnist-10k", "held": 1000, "split_train": 5000, "split_test": 2000}
+SMALL |= {"steps": 3000, "judged": 2000, "sizes": (500, 1500, 5000), "cnn_updates": 1800}
+# A narrow, shallow residual network on a part of CIFAR-10, on two cores: 8 filters instead of 64 at
+# first, 3 blocks instead of 8, 10,000 images, 300 steps.
+CIFAR: dict[str, Any] = {"dataset": "cifar-10", "train_images": 10_000, "test_images": 2000}
+CIFAR |= {"held": 1000, "split_train": 7000, "split_test": 2000, "sizes": (500, 2000, 7000)}
+CIFAR |= {"learner": "ResNet", "learner_width": 8, "learner_blocks": (1, 1, 1), "lr": 0.05}
+CIFAR |= {"steps": 300, "batch": 32, "unlabelled_batch": 32, "looks": 3, "judged": 500}
+CIFAR |= {"eval_tasks": 6, "split_steps": 100, "cnn_updates": 1350}
+CIFAR_NC = {"iterations": 30, "updates": 60, "tasks": 1, "learner_steps": 60, "smallest": 500}
+# The same on SVHN, whose digits must not be turned around, and a little less of it.
+SVHN = CIFAR | {"dataset": "svhn", "steps": 200, "cnn_updates": 900}
+# MLP learners on the same part of SVHN: these learn something in the time there is.
+SVHN_MLP = SVHN | {"learner": "MLP", "learner_width": 500, "lr": 0.01, "runs": 3, "steps": 1500}
+SVHN_MLP |= {"batch": 64, "unlabelled_batch": 64, "split_steps": 500}
+SVHN_NCS = ({"iterations": 20}, {"iterations": 15})
+# Seconds, on scikit-learn's digits; what CI runs.
+SMOKE: dict[str, Any] = {"test_images": 120, "held": 200, "split_train": 900, "split_test": 300}
+SMOKE |= {"eval_tasks": 6, "runs": 2, "learner_width": 16, "steps": 20, "lr": 0.05, "workers": 0}
+SMOKE |= {"batch": 32, "unlabelled_batch": 32, "shown": 64, "looks": 3, "judged": 200}
+SMOKE["cnn_batch"] = 32
+SMOKE |= {"l2": (0.001, 0.01), "smoothing": (0.1,), "mixup": (0.2,), "dropout": (0.2,)}
+SMOKE |= {"sam": (0.05,), "sizes": (100, 400, 900), "split_steps": 10, "cnn_updates": 10}
+TINY = {"width": 16, "heads": 2, "channels": 8, "M": 16, "N": 16, "iterations": 3, "updates": 4}
+TINY |= {"tasks": 2, "learner_steps": 8, "looks": 4, "smallest": 100, "unlabelled": 64}
 
 
-def _cpu(**changes: Any) -> Config:
-    """An MLP of 500 units on MNIST or one of its kin, an hour or two on two cores."""
-    own: dict[str, Any] = {"dataset": "mnist", "steps": 5000, "looks": 7, "judged": 5000}
-    own |= {"eval_tasks": 8, "split_steps": 500, "cnn_updates": 2700}
-    own["posterior"] = split_posterior(iterations=30, updates=120)
-    own["direct"] = split_direct(iterations=30, updates=120)
-    return Config(**(FEWER | own | changes))
+# The paper's wiring and sizes for ResNet-18 on CIFAR-10 and SVHN, for a GPU. CIFAR-10 has 50,000
+# training images: those that are held out are missing in the splits.
+DEEP = one_dataset.SplitTraining(
+    width=400, heads=8, self_layers=3, batch=4, image_encoder="resnet", channels=64, unlabelled=5000
+)
+RESNET: dict[str, Any] = {"dataset": "cifar-10", "posterior": DEEP, "direct": DEEP}
+RESNET |= {"learner": "ResNet", "learner_width": 64, "lr": 0.0001, "steps": 100_000}
+RESNET["split_test"] = 5000
 
 
-def _small() -> Config:
-    """The same for ten thousand images, such as KMNIST's test images alone."""
-    return _cpu(
-        dataset="kmnist-10k",
-        held=1000,
-        split_train=5000,
-        split_test=2000,
-        steps=3000,
-        judged=2000,
-        sizes=(500, 1500, 5000),
-        posterior=split_posterior(iterations=30, updates=80, smallest=500),
-        direct=split_direct(iterations=30, updates=80, smallest=500),
-        cnn_updates=1800,
-    )
-
-
-def _cifar() -> Config:
-    """A narrow, shallow residual network on a part of CIFAR-10, on two cores.
-
-    8 filters instead of 64 at first, 3 blocks instead of 8, 10,000 images, 300 steps.
-    """
-    own: dict[str, Any] = {"train_images": 10_000, "test_images": 2000, "held": 1000}
-    own |= {"split_train": 7000, "split_test": 2000, "eval_tasks": 6, "sizes": (500, 2000, 7000)}
-    own |= {"learner": "ResNet", "learner_width": 8, "learner_blocks": (1, 1, 1), "lr": 0.05}
-    own |= {"steps": 300, "batch": 32, "unlabelled_batch": 32, "looks": 3, "judged": 500}
-    learners = {"iterations": 30, "updates": 60, "tasks": 1, "learner_steps": 60, "smallest": 500}
-    own |= {"posterior": split_posterior(**learners, flip=True), "direct": split_direct(**learners)}
-    return Config(dataset="cifar-10", split_steps=100, cnn_updates=1350, **FEWER, **own)
-
-
-def _svhn() -> Config:
-    """The same on SVHN, whose digits must not be turned around, and a little less of it."""
-    config = _cifar()
-    return replace(
-        config,
-        dataset="svhn",
-        posterior=replace(config.posterior, flip=False, iterations=20),
-        direct=replace(config.direct, iterations=15),
-        steps=200,
-        cnn_updates=900,
-    )
-
-
-def _svhn_mlp() -> Config:
-    """MLP learners on the same part of SVHN: these learn something in the time there is."""
-    config = _svhn()
-    own: dict[str, Any] = {"learner": "MLP", "learner_width": 500, "lr": 0.01, "runs": 3}
-    own |= {"steps": 1500, "batch": 64, "unlabelled_batch": 64, "split_steps": 500}
-    for name, training in (("posterior", config.posterior), ("direct", config.direct)):
-        own[name] = replace(training, tasks=2, learner_steps=300)
-    return replace(config, **own)
-
-
-def _paper_resnet() -> Config:
-    """The paper's wiring and sizes for ResNet-18 on CIFAR-10 and SVHN, for a GPU.
-
-    CIFAR-10 has 50,000 training images: those that are held out are missing in the splits.
-    """
-    deep: dict[str, Any] = {"width": 400, "heads": 8, "self_layers": 3, "batch": 4}
-    deep |= {"image_encoder": "resnet", "channels": 64, "image_layers": 4, "unlabelled": 5000}
-    own: dict[str, Any] = {"posterior": SplitTraining(**deep), "direct": SplitTraining(**deep)}
-    own |= {"learner": "ResNet", "learner_width": 64, "lr": 0.0001, "steps": 100_000}
-    return Config(dataset="cifar-10", split_test=5000, **own)
-
-
-def _smoke() -> Config:
-    """Seconds, on scikit-learn's digits; what CI runs."""
-    tiny = {"width": 16, "heads": 2, "channels": 8, "M": 16, "N": 16, "iterations": 3}
-    tiny |= {"updates": 4, "tasks": 2, "learner_steps": 8, "looks": 4, "smallest": 100}
-    tiny |= {"unlabelled": 64}
-    own: dict[str, Any] = {"test_images": 120, "held": 200, "split_train": 900, "split_test": 300}
-    own |= {"eval_tasks": 6, "runs": 2, "learner_width": 16, "steps": 20, "lr": 0.05}
-    own |= {"batch": 32, "unlabelled_batch": 32, "shown": 64, "looks": 3, "judged": 200}
-    own |= {"l2": (0.001, 0.01), "smoothing": (0.1,), "mixup": (0.2,), "dropout": (0.2,)}
-    own |= {"sam": (0.05,), "sizes": (100, 400, 900), "split_steps": 10, "workers": 0}
-    own |= {"posterior": split_posterior(**tiny, shift=1), "cnn_updates": 10, "cnn_batch": 32}
-    return Config(**(FEWER | own), direct=split_direct(**(tiny | {"N": 60})))
+def _reduced(sizes: Fields, both: Fields, posterior: Fields, direct: Fields) -> Config:
+    """Returns settings for a CPU: `both`, and one each, say how the NCs are trained."""
+    ncs = {"posterior": one_dataset.split_posterior(**{**both, **posterior})}
+    ncs["direct"] = one_dataset.split_direct(**{**both, **direct})
+    return Config(**{**FEWER, **sizes, **ncs})
 
 
 PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": _smoke,
-    "cpu": _cpu,
-    "small": _small,
-    "cifar": _cifar,
-    "svhn": _svhn,
-    "svhn-mlp": _svhn_mlp,
+    "smoke": lambda: _reduced(SMOKE, TINY, {"shift": 1}, {"N": 60}),
+    "cpu": lambda: _reduced(CPU, {"iterations": 30, "updates": 120}, {}, {}),
+    "small": lambda: _reduced(SMALL, {"iterations": 30, "updates": 80, "smallest": 500}, {}, {}),
+    "cifar": lambda: _reduced(CIFAR, CIFAR_NC, {"flip": True}, {}),
+    "svhn": lambda: _reduced(SVHN, CIFAR_NC, *SVHN_NCS),
+    "svhn-mlp": lambda: _reduced(
+        SVHN_MLP, CIFAR_NC | {"tasks": 2, "learner_steps": 300}, *SVHN_NCS
+    ),
     "paper": lambda: Config(dataset="mnist", steps=100_000),
-    "paper-resnet": _paper_resnet,
+    "paper-resnet": lambda: Config(**RESNET),
 }
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains both NCs on splits, tunes the baselines, and compares all on the test images."""
-    data = load_data(config)
+    data = one_dataset.load_data(config)
     # What does not fit the dataset is said now, and not when hours have gone.
-    splits = {size: draw_split(data, size) for size in config.sizes}
+    splits = held_out_splits.HeldOutSplits(data, config.sizes, config.split_steps)
     for head in HEADS:
         data.splits(head)
-    total = 2 * len(splits) * len(chunks(config, config.eval_tasks)) + len(config.strengths) + 1
-    parts = Parts(work, total + len(METHODS) * len(chunks(config, config.runs)), callback)
-    plain = train_splits(parts, splits, config.split_steps, "plain")
-    ncs, history = train_ncs(splits, plain, data, work, callback)
-    regularized = train_splits(parts, splits, config.split_steps, "with NC", ncs["posterior"])
-    size = (ncs["posterior"].nc.architecture, config.cnn_updates, config.cnn_batch)
-    logits = parts.do(CNN.label, lambda: {"test": train_cnn(data, *size, callback)})["test"]
-    errors = {
-        (name, strength): parts.do(
-            f"{BASELINES[name].label} {strength:g}, tuning", partial(tune, data, name, strength)
-        )["error"][-1].mean()
-        for name, strength in config.strengths
-    }
-    chosen = {
-        name: min((error.item(), s) for (other, s), error in errors.items() if other == name)[1]
-        for name in BASELINES
-    }
-    recipes = {BASELINES[name]: baseline_recipe(data, name, s) for name, s in chosen.items()}
-    learners = WholeDataset(data, ncs, recipes, logits)
-    results = {method: learners.train(parts, method, predict=True) for method in METHODS}
+    total = sum(len(getattr(config, name)) for name in BASELINES) + 1
+    total += 2 * len(config.sizes) * len(images.chunks(config, config.eval_tasks))
+    total += len(METHODS) * len(images.chunks(config, config.runs))
+    parts = Parts(work, total, callback)
+    plain = splits.train(parts, "plain")
+    ncs, history = splits.train_ncs(plain, work, callback)
+    regularized = splits.train(parts, "with NC", ncs["posterior"])
+    train = partial(train_cnn, data, ncs["posterior"].nc, callback)
+    logits = parts.do(images.CNN.label, train)["test"]
     make = partial(make_row, NAME, config.seed)
+    tuned, recipes, chosen = [], {}, {}
+    for name, method in BASELINES.items():
+        errors = {
+            strength: parts.do(
+                f"{method.label} {strength:g}, tuning", partial(images.tune, data, name, strength)
+            )["error"][-1].mean()
+            for strength in getattr(config, name)
+        }
+        best = min(errors, key=lambda strength: (errors[strength].item(), strength))
+        recipes[method], chosen[method.label] = images.baseline_recipe(data, name, best), best
+        for strength, error in errors.items():
+            keys = {**method.keys, "strength": strength, "chosen": strength == best}
+            tuned.append(make(TUNING, _single(100 * (1 - error)), **keys))
+    learners = images.WholeDataset(data, ncs, recipes, logits)
+    results = learners.train(parts, METHODS, predict=True)
     published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
-    rows = accuracy_rows(make, data, results, published)
-    rows += classifier_rows(make, data, ncs["posterior"], logits)
-    rows += tuning_rows(make, errors, chosen)
+    rows = []
+    for method, result in results.items():
+        at: tuple[Tensor | int, ...] = (-1,)
+        if method == images.EARLY:
+            held = result["error on held"]
+            at = (held.argmin(dim=0), torch.arange(held.shape[1]))
+        row = partial(make, **method.keys, **config.keys)
+        rows += report.learner_rows(row, result, at, published.get(method))
+    rows += _classifier_rows(make, data, ncs["posterior"], logits) + tuned
     tensors = {f"{m.label}/{k}": t for m, result in results.items() for k, t in result.items()}
     for name, trained in (("plain", plain), ("with NC posterior", regularized)):
-        found = {size: splits[size].with_gaps(ncs, result) for size, result in trained.items()}
-        rows += split_rows(make, found, name)
+        found = splits.with_gaps(trained, *ncs.values())
+        rows += held_out_splits.split_rows(make, found, name)
         tensors |= {f"splits/{z}/{name}/{k}": t for z, r in found.items() for k, t in r.items()}
     for head in HEADS:  # learners that started alike depend on each other
-        everything = list(results.values())
-        rows += fit_rows(make, head, everything, independent=False, images="test images")
+        more: dict[str, Any] = {"independent": False, "images": "test images"}
+        rows += report.fit_rows(make, head, results.values(), **more)
     facts = {
         "seconds": {name: round(s, 1) for name, s in parts.seconds.items()},
-        "strengths": {BASELINES[name].label: strength for name, strength in chosen.items()},
+        "strengths": chosen,
         "images": {name: len(getattr(data, name)) for name in ("train", "held", "pool", "test")},
     }
     return Outcome(rows, tensors, {head: nc.nc for head, nc in ncs.items()}, history, facts)
 
 
+def train_cnn(
+    data: ImageData, nc: NeuralComplexity, callback: ProgressCallback | None
+) -> dict[str, Tensor]:
+    """Trains an NC's image encoder as a classifier; returns logits of the test images, (n, C)."""
+    config, dataset, training = data.config, data.dataset, data.config.posterior
+    assert isinstance(config, Config)
+    with seeded(config.seed, "classifier"):
+        encoder = make_image_encoder(nc.architecture)
+        model = Classifier(encoder, dataset.images.classes, width=training.width)
+    model = model.to(config.device)
+    train_classifier(
+        model,
+        Points(data.train, dataset),
+        dataset.labels.to(config.device)[data.train],
+        Optimization(updates=config.cnn_updates, lr=training.lr, warmup=training.warmup),
+        batch=config.cnn_batch,
+        seed=config.seed,
+        augment=partial(moved, pixels=training.shift, flip=training.flip),
+        callback=callback,
+    )
+    return {"test": model.classify(Points(data.test, dataset))}
+
+
+def _classifier_rows(
+    make: report.Make, data: ImageData, nc: images.EmbeddedNC, cnn: Tensor
+) -> list[Row]:
+    """Returns how good NC's beliefs and the CNN are without a learner."""
+    rows = []
+    task = data.task(data.train, data.test)
+    ledger.record("report", task.X_te, task.Y_te)
+    beliefs = nc.nc.believe(nc.encoder(task)(task)).prediction  # as logits, (1, n, C)
+    for method, H in ((images.BELIEFS, beliefs), (images.CNN, cnn[None].to(task.Y_te.device))):
+        row = partial(make, **method.keys, dataset=data.config.keys["dataset"])
+        rows.append(row("accuracy", _single(100 * (1 - zero_one(H, task.Y_te).mean()))))
+        rows.append(row("test loss", _single(cross_entropy(H, task.Y_te).mean())))
+        rows.append(row("predicted accuracy", _single(100 * H.softmax(-1).amax(-1).mean())))
+    return rows
+
+
+def _single(value: Tensor) -> Estimate:
+    return Estimate(value.item(), None, 1)  # of one network there is no interval
+
+
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the paper's table, the fits to the gap, and the choice of strengths."""
-    return [accuracy_table(rows), fit_table(rows), size_table(rows), tuning_table(rows)]
+    lines = []
+    for row in select(rows, TUNING):
+        choice = "chosen" if row.keys["chosen"] else ""
+        lines.append((ImageMethod.of(row).label, f"{row.keys['strength']:g}", show(row), choice))
+    tuning = Table(
+        "Choice of the baselines' strengths",
+        ("method", "strength", "accuracy in %", "choice"),
+        tuple(lines),
+        "Of one learner each, trained without the held-out training images and judged on them.",
+    )
+    return [report.accuracy_table(rows), *held_out_splits.gap_tables(rows), tuning]
 
 
-def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws accuracies, learning curves, and predicted against true gaps."""
-    sizes = distinct(select(outcome.rows, BY_SIZE[0]), "size")
-    return [
-        Drawing(
-            "accuracy",
-            draw_accuracies(accuracies(outcome.rows)),
-            "Accuracy on the test images",
-            "Ours with 95 % interval over runs (dots; squares: one network, no learner) and "
-            "the paper's (circles). The dotted line is cross-entropy.",
-        ),
-        Drawing(
-            "curves",
-            draw_curves(outcome.tensors, more=[DISTILLED]),
-            "While learning",
-            "Mean over runs. Left and middle: train loss solid, test loss dashed. Right: test "
-            "error; dashed where NC judges on held-out training images instead (inductive).",
-        ),
-        Drawing(
-            "gap-fit",
-            draw_gap_fits(outcome.tensors, [int(keys["size"]) for keys in sizes]),
-            "Predicted against true gap on held-out splits",
-            "Large dots: learners after their last step, to which R2 belongs; small dots: on "
-            "their way. Left: plain learners. Right: learners regularized by the posterior head.",
-        ),
-    ]
+def joint_table(runs: list[list[Row]]) -> Table:
+    """Returns the paper's table: methods against datasets, one run of each."""
+    columns = [report.accuracies(rows) for rows in runs]
+    names = [report.describe(column[images.PLAIN]) for column in columns]
+    if len(set(names)) < len(names):
+        raise ValueError(f"runs must be of different datasets, got {', '.join(names)}")
+    lines = []
+    for method in columns[0]:
+        lines.append((method.label, *(show(column[method]) for column in columns)))
+        papers = [column[method].paper for column in columns]
+        if any(papers):
+            shown = ("" if paper is None else f"{paper:.2f}" for paper in papers)
+            lines.append((f"the paper's {method.label}", *shown))
+    return Table(
+        "Accuracy in % on the test images, by dataset and learner",
+        ("method", *names),
+        tuple(lines),
+        "Value ± 95 % interval over runs. The paper's numbers are of full datasets and its own "
+        "learners; each run's page says how far it is from that.",
+    )
 
 
 EXPERIMENT = Experiment(
@@ -300,19 +281,21 @@ EXPERIMENT = Experiment(
     title="One image dataset",
     lead=(
         "NC is meta-trained on random splits of a dataset's training images, and then regularizes "
-        "learners of all of them, which are evaluated on the test images. " + MODES + "The "
-        "baselines' strengths are chosen on those held-out images; early stopping learns without "
-        "them and stops where its error on them is least. All learners start from the same weights "
-        "and take the same number of steps. Three lines say where NC's help comes from: NC's own "
-        "beliefs used as a classifier without a learner, a network of NC's image encoder trained "
-        "directly on the same labels, and the learner that is regularized as by the posterior "
-        "head, but with that network's answers on the unlabelled test images in the place of NC's "
-        "beliefs (distilled)."
+        f"learners of all of them, which are evaluated on the test images. {report.MODES}Those "
+        "held-out images decide the baselines' strengths and where early stopping, which learns "
+        "without them, stops. All learners start from the same weights and take the same number "
+        "of steps. Three lines say where NC's help comes from: NC's beliefs used as a classifier, "
+        "a network of NC's image encoder trained directly on the same labels, and learners that "
+        "are regularized with that network's answers in the place of NC's beliefs (distilled)."
     ),
     config=Config,
     presets=PRESETS,
     run=run,
     tables=tables,
-    figures=figures,
+    figures=lambda outcome: [
+        report.draw_accuracies(outcome.rows),
+        report.draw_curves(outcome.tensors),
+        held_out_splits.draw_gap_fits(outcome),
+    ],
     joint=joint_table,
 )

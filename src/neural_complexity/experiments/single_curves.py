@@ -1,6 +1,5 @@
 """Section 4.4, "Regularization Performance": learning curves with and without NC on one dataset."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,28 +9,14 @@ from torch import Tensor
 
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments import single
-from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.image_comparison import WholeDataset
-from neural_complexity.experiments.base.image_learners import (
-    NC_METHODS,
-    PLAIN,
-    ImageMethod,
-    Results,
-    chunks,
-    learner_rows,
-)
-from neural_complexity.experiments.base.image_report import MODES, draw_curves
-from neural_complexity.experiments.base.one_dataset import load_data
+from neural_complexity.experiments.base import image_learners as images
+from neural_complexity.experiments.base import image_report as report
+from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
+from neural_complexity.experiments.base.image_learners import LONG, PLAIN, ImageMethod
+from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, load_data
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made
-from neural_complexity.experiments.base.single_networks import (
-    SingleNetworksConfig,
-    load_ncs,
-    reference_rows,
-    reference_table,
-    shared_with,
-)
-from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
+from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.meta.scores import count, estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -39,8 +24,6 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "single_curves"
-LONG = ImageMethod("cross-entropy, after convergence")
-METHOD = ("method", "head", "mode")  # keys that name a method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,26 +39,30 @@ class Config(SingleNetworksConfig):
             raise ValueError(f"long_steps must be at least {self.steps}, got {self.long_steps}")
 
 
-def _preset(name: str, *, long_steps: int, **changes: object) -> Config:
-    return Config(**shared_with(single.PRESETS[name](), **changes), long_steps=long_steps)
-
-
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: _preset("smoke", looks=6, long_steps=40),
-    "cpu": lambda: _preset("small", looks=24, runs=3, long_steps=4500),
-    "paper": lambda: _preset("paper", dataset="kmnist", looks=48, long_steps=300_000),
+PAPER = {"dataset": "kmnist", "looks": 48, "long_steps": 300_000}
+PRESETS = {
+    "smoke": partial(Config.like, single.PRESETS["smoke"], looks=6, long_steps=40),
+    "cpu": partial(Config.like, single.PRESETS["small"], looks=24, runs=3, long_steps=4500),
+    "paper": partial(Config.like, single.PRESETS["paper"], **PAPER),
 }
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains learners with each NC and without, and a plain one for longer."""
     data = load_data(config)
-    ncs = load_ncs(config, data)
-    methods = (PLAIN, LONG, *NC_METHODS)
-    parts = Parts(work, len(methods) * len(chunks(config, config.runs)), callback)
-    learners = WholeDataset(data, ncs, {LONG: replace(data.recipe(), steps=config.long_steps)})
-    found = {method: learners.train(parts, method) for method in methods}
-    rows = _step_rows(config, found) + _reach_rows(config, found) + reference_rows(config, NAME)
+    ncs = images.load_ncs(config, data)
+    methods = (PLAIN, LONG, *images.NC_METHODS)
+    parts = Parts(work, len(methods) * len(images.chunks(config, config.runs)), callback)
+    recipes = {LONG: replace(data.recipe(), steps=config.long_steps)}
+    found = images.WholeDataset(data, ncs, recipes).train(parts, methods)
+    rows = []
+    for method, result in found.items():
+        times = reported(result["step"])
+        for time in times[-1:] if method == LONG else times:
+            step = int(result["step"][time])
+            row = partial(make_row, NAME, config.seed, **method.keys, step=step)
+            rows += report.learner_rows(row, result, (time,))
+    rows += _reach_rows(config, found) + report.reference_rows(config.networks, NAME)
     tensors = {f"{m.label}/{k}": t for m, result in found.items() for k, t in result.items()}
     return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
 
@@ -86,27 +73,14 @@ def reported(steps: Tensor) -> list[int]:
     return sorted({last, last * 3 // 4, last // 2, last // 4} - {0})
 
 
-def _step_rows(config: Config, found: dict[ImageMethod, Results]) -> list[Row]:
-    """Accuracy and losses at a few steps, and for the longest at its end."""
-    rows = []
-    for method, result in found.items():
-        times = reported(result["step"])
-        for time in times[-1:] if method == LONG else times:
-            step = int(result["step"][time])
-            row = partial(make_row, NAME, config.seed, **method.keys, step=step)
-            rows += learner_rows(row, result, (time,))
-    return rows
-
-
-def _reach_rows(config: Config, found: dict[ImageMethod, Results]) -> list[Row]:
+def _reach_rows(config: Config, found: dict[ImageMethod, images.Results]) -> list[Row]:
     """After how many steps learners are as good as plain ones are at their end, on average."""
     rows = []
     for goal in (PLAIN, LONG):
         level = found[goal]["error"][-1].mean()
         aim: dict[str, Any] = {"goal": goal.label, "goal_step": int(found[goal]["step"][-1])}
-        for method, result in found.items():
-            if method == LONG:
-                continue
+        for method in (m for m in found if m != LONG):
+            result = found[method]
             there = result["error"] <= level  # (times, runs)
             row = partial(make_row, NAME, config.seed, **method.keys, **aim)
             rows.append(row("runs as good", count(there.any(dim=0))))
@@ -121,39 +95,26 @@ def tables(rows: list[Row]) -> list[Table]:
     found = [row for row in select(rows, "accuracy") if "step" in row.keys]
     steps = sorted({int(row.keys["step"]) for row in found})
     runs, header = found[0].n, ("method", *(f"{step} steps" for step in steps))
+    methods = dict.fromkeys(ImageMethod.of(row) for row in found)
     made = []
-    for metric, digits, title in (
-        ("accuracy", 2, "Accuracy in % on the test images"),
-        ("test loss", 3, "Test loss"),
-        ("train loss", 3, "Train loss"),
-    ):
-        lines = pivot(
-            rows,
-            distinct(found, *METHOD),
-            [(metric, {"step": step}) for step in steps],
-            lambda keys: ImageMethod(**keys).label,  # type: ignore[arg-type]
-            partial(show, digits=digits),
-        )
+    for metric, digits in (("accuracy", 2), ("test loss", 3), ("train loss", 3)):
+        title = metric.capitalize() + (" in % on the test images" if digits == 2 else "")
+        lines = []
+        for method in methods:
+            cells = [show(find(rows, metric, **method.keys, step=step), digits) for step in steps]
+            lines.append((method.label, *cells))
         note = f"Value ± 95 % interval over {runs} runs."
         made.append(Table(f"{title} after learner steps", header, tuple(lines), note))
-    return [*made, _reached(rows, runs), reference_table(rows)]
-
-
-def _reached(rows: list[Row], runs: int) -> Table:
-    counts = select(rows, "runs as good")
-    goals = distinct(counts, "goal", "goal_step")
     lines = []
-    for keys in distinct(counts, *METHOD):
+    goals = distinct(select(rows, "runs as good"), "goal", "goal_step")
+    for method in (m for m in methods if m != LONG):
         cells = []
         for goal in goals:
-            first, good = (
-                find(rows, metric, **keys, **goal)
-                for metric in ("first step as good", "runs as good")
-            )
-            assert good is not None
+            (good,) = select(rows, "runs as good", **method.keys, **goal)
+            first = find(rows, "first step as good", **method.keys, **goal)
             cells.append(show(first, 0) if first else f"{good.value:.0f} of {runs} runs get there")
-        lines.append((ImageMethod(**keys).label, *cells))  # type: ignore[arg-type]
-    return Table(
+        lines.append((method.label, *cells))
+    reached = Table(
         "First step at which a learner is as good as the plain one at its end",
         ("method", *(f"{goal['goal']}, {goal['goal_step']} steps" for goal in goals)),
         tuple(lines),
@@ -162,21 +123,7 @@ def _reached(rows: list[Row], runs: int) -> Table:
         "logarithm of the step. Test errors go up and down a little: the first snapshot flatters "
         "all methods alike.",
     )
-
-
-def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws the learning curves."""
-    long = {name: outcome.tensors[f"{LONG.label}/{name}"][-1] for name in ("error", "step")}
-    return [
-        Drawing(
-            "curves",
-            draw_curves(outcome.tensors, converged=long["error"].mean().item()),
-            "Learning curves with and without NC",
-            "Mean over runs. Left and middle: train loss solid, test loss dashed. Right: test "
-            "error; dashed curves where NC judges on held-out training images instead (inductive). "
-            f"The dashed horizontal line is the plain learner after {int(long['step']):,} steps.",
-        )
-    ]
+    return [*made, reached, report.reference_table(rows)]
 
 
 EXPERIMENT = Experiment(
@@ -184,11 +131,11 @@ EXPERIMENT = Experiment(
     title="Learning curves on one dataset",
     lead=(
         "Learners of all training images with and without NC, from the same initial weights, on "
-        "their way. " + MODES + "The paper gives a figure of this, but no numbers."
+        "their way. " + report.MODES + "The paper gives a figure of this, but no numbers."
     ),
     config=Config,
     presets=PRESETS,
     run=run,
     tables=tables,
-    figures=figures,
+    figures=lambda outcome: [report.draw_curves(outcome.tensors)],
 )

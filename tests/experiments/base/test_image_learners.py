@@ -1,40 +1,48 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from neural_complexity.experiments.base.experiment import Parts
-from neural_complexity.experiments.base.image_comparison import WholeDataset
+from neural_complexity.experiments.base import image_learners
+from neural_complexity.experiments.base.experiment import Parts, load_experiment
 from neural_complexity.experiments.base.image_learners import (
     BASELINES,
+    DISTILLED,
+    EARLY,
+    METHODS,
     NC_METHODS,
     PLAIN,
     EmbeddedNC,
     ImageMethod,
-    Runs,
+    WholeDataset,
     baseline_recipe,
     chunks,
     draw_subsets,
     in_chunks,
-    run_trial,
-)
-from neural_complexity.experiments.base.one_dataset import ImageData, load_data
-from neural_complexity.experiments.base.rows import make_row
-from neural_complexity.experiments.base.single_networks import (
-    SingleNetworksConfig,
     load_ncs,
-    shared_with,
+    run_trial,
+    tune,
 )
+from neural_complexity.experiments.base.one_dataset import (
+    ImageData,
+    SingleNetworksConfig,
+    load_data,
+)
+from neural_complexity.experiments.base.rows import make_row
+from neural_complexity.experiments.base.run_folder import RunFolder
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.experiments.single import PRESETS, Config
+from neural_complexity.files import read_json, write_json
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.scores import Estimate
 from neural_complexity.points import raw
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
+from neural_complexity.tasks.splits import Minibatches
 from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns
 
@@ -54,7 +62,7 @@ def data() -> ImageData:
 @pytest.fixture
 def ncs(smoke_runs: SmokeRuns, data: ImageData) -> dict[Head, EmbeddedNC]:
     folder = str(smoke_runs("single").folder)
-    return load_ncs(SingleNetworksConfig(**shared_with(smoke()), networks=folder), data)
+    return load_ncs(SingleNetworksConfig.like(smoke, networks=folder), data)
 
 
 def test_a_method_survives_its_row_and_every_label_is_its_own() -> None:
@@ -75,18 +83,6 @@ def test_each_baseline_changes_the_recipe_by_its_strength(data: ImageData) -> No
     assert changed["mixup"].objective is not None
     assert "p=0.25" in str(changed["dropout"].make())
     assert changed["sam"].sharpness == 0.25
-    with pytest.raises(ValueError, match="name must be one of l2, .*, got none"):
-        baseline_recipe(data, "none", 0.25)
-
-
-def test_beliefs_are_about_the_tasks_own_test_points(
-    data: ImageData, ncs: dict[Head, EmbeddedNC]
-) -> None:
-    task = data.task(data.train, data.test)
-    beliefs = ncs["posterior"].beliefs(task)
-    assert beliefs.shape == (1, 120, 10)
-    flipped = data.task(data.train, data.test.flip(0))
-    torch.testing.assert_close(ncs["posterior"].beliefs(flipped), beliefs.flip(1))
 
 
 def test_embeddings_of_tasks_are_those_of_all_images(
@@ -94,7 +90,7 @@ def test_embeddings_of_tasks_are_those_of_all_images(
 ) -> None:
     task = data.task(data.train[:80], data.test)
     for head, nc in ncs.items():
-        few = EmbeddedNC.of(nc.nc, data, tasks=[task])
+        few = EmbeddedNC(nc.nc, data, None, task)
         size = {"posterior": smoke().shown, "direct": 80}[head]  # training points that it sees
         assert len(few.embeddings.indices) == size + 120
         every = nc.embeddings(raw(task.X_te))
@@ -110,7 +106,7 @@ def test_test_labels_change_nothing_but_the_scores(
 ) -> None:
     found = []
     for turned in (False, True):
-        trial = WholeDataset(data, ncs, {}).trial(PLAIN, Runs(0, 1))
+        trial = WholeDataset(data, ncs, {}).trial(PLAIN, range(1))
         if turned:
             task, evaluation = (
                 Task(t.X_tr, t.Y_tr, t.X_te, (t.Y_te + 1) % 10)
@@ -129,7 +125,7 @@ def test_test_labels_change_nothing_but_the_scores(
 def test_results_are_losses_errors_and_gaps_of_the_same_learners(
     data: ImageData, ncs: dict[Head, EmbeddedNC]
 ) -> None:
-    trial = replace(WholeDataset(data, ncs, {}).trial(PLAIN, Runs(0, 2)), times=(0, 7))
+    trial = replace(WholeDataset(data, ncs, {}).trial(PLAIN, range(2)), times=(0, 7))
     found, points = run_trial(trial, ncs, keep=True), trial.evaluation
     assert found["step"].tolist() == [0, 7, 20]
     torch.testing.assert_close(found["gap"], found["loss_te"] - found["loss_tr"])
@@ -149,18 +145,18 @@ def test_learners_are_the_same_whatever_is_asked_about_them(
     data: ImageData, ncs: dict[Head, EmbeddedNC]
 ) -> None:
     learners = WholeDataset(data, ncs, {})
-    trial = learners.trial(PLAIN, Runs(0, 2))
+    trial = learners.trial(PLAIN, range(2))
     plain = run_trial(replace(trial, times=()))
     asked = run_trial(replace(trial, times=range(20)), ncs)
     assert torch.equal(plain["loss_te"][-1], asked["loss_te"][-1])
-    other = run_trial(learners.trial(PLAIN, Runs(1, 2)))
+    other = run_trial(learners.trial(PLAIN, range(1, 3)))
     assert not torch.equal(plain["loss_te"][-1], other["loss_te"][-1])
 
 
 def test_the_weight_of_nc_rises_along_the_ramp(
     data: ImageData, ncs: dict[Head, EmbeddedNC]
 ) -> None:
-    trial = WholeDataset(data, ncs, {}).trial(ImageMethod("NC", "posterior"), Runs(0, 1))
+    trial = WholeDataset(data, ncs, {}).trial(ImageMethod("NC", "posterior"), range(1))
     at_once = run_trial(trial)["loss_tr"]
     risen = run_trial(replace(trial, config=replace(smoke(), ramp=0.5)))["loss_tr"]
     assert torch.equal(at_once[0], risen[0])
@@ -182,14 +178,14 @@ def test_subsets_are_drawn_without_repetition(data: ImageData) -> None:
 
 def test_convolutional_learners_are_trained_one_by_one_and_joined(tmp_path: Path) -> None:
     config = residual(smoke())
-    assert chunks(smoke(), 2) == [Runs(0, 2)]
-    assert chunks(config, 3) == [Runs(0, 1), Runs(1, 1), Runs(2, 1)]
-    asked: list[Runs] = []
+    assert chunks(smoke(), 2) == [range(2)]
+    assert chunks(config, 3) == [range(1), range(1, 2), range(2, 3)]
+    asked: list[range] = []
 
-    def train(runs: Runs) -> dict[str, Tensor]:
+    def train(runs: range) -> dict[str, Tensor]:
         asked.append(runs)
-        first = float(runs.first)
-        return {"step": torch.tensor([0, 2]), "error": torch.full((2, runs.size), first)}
+        first = float(runs.start)
+        return {"step": torch.tensor([0, 2]), "error": torch.full((2, len(runs)), first)}
 
     for _ in range(2):  # the second time from the folder
         found = in_chunks(Parts(Workspace(tmp_path), 3, None), "method", chunks(config, 3), train)
@@ -202,6 +198,106 @@ def test_a_residual_network_learns_with_nc(data: ImageData, ncs: dict[Head, Embe
     deep = replace(data, config=residual(smoke()))
     method = ImageMethod("NC", "direct", "inductive")
     learners = WholeDataset(deep, ncs, {method: deep.recipe(dropout=0.1)})
-    found = run_trial(learners.trial(method, Runs(0, 1)))
+    found = run_trial(learners.trial(method, range(1)))
     assert found["loss_tr"].isfinite().all()
     assert not torch.equal(found["loss_tr"][0], found["loss_tr"][-1])
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+    """Returns all that learners see from here on."""
+    shown: list[Task] = []
+
+    class Watched(Minibatches):
+        def __call__(self, step: int) -> Task:
+            shown.append(super().__call__(step))
+            return shown[-1]
+
+    monkeypatch.setattr(image_learners, "Minibatches", Watched)
+    return shown
+
+
+def distinct(points: list[Tensor]) -> Tensor:
+    found: Tensor = torch.cat([raw(some).flatten() for some in points]).unique()
+    return found
+
+
+def within(some: Tensor, all_of: Tensor) -> bool:
+    return bool(torch.isin(some, all_of).all())
+
+
+@pytest.mark.parametrize("method", [PLAIN, EARLY, DISTILLED, *NC_METHODS], ids=lambda m: m.label)
+def test_only_transductive_learners_see_test_images(
+    method: ImageMethod, data: ImageData, ncs: dict[Head, EmbeddedNC], seen: list[Task]
+) -> None:
+    longer = replace(data.recipe(), steps=60)
+    learners = WholeDataset(data, ncs, {method: longer}, torch.zeros(120, 10))
+    trial = learners.trial(method, range(1))
+    assert (trial.regularizer is None) == (method in (PLAIN, EARLY))
+    run_trial(trial)
+    assert torch.equal(raw(trial.evaluation.X_te), data.test[None])  # all are evaluated on them
+    assert within(raw(trial.evaluation.X_tr), raw(trial.task.X_tr))  # which were learned from
+    learned, unlabelled = distinct([t.X_tr for t in seen]), distinct([t.X_te for t in seen])
+    if method.mode == "inductive" or method == EARLY:
+        assert within(learned, data.pool)  # the held-out labels are not used either
+        assert within(unlabelled, data.held)
+        assert not torch.isin(torch.cat([learned, unlabelled]), data.test).any()
+    else:
+        assert within(learned, data.train)
+        assert torch.isin(learned, data.held).any()
+        assert within(unlabelled, data.test)
+
+
+def test_strengths_are_tuned_without_test_images(data: ImageData, seen: list[Task]) -> None:
+    found = tune(data, "l2", 0.1)
+    assert within(distinct([t.X_tr for t in seen]), data.pool)
+    assert within(distinct([t.X_te for t in seen]), data.held)
+    # Other test images change nothing.
+    again = tune(replace(data, test=data.test.flip(0)[:7]), "l2", 0.1)
+    assert torch.equal(found["error"], again["error"])
+
+
+def test_every_line_of_nc_says_on_which_images_it_judges() -> None:
+    for method in METHODS:
+        assert (method.mode is not None) == (method.head is not None or method == DISTILLED)
+
+
+NAMES = ("dataset_size", "single_curves", "capacity")
+
+
+def run(name: str, config: Any) -> None:
+    load_experiment(name).run(config, Workspace(None))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_other_networks_are_refused(name: str, smoke_runs: SmokeRuns, tmp_path: Path) -> None:
+    config = smoke_runs.config(name)
+    changes: list[tuple[dict[str, object], str]] = [
+        ({"networks": ""}, "networks must be the folder of a finished run of single on digits, go"),
+        ({"networks": "nowhere"}, "the folder of a finished run of single on digits, got nowhere"),
+        ({"seed": 1}, "networks must be a run with the same .*got one with seed 0 in the place of"),
+        ({"held": 199}, "got one with held 200 in the place of 199"),
+        ({"train_images": 1300}, "got one with train_images 0 in the place of 1300"),
+        ({"test_images": 300}, "got one with test_images 120 in the place of 300"),
+    ]
+    for change, sentence in changes:
+        with pytest.raises(ValueError, match=sentence):
+            run(name, replace(config, **change))
+    other = RunFolder(tmp_path / "other")
+    other.start("sinusoid", config)
+    with pytest.raises(ValueError, match="networks must be a run of single, got one of sinusoid"):
+        run(name, replace(config, networks=str(other.path)))
+
+
+def test_networks_of_another_dataset_or_of_an_unfinished_run_are_refused(
+    smoke_runs: SmokeRuns, tmp_path: Path
+) -> None:
+    content = read_json(smoke_runs("single").folder / "config.json")
+    write_json(tmp_path / "config.json", content)
+    config = replace(smoke_runs.config("capacity"), networks=str(tmp_path))
+    with pytest.raises(ValueError, match="networks must be a finished run of single, got no"):
+        run("capacity", config)
+    content["config"]["dataset"] = "mnist"
+    write_json(tmp_path / "config.json", content)
+    with pytest.raises(ValueError, match="got one with dataset mnist in the place of digits"):
+        run("capacity", config)

@@ -1,15 +1,27 @@
+from dataclasses import replace
+
 import pytest
 
-from neural_complexity.experiments.base.image_learners import PLAIN, ImageMethod
+from neural_complexity.experiments.base.image_learners import (
+    BELIEFS,
+    CNN,
+    DISTILLED,
+    NC_METHODS,
+    PLAIN,
+    ImageMethod,
+)
 from neural_complexity.experiments.base.image_report import (
     accuracies,
-    accuracy_cells,
+    accuracy_table,
     compare,
     describe,
-    verdict,
+    reference_rows,
+    reference_table,
 )
 from neural_complexity.experiments.base.rows import Row, make_row
+from neural_complexity.experiments.base.table_views import find
 from neural_complexity.meta.scores import Estimate
+from smoke_runs import SmokeRuns
 
 L2, SAM = ImageMethod("L2"), ImageMethod("SAM")
 
@@ -35,12 +47,14 @@ def test_only_what_is_beyond_both_intervals_is_better_or_worse(
 
 
 def test_a_verdict_lists_baselines_by_what_they_are_compared_to_it() -> None:
-    found = {PLAIN: accuracy(80.0), L2: accuracy(70.0), SAM: accuracy(99.0)}
-    found[ImageMethod("NC", "direct")] = accuracy(90.0)
-    assert verdict(found, ImageMethod("NC", "direct"), [PLAIN, L2, SAM]) == (
-        "NC direct: beyond the intervals better than cross-entropy and L2; beyond the intervals "
-        "worse than SAM."
-    )
+    rows = [accuracy(80.0), accuracy(70.0, method=L2), accuracy(99.0, method=SAM)]
+    rows += [accuracy(90.0, method=method) for method in NC_METHODS]
+    for method in NC_METHODS:
+        assert accuracy_table(rows).note.count(
+            f"{method.label}: beyond the intervals better than cross-entropy and L2; beyond the "
+            "intervals worse than SAM."
+        )
+    assert "distilled" not in accuracy_table(rows).note
 
 
 def test_a_line_has_the_losses_of_its_own_method_and_the_papers_number() -> None:
@@ -48,7 +62,50 @@ def test_a_line_has_the_losses_of_its_own_method_and_the_papers_number() -> None
     for method, value in ((PLAIN, 0.5), (L2, 0.7)):
         keys = {**method.keys, "dataset": "digits", "learner": "MLP"}
         rows.append(make_row("any", 0, "test loss", Estimate(value, 0.1, 3), **keys))
-    assert accuracy_cells(rows, rows[1]) == ("70.00 ± 1.00", "0.700 ± 0.100", "", "91.50")
+    table = accuracy_table([*rows, *(accuracy(1.0, method=m) for m in NC_METHODS)])
+    assert table.rows[1] == ("L2", "70.00 ± 1.00", "0.700 ± 0.100", "", "91.50")
     assert describe(rows[0]) == "digits, MLP"
     other = make_row("any", 0, "accuracy", Estimate(1, None, 1), **SAM.keys, source="single")
     assert list(accuracies([*rows, other])) == [PLAIN, L2]
+
+
+def test_the_verdict_follows_the_numbers(smoke_runs: SmokeRuns) -> None:
+    rows, ours = smoke_runs("single").outcome.rows, NC_METHODS[0]
+
+    def change(row: Row, accuracy: float, ci95: float | None) -> Row:
+        if row.metric != "accuracy" or "learner" not in row.keys:
+            return row
+        if ImageMethod.of(row) == ours:
+            return replace(row, value=accuracy, ci95=ci95)
+        return replace(row, value=50.0, ci95=1.0)
+
+    def verdict(accuracy: float, ci95: float | None) -> str:
+        return accuracy_table([change(row, accuracy, ci95) for row in rows]).note
+
+    baselines = "cross-entropy, L2, label smoothing, mixup, dropout, SAM and early stopping"
+    good, bad, unclear = verdict(60.0, 1.0), verdict(40.0, 1.0), verdict(51.5, 1.0)
+    name = ours.label
+    assert f"{name}: not to be told apart from {baselines}." in verdict(60.0, None)  # of one run
+    assert f"{name}: beyond the intervals better than {baselines}." in good
+    assert f"{name}, beats the learner distilled from the CNN (60.00 ± 1.00" in good
+    assert f"{name}: beyond the intervals worse than {baselines}." in bad
+    assert f"{name}, does not beat the learner distilled from the CNN, but is worse (40" in bad
+    assert f"{name}: not to be told apart from {baselines}." in unclear
+    assert f"{name}, does not beat the learner distilled from the CNN: the inter" in unclear
+
+
+def test_what_shows_where_ncs_help_comes_from_is_that_of_the_run(smoke_runs: SmokeRuns) -> None:
+    rows = reference_rows(str(smoke_runs("single").folder), "capacity")
+    theirs = smoke_runs("single").outcome.rows
+    for method in (DISTILLED, BELIEFS, CNN):
+        for metric in ("accuracy", "test loss"):
+            own, wanted = (find(some, metric, **method.keys) for some in (rows, theirs))
+            assert own is not None
+            assert wanted is not None
+            assert own.value == wanted.value
+            assert (own.experiment, own.keys["source"]) == ("capacity", "single")
+            assert ImageMethod.of(own) == method
+    assert len(rows) == 6
+    assert [line[0] for line in reference_table(rows).rows] == [
+        method.label for method in (DISTILLED, BELIEFS, CNN)
+    ]

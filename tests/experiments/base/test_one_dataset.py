@@ -4,12 +4,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from neural_complexity.experiments.base.one_dataset import ImageData, collections, load_data
+from neural_complexity.experiments.base.one_dataset import ImageData, load_data
 from neural_complexity.experiments.single import PRESETS
 from neural_complexity.points import values
 from neural_complexity.tasks.from_arrays import store
 from neural_complexity.tasks.image_datasets import load
-from neural_complexity.workspace import Workspace
 
 smoke = PRESETS["smoke"]
 
@@ -46,8 +45,6 @@ def test_tasks_hold_the_images_of_their_indices(data: ImageData) -> None:
 def test_nc_is_trained_on_splits_of_the_pool_alone(data: ImageData) -> None:
     for head in ("posterior", "direct"):
         assert torch.equal(data.splits(head).pool, data.pool)
-        with collections(smoke(), head, Workspace(None)) as queue:
-            assert queue.executor is None
 
 
 def test_a_reduced_scale_is_said() -> None:
@@ -63,7 +60,7 @@ def test_stored_images_of_ones_own_serve_as_the_dataset(tmp_path: Path) -> None:
     store(load("digits"), tmp_path / "mine.safetensors")
     config = replace(smoke(), dataset=str(tmp_path / "mine.safetensors"))
     theirs, own = load_data(smoke()), load_data(config)
-    assert config.dataset_name == "mine"
+    assert config.keys["dataset"] == "mine"
     torch.testing.assert_close(own.dataset(own.train[:9]), theirs.dataset(theirs.train[:9]))
     with pytest.raises(FileNotFoundError, match="must be a stored dataset, got no such file"):
         load_data(replace(config, dataset=str(tmp_path / "none.safetensors")))

@@ -1,8 +1,9 @@
 """Learners of one image dataset: their methods, NC's view of them, and their training."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -10,19 +11,21 @@ from torch import Tensor
 from torch.optim import SGD
 
 from neural_complexity import ledger
+from neural_complexity.experiments.base import one_dataset
+from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData
-from neural_complexity.experiments.base.rows import Key, Row
-from neural_complexity.experiments.base.saved_networks import HEADS
+from neural_complexity.experiments.base.rows import Row
+from neural_complexity.experiments.base.run_folder import RunFolder
+from neural_complexity.experiments.base.saved_networks import HEADS, load_network
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.mixup import mixup
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import SmoothedCrossEntropy, cross_entropy, zero_one
-from neural_complexity.meta import scores
-from neural_complexity.meta.scores import Estimate, estimate, estimate_over_seeds
-from neural_complexity.model.cached import Encoder, cache, embed_store, subsample
+from neural_complexity.losses import Categorical, SmoothedCrossEntropy, cross_entropy, zero_one
+from neural_complexity.meta.collect import log_steps
+from neural_complexity.model.cached import CachedStates, Encoder, cache, embed_store, subsample
 from neural_complexity.model.judgement import judge_minibatches
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings, raw
@@ -32,36 +35,16 @@ from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches
 
-__all__ = [
-    "BASELINES",
-    "BELIEFS",
-    "CNN",
-    "DISTILLED",
-    "EARLY",
-    "FITS",
-    "NC_METHODS",
-    "PLAIN",
-    "EmbeddedNC",
-    "ImageMethod",
-    "Results",
-    "Runs",
-    "Trial",
-    "baseline_recipe",
-    "chunks",
-    "draw_subsets",
-    "fit_rows",
-    "in_chunks",
-    "learner_rows",
-    "run_trial",
-]
+__all__ = ["BASELINES", "BELIEFS", "CNN", "DISTILLED", "EARLY", "LONG", "METHODS", "NC_METHODS"]
+__all__ += ["PLAIN", "EmbeddedNC", "ImageMethod", "Results", "Trial", "WholeDataset", "chunks"]
+__all__ += ["baseline_recipe", "draw_subsets", "in_chunks", "load_ncs", "run_trial", "tune"]
 
 PART = 2000  # points that all learners predict, or that NC sees, at a time: bounds memory
-FITS = {
-    "R2": scores.r_squared,
-    "correlation": scores.correlation,
-    "MAE": scores.mean_absolute_error,
-}
-Results = dict[str, Tensor]  # of a trial, by what was measured
+# What must be as it was when the networks were trained: which images those have seen.
+SAME = ("dataset", "train_images", "test_images", "held", "seed")
+# Of a trial: `step`, (times,), and at each `loss_tr`, `loss_te`, `error`, `gap`, `error on held`,
+# `predicted/HEAD`, (times, B); if kept, also `H_tr` and `H_te`, (times, B, points, C).
+Results = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -88,27 +71,22 @@ class ImageMethod:
     @classmethod
     def of(cls, row: Row) -> "ImageMethod":
         """Returns the method of a row."""
-        names = [field.name for field in fields(cls)]
-        keys: dict[str, Any] = {name: row.keys[name] for name in names if name in row.keys}
+        keys: dict[str, Any] = {field.name: row.keys.get(field.name) for field in fields(cls)}
         return cls(**keys)
 
 
 PLAIN = ImageMethod("cross-entropy")
+LONG = ImageMethod("cross-entropy, after convergence")
 EARLY = ImageMethod("early stopping")
-NC_METHODS = tuple(
-    ImageMethod("NC", head, mode) for head in HEADS for mode in ("transductive", "inductive")
-)
+NC_METHODS = tuple(ImageMethod("NC", h, m) for h in HEADS for m in ("transductive", "inductive"))
 DISTILLED = ImageMethod("distilled from the CNN", mode="transductive")
 BELIEFS = ImageMethod("NC posterior, its beliefs")  # without a learner, like the next
 CNN = ImageMethod("the same CNN, trained directly")
 # Other regularizers, by the field of the config that holds their strengths.
-BASELINES = {
-    "l2": ImageMethod("L2"),
-    "smoothing": ImageMethod("label smoothing"),
-    "mixup": ImageMethod("mixup"),
-    "dropout": ImageMethod("dropout"),
-    "sam": ImageMethod("SAM"),
-}
+BASELINES = {"l2": ImageMethod("L2"), "smoothing": ImageMethod("label smoothing")}
+BASELINES |= {name: ImageMethod(name) for name in ("mixup", "dropout")}
+BASELINES["sam"] = ImageMethod("SAM")
+METHODS = (PLAIN, *BASELINES.values(), EARLY, *NC_METHODS, DISTILLED)
 
 
 def baseline_recipe(data: ImageData, name: str, strength: float) -> Recipe:
@@ -124,43 +102,32 @@ def baseline_recipe(data: ImageData, name: str, strength: float) -> Recipe:
             return replace(recipe, objective=mixup(cross_entropy, strength))
         case "dropout":
             return data.recipe(dropout=strength)
-        case "sam":
-            return replace(recipe, sharpness=strength)
-    raise ValueError(f"name must be one of {', '.join(BASELINES)}, got {name}")
+    assert name == "sam"
+    return replace(recipe, sharpness=strength)
 
 
-@dataclass(frozen=True)
 class EmbeddedNC:
-    """An NC and its embeddings of a dataset's images."""
+    """An NC and its embeddings: those known, or of what it will see of tasks, or of all images."""
 
-    nc: NeuralComplexity
-    config: ImageConfig
-    embeddings: Embeddings
+    def __init__(
+        self, nc: NeuralComplexity, data: ImageData, known: Embeddings | None = None, *tasks: Task
+    ) -> None:
+        self.nc, self.config = nc, data.config
+        if known is None:
+            seen = [X for task in map(self._seen, tasks) for X in (task.X_tr, task.X_te)]
+            indices = torch.cat([raw(X).flatten() for X in seen] or [data.train, data.test])
+            known = embed_store(nc, data.dataset, indices)
+        self.embeddings = known
 
-    @classmethod
-    def of(
-        cls,
-        nc: NeuralComplexity,
-        data: ImageData,
-        *,
-        tasks: Sequence[Task] = (),
-        embeddings: Embeddings | None = None,
-    ) -> "EmbeddedNC":
-        """Embeds what NC will see of tasks, or all images, unless embeddings are at hand."""
-        if embeddings is None:
-            seen = [_context_points(nc, data.config, task) for task in tasks]
-            sets = [raw(X).flatten() for task in seen for X in (task.X_tr, task.X_te)]
-            indices = torch.cat(sets or [data.train, data.test])
-            embeddings = embed_store(nc, data.dataset, indices)
-        return cls(nc, data.config, embeddings)
+    def _seen(self, task: Task) -> Task:
+        """Returns what NC sees at once: some training points, unless it sees minibatches."""
+        if self.nc.head.sees_predictions:
+            return task
+        return subsample(task, self.config.shown, stream(self.config.seed, "shown"))
 
     def encoder(self, task: Task) -> Encoder:
         """Returns what NC knows of the points of tasks, whatever h is."""
-        return cache(self.nc, _context_points(self.nc, self.config, task), self.embeddings)
-
-    def beliefs(self, task: Task) -> Tensor:
-        """Returns the posterior head's beliefs about test labels as logits, (B, n, C)."""
-        return self.nc.believe(self.encoder(task)(task)).prediction
+        return cache(self.nc, self._seen(task), self.embeddings)
 
     def penalty(self, encoder: Encoder) -> Regularizer:
         """Returns NC as a regularizer of learners."""
@@ -171,28 +138,36 @@ class EmbeddedNC:
         """Predicts the gap of learners from their predictions on all points, (B,)."""
         M, N = snapshot.H_tr.shape[1], PART
         if self.nc.head.sees_predictions:  # of as many points as when it was trained
-            training = self.config.training(self.nc.head.name)
+            training = getattr(self.config, self.nc.head.name)
             M, N = training.M, training.N
         return judge_minibatches(self.nc, encoder, snapshot, M=M, N=N)
 
 
-def _context_points(nc: NeuralComplexity, config: ImageConfig, task: Task) -> Task:
-    """Returns what NC sees at once: some training points, unless it sees minibatches of them."""
-    if nc.head.sees_predictions:
-        return task
-    return subsample(task, config.shown, stream(config.seed, "shown"))
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Some of the learners that differ only by their seed."""
-
-    first: int
-    size: int
-
-    def seed(self, config: ImageConfig) -> int:
-        """Returns the seed of learners of the whole dataset, the same for every method."""
-        return stream(config.seed, "runs", self.first).initial_seed()
+def load_ncs(config: one_dataset.SingleNetworksConfig, data: ImageData) -> dict[Head, EmbeddedNC]:
+    """Loads the NCs that a config names, trained on the same images, and embeds all images."""
+    if not config.networks or not Path(config.networks).is_dir():
+        raise ValueError(
+            f"networks must be the folder of a finished run of single on {config.dataset}, "
+            f"got {config.networks or 'none'}"
+        )
+    started = RunFolder(Path(config.networks)).read_config()
+    if started["experiment"] != "single":
+        raise ValueError(f"networks must be a run of single, got one of {started['experiment']}")
+    theirs = started["config"]
+    for name in SAME:
+        if theirs.get(name) != getattr(config, name):
+            raise ValueError(
+                f"networks must be a run with the same {', '.join(SAME)}, got one with "
+                f"{name} {theirs.get(name)} in the place of {getattr(config, name)}"
+            )
+    # How NCs were trained decides how many points they should see at a time.
+    kind = one_dataset.SplitTraining
+    own: dict[str, Any] = {head: config_from_dict(kind, theirs[head]) for head in HEADS}
+    trained, ncs = replace(data, config=replace(config, **own)), {}
+    for head in HEADS:
+        nc = load_network(config.networks, head, "single", config.device)
+        ncs[head] = EmbeddedNC(nc, trained)
+    return ncs
 
 
 @dataclass(frozen=True)
@@ -209,21 +184,13 @@ class Trial:
     held: Task | None = None  # further test points on which the error is measured
 
 
-def run_trial(
-    trial: Trial, ncs: Mapping[Head, EmbeddedNC] | None = None, *, keep: bool = False
-) -> Results:
-    """Trains the learners of a trial by minibatches, while NCs predict their gaps.
-
-    Returns:
-        The snapshot times, `step`, and at each of them `loss_tr`, `loss_te`, `error`, `gap`,
-        `error on held` and `predicted/HEAD`, (times, B) each; to keep, also the predictions
-        `H_tr` and `H_te`, (times, B, points, C).
-    """
+def run_trial(trial: Trial, ncs: Mapping[Head, EmbeddedNC] = {}, *, keep: bool = False) -> Results:
+    """Trains learners by minibatches, while NCs predict their gaps; may keep their predictions."""
     config, recipe, points, held = trial.config, trial.recipe, trial.evaluation, trial.held
     ledger.record("report", points.X_te, points.Y_te)
     if held is not None:
         ledger.record("choose", held.X_te, held.Y_te)
-    encoders = {head: nc.encoder(points) for head, nc in (ncs or {}).items()}
+    encoders = {head: nc.encoder(points) for head, nc in ncs.items()}
     seen: dict[str, list[Tensor]] = {}
 
     def visit(step: int, h: BatchedLearner) -> None:
@@ -238,10 +205,8 @@ def run_trial(
         }
         if held is not None:
             found["error on held"] = zero_one(_predict(h, held.X_te), held.Y_te).mean(dim=1)
-        if keep:
-            found |= {"H_tr": H_tr, "H_te": H_te}
-        for head, nc in (ncs or {}).items():
-            found[f"predicted/{head}"] = nc.gaps(encoders[head], snapshot)
+        found |= {"H_tr": H_tr, "H_te": H_te} if keep else {}
+        found |= {f"predicted/{k}": nc.gaps(encoders[k], snapshot) for k, nc in ncs.items()}
         for name, values in found.items():
             seen.setdefault(name, []).append(values)
 
@@ -259,9 +224,8 @@ def run_trial(
 
 @torch.no_grad()
 def _predict(h: BatchedLearner, X: Tensor) -> Tensor:
-    """Returns predictions on many points, (B, n, C)."""
     starts = range(0, X.shape[1], PART)
-    return torch.cat([h(X[:, start : start + PART]) for start in starts], dim=1)
+    return torch.cat([h(X[:, start : start + PART]) for start in starts], dim=1)  # (B, n, C)
 
 
 def draw_subsets(
@@ -276,64 +240,74 @@ def draw_subsets(
     return data.task(chosen, test, runs), data.task(judged, test, runs)
 
 
-def chunks(config: ImageConfig, runs: int) -> list[Runs]:
-    """Returns which learners are trained together.
-
-    Convolutions of several learners are faster one by one, products of matrices at once.
-    """
-    if config.learner == "MLP":
-        return [Runs(0, runs)]
-    return [Runs(run, 1) for run in range(runs)]
+def chunks(config: ImageConfig, runs: int) -> list[range]:
+    """Returns which learners are trained together: convolutions are faster one by one."""
+    return [range(runs)] if config.learner == "MLP" else [range(i, i + 1) for i in range(runs)]
 
 
 def in_chunks(
-    parts: Parts, name: str, together: Sequence[Runs], train: Callable[[Runs], Results]
+    parts: Parts, name: str, together: Sequence[range], train: Callable[[range], Results]
 ) -> Results:
     """Trains learners, each chunk of them as a part of the run, and joins their results."""
-    names = [name if len(together) == 1 else f"{name}, run {runs.first}" for runs in together]
+    names = [name if len(together) == 1 else f"{name}, run {runs.start}" for runs in together]
     found = [parts.do(n, partial(train, r)) for n, r in zip(names, together, strict=True)]
-    return {
-        key: torch.cat([f[key] for f in found], dim=1) if key != "step" else found[0][key]
-        for key in found[0]
-    }
+    joined = {k: torch.cat([f[k] for f in found], dim=1) for k in found[0] if k != "step"}
+    return {"step": found[0]["step"], **joined}
 
 
-def learner_rows(
-    make: Callable[..., Row],
-    results: Results,
-    at: tuple[Tensor | int, ...] = (-1,),
-    paper: float | None = None,
-) -> list[Row]:
-    """Returns accuracy and losses of learners `at` a snapshot, or each at one of its own."""
-    error, test, train = (results[name][at] for name in ("error", "loss_te", "loss_tr"))
-    return [
-        make("accuracy", estimate_over_seeds(100 * (1 - error)), paper),
-        make("test loss", estimate_over_seeds(test)),
-        make("train loss", estimate_over_seeds(train)),
-    ]
+@dataclass(frozen=True)
+class WholeDataset:
+    """Learners of all training images, by method, evaluated on the test images."""
+
+    data: ImageData
+    ncs: Mapping[Head, EmbeddedNC]
+    recipes: Mapping[ImageMethod, Recipe]  # how learners learn, if not as the config says
+    logits: Tensor | None = None  # what the CNN says of the test images, (n, C)
+
+    def train(
+        self, parts: Parts, methods: Iterable[ImageMethod], *, predict: bool = False
+    ) -> dict[ImageMethod, Results]:
+        """Trains the learners of some methods, whose gaps the NCs may predict."""
+        together = chunks(self.data.config, self.data.config.runs)
+
+        def train(method: ImageMethod, runs: range) -> Results:
+            return run_trial(self.trial(method, runs), self.ncs if predict else {})
+
+        return {m: in_chunks(parts, m.label, together, partial(train, m)) for m in methods}
+
+    def trial(self, method: ImageMethod, runs: range) -> Trial:
+        """Returns some of the learners of one method, which start alike for every method."""
+        data, config, copies = self.data, self.data.config, len(runs)
+        recipe = self.recipes.get(method) or data.recipe()
+        inductive = method.mode == "inductive" or method == EARLY
+        train, test = (data.pool, data.held) if inductive else (data.train, data.test)
+        task = data.task(train, test, copies)
+        # The training loss is that of images that the learner learns from, not of held-out ones.
+        evaluation = data.task(train[: config.judged], data.test, copies)
+        seed = stream(config.seed, "runs", runs.start).initial_seed()
+        times = log_steps(recipe.steps, config.looks)
+        trial = Trial(config, recipe, task, evaluation, seed, times=times)
+        if method == EARLY:
+            often = range(0, config.steps + 1, max(1, config.steps // 10))
+            return replace(trial, held=task, times=often)
+        if method == DISTILLED:  # the CNN's answers in the place of the posterior head's beliefs
+            assert self.logits is not None
+            nc, order = self.ncs["posterior"], test.argsort()
+            belief = Categorical(self.logits.to(test.device)[order].expand(copies, -1, -1))
+            indices = test[order].expand(copies, -1).contiguous()
+            return replace(trial, regularizer=nc.penalty(CachedStates(nc.nc, indices, belief)))
+        if method.head is None:
+            return trial
+        nc = self.ncs[method.head]
+        return replace(trial, regularizer=nc.penalty(nc.encoder(task)))
 
 
-def fit_rows(
-    make: Callable[..., Row],
-    head: Head,
-    results: Sequence[Results],
-    *,
-    independent: bool = True,
-    **keys: Key,
-) -> list[Row]:
-    """Returns how well an NC predicts the gap, at the end of training and all the way.
-
-    Only where learners are independent, there is an interval.
-    """
-    rows = []
-    for snapshots, times in (("endpoints", slice(-1, None)), ("all the way", slice(1, None))):
-        predicted, true = (
-            torch.cat([result[key][times].flatten() for result in results])
-            for key in (f"predicted/{head}", "gap")
-        )
-        for metric, score in FITS.items():
-            value = estimate(score, predicted, true)
-            if snapshots != "endpoints" or not independent:  # a learner's snapshots never are
-                value = Estimate(value.value, None, value.n)
-            rows.append(make(metric, value, method="NC", head=head, **keys, snapshots=snapshots))
-    return rows
+def tune(data: ImageData, name: str, strength: float) -> Results:
+    """Trains one learner with a baseline without the held-out images, evaluated on them."""
+    config = data.config
+    task = data.task(data.pool, data.held)
+    evaluation = data.task(data.pool[: config.judged], data.held)
+    seed = stream(config.seed, "tuning").initial_seed()
+    recipe = baseline_recipe(data, name, strength)
+    with ledger.choosing():
+        return run_trial(Trial(config, recipe, task, evaluation, seed))

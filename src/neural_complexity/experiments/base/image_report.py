@@ -1,43 +1,84 @@
-"""What the tables and figures of experiments on one image dataset share."""
+"""Rows, tables and figures of experiments on one image dataset."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.experiments.base.image_learners import (
-    BELIEFS,
-    CNN,
-    DISTILLED,
-    FITS,
-    NC_METHODS,
-    PLAIN,
-    ImageMethod,
-)
-from neural_complexity.experiments.base.rows import Row
+from neural_complexity.assessment.tables import Table
+from neural_complexity.experiments.base import image_learners as images
+from neural_complexity.experiments.base.experiment import Drawing
+from neural_complexity.experiments.base.image_learners import NC_METHODS, ImageMethod, Results
+from neural_complexity.experiments.base.rows import Key, Row, read_rows
 from neural_complexity.experiments.base.table_views import find, select, show
+from neural_complexity.experiments.base.training import Head
+from neural_complexity.meta import scores
+from neural_complexity.meta.scores import Estimate, estimate, estimate_over_seeds
 
-__all__ = [
-    "MODES",
-    "accuracies",
-    "accuracy_cells",
-    "compare",
-    "describe",
-    "draw_accuracies",
-    "draw_curves",
-    "fit_cells",
-    "verdict",
-]
+__all__ = ["FITS", "MODES", "Make", "accuracies", "accuracy_table", "compare", "describe"]
+__all__ += ["draw_accuracies", "draw_curves", "fit_lines", "fit_rows", "learner_rows"]
+__all__ += ["reference_rows", "reference_table"]
 
-LINES = {"transductive": "-", "inductive": "--", None: "-"}
+Make = Callable[..., Row]  # from a metric, a score, and perhaps the paper's value and further keys
+FITS = {"R2": scores.r_squared, "correlation": scores.correlation}
+FITS["MAE"] = scores.mean_absolute_error
+SOURCE = {"source": "single"}  # the key of rows that come from that run
 MODES = (
-    "Transductive: NC judges the learner on the unlabelled test images themselves, as in the "
-    "paper; inductive: on held-out training images, whose labels the learner then does not see "
-    "either. "
+    "Transductive: NC judges the learner on the unlabelled test images, as in the paper; "
+    "inductive: on held-out training images, whose labels the learner does not see either. "
 )
+# What is said of a method beside what is distilled from the same CNN.
+DISTILLATION = {"better": ("beats", ""), "worse": ("does not beat", ", but is worse")}
+DISTILLATION["neither"] = ("does not beat", ": the intervals overlap")
+
+
+def learner_rows(
+    make: Make, results: Results, at: Any = (-1,), paper: float | None = None
+) -> list[Row]:
+    """Returns accuracy and losses of learners `at` a snapshot, or each at one of its own."""
+    error, test, train = (results[name][at] for name in ("error", "loss_te", "loss_tr"))
+    return [
+        make("accuracy", estimate_over_seeds(100 * (1 - error)), paper),
+        make("test loss", estimate_over_seeds(test)),
+        make("train loss", estimate_over_seeds(train)),
+    ]
+
+
+def fit_rows(
+    make: Make, head: Head, results: Iterable[Results], independent: bool = True, **keys: Key
+) -> list[Row]:
+    """Returns how well an NC predicts the gap; of dependent learners there is no interval."""
+    rows, found = [], list(results)
+    for snapshots, times in (("endpoints", slice(-1, None)), ("all the way", slice(1, None))):
+        predicted, true = (
+            torch.cat([result[key][times].flatten() for result in found])
+            for key in (f"predicted/{head}", "gap")
+        )
+        for metric, score in FITS.items():
+            value = estimate(score, predicted, true)
+            if snapshots != "endpoints" or not independent:  # a learner's snapshots never are
+                value = Estimate(value.value, None, value.n)
+            rows.append(make(metric, value, method="NC", head=head, **keys, snapshots=snapshots))
+    return rows
+
+
+def fit_lines(rows: list[Row], metrics: Iterable[str] = FITS) -> tuple[tuple[str, ...], ...]:
+    """Returns what was measured on the learners of each NC and kind, and their number."""
+    lines = []
+    for row in select(rows, next(iter(metrics))):
+        names = [str(row.keys[n]) for n in ("images", "learners", "snapshots") if n in row.keys]
+        names[0] += f" of {row.keys['size']}" if "size" in row.keys else ""
+        learners = ", ".join(names)
+        cells = (show(find(rows, metric, **row.keys), 3) for metric in metrics)
+        lines.append((f"NC {row.keys['head']}; {learners}", f"{row.n:,}", *cells))
+    return tuple(lines)
 
 
 def describe(row: Row) -> str:
@@ -52,16 +93,43 @@ def accuracies(rows: list[Row]) -> dict[ImageMethod, Row]:
     return {ImageMethod.of(row): row for row in select(rows, "accuracy", source=None)}
 
 
-def accuracy_cells(rows: list[Row], row: Row) -> tuple[str, ...]:
-    """Returns accuracy, test loss, train loss and the paper's accuracy, from the accuracy's row."""
-    losses = (find(rows, f"{part} loss", **row.keys) for part in ("test", "train"))
-    published = "" if row.paper is None else f"{row.paper:.2f}"
-    return (show(row), *(show(loss, 3) for loss in losses), published)
-
-
-def fit_cells(rows: list[Row], row: Row, metrics: Iterable[str] = FITS) -> tuple[str, ...]:
-    """Returns the number of values of a row, and what was measured on them."""
-    return (f"{row.n:,}", *(show(find(rows, metric, **row.keys), 3) for metric in metrics))
+def accuracy_table(rows: list[Row]) -> Table:
+    """Returns the table of methods, and which baselines each NC beats."""
+    found, lines = accuracies(rows), []
+    sizes = {ImageMethod.of(r): (f"{r.value:,.0f}",) for r in select(rows, "parameters")}
+    for method, row in found.items():
+        losses = (find(rows, f"{part} loss", **row.keys) for part in ("test", "train"))
+        published = "" if row.paper is None else f"{row.paper:.2f}"
+        cells = (show(row), *(show(loss, 3) for loss in losses), published)
+        lines.append((method.label, *sizes.get(method, ()), *cells))
+    baselines = [m for m, row in found.items() if m.mode is None and "learner" in row.keys]
+    notes = [
+        "Value ± 95 % interval over runs; what needs no learner is one network and has none. "
+        "Test images are the same in all runs."
+    ]
+    for method in NC_METHODS:
+        said = []
+        for kind in ("better", "worse", "neither"):
+            names = [b.label for b in baselines if compare(found[method], found[b]) == kind]
+            listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+            text = f"beyond the intervals {kind} than"
+            text = "not to be told apart from" if kind == "neither" else text
+            said += [f"{text} {listed}"] if names else []
+        notes.append(f"{method.label}: {'; '.join(said)}.")
+    for method in NC_METHODS:
+        if method.mode == images.DISTILLED.mode and images.DISTILLED in found:
+            ours, theirs = found[method], found[images.DISTILLED]
+            verb, more = DISTILLATION[compare(ours, theirs)]
+            said = [method.label, f"{verb} the learner distilled from the CNN{more}"]
+            notes.append(f"{', '.join(said)} ({show(ours)} against {show(theirs)}).")
+    first = found[baselines[0]]
+    columns = ("learner", "its parameters") if sizes else ("method",)
+    return Table(
+        f"Accuracy in % on the test images: {describe(first)}, {first.n} runs",
+        (*columns, "accuracy", "test loss", "train loss", "paper's accuracy"),
+        tuple(lines),
+        " ".join(notes),
+    )
 
 
 def compare(ours: Row, theirs: Row) -> str:
@@ -74,32 +142,37 @@ def compare(ours: Row, theirs: Row) -> str:
     return "worse" if theirs.value - ours.value > room else "neither"
 
 
-VERDICTS = {
-    "better": "beyond the intervals better than",
-    "worse": "beyond the intervals worse than",
-    "neither": "not to be told apart from",
-}
+def reference_rows(folder: str, experiment: str) -> list[Row]:
+    """Returns what shows where NC's help comes from, as a run of `single` measured it."""
+    return [
+        replace(row, experiment=experiment, keys=ImageMethod.of(row).keys | SOURCE)
+        for row in read_rows(Path(folder) / "rows.jsonl")
+        if ImageMethod.of(row) in (images.BELIEFS, images.CNN, images.DISTILLED)
+        and row.metric in ("accuracy", "test loss")
+    ]
 
 
-def verdict(
-    found: dict[ImageMethod, Row], method: ImageMethod, baselines: Sequence[ImageMethod]
-) -> str:
-    """Returns the sentence on which baselines a method beats, from accuracies by method."""
-    parts = []
-    for kind, text in VERDICTS.items():
-        names = [b.label for b in baselines if compare(found[method], found[b]) == kind]
-        listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-        parts += [f"{text} {listed}"] if names else []
-    return f"{method.label}: {'; '.join(parts)}."
+def reference_table(rows: list[Row]) -> Table:
+    """Returns the table of `reference_rows`."""
+    return Table(
+        "Beside NC, from the run of single that NC comes from",
+        ("method", "accuracy", "test loss"),
+        tuple(
+            (ImageMethod.of(row).label, show(row), show(find(rows, "test loss", **row.keys), 3))
+            for row in select(rows, "accuracy", **SOURCE)
+        ),
+        "What classifies without a learner is one network and has no interval.",
+    )
 
 
 def _color(method: ImageMethod) -> str:
-    known = {CNN: "oracle", DISTILLED: "oracle", BELIEFS: "posterior"}
+    known = {images.CNN: "oracle", images.DISTILLED: "oracle", images.BELIEFS: "posterior"}
     return COLORS[known.get(method, method.head or "none")]
 
 
-def draw_accuracies(found: dict[ImageMethod, Row]) -> Canvas:
+def draw_accuracies(rows: list[Row]) -> Drawing:
     """Draws accuracies by method, the plain one first, with intervals, and the paper's."""
+    found = accuracies(rows)
     canvas = Canvas(figsize=(6.8, 0.26 * len(found) + 0.8), layout="constrained")
     ax = canvas.subplots()
     for y, (method, row) in enumerate(found.items()):
@@ -112,41 +185,49 @@ def draw_accuracies(found: dict[ImageMethod, Row]) -> Canvas:
     ax.set_yticks(range(len(found)), [method.label for method in found])
     ax.set_ylim(len(found) - 0.4, -0.6)
     low, high = ax.get_xlim()  # few runs have intervals that say nothing
-    ax.set(xlim=(max(low, -2), min(high, 102)))
-    ax.set(xlabel="accuracy in %", title=describe(plain))
-    return canvas
+    ax.set(xlim=(max(low, -2), min(high, 102)), xlabel="accuracy in %", title=describe(plain))
+    caption = (
+        "Ours with 95 % interval over runs (dots; squares: one network, no learner) and the "
+        "paper's (circles). The dotted line is the plain learner of the usual size."
+    )
+    return Drawing("accuracy", canvas, "Accuracy on the test images", caption)
 
 
-def draw_curves(
-    tensors: dict[str, Tensor], *, converged: float | None = None, more: Sequence[ImageMethod] = ()
-) -> Canvas:
-    """Draws losses and test errors of learners with and without NC by their number of updates.
-
-    Args:
-        tensors: `LABEL/step`, (times,), and `LABEL/loss_tr`, `LABEL/loss_te` and `LABEL/error`,
-            (times, runs), of `PLAIN` and `NC_METHODS`.
-        converged: The test error of the plain learner after convergence.
-        more: Further methods whose test error is drawn.
-    """
+def draw_curves(tensors: dict[str, Tensor]) -> Drawing:
+    """Draws losses and test errors of learners with and without NC, and the end of `LONG` ones."""
     canvas = Canvas(figsize=(11, 3.7), layout="constrained")
     axes = canvas.subplots(1, 3)
     axes[1].sharey(axes[0])
+
+    def curve(ax: Axes, method: ImageMethod, name: str, line: str, **look: Any) -> None:
+        """Draws the mean over runs, but for the untrained learner, who has no place on the axis."""
+        values = tensors[f"{method.label}/{name}"][1:].mean(dim=1)  # (times - 1,)
+        scale = 100 if name == "error" else 1
+        steps = tensors[f"{method.label}/step"][1:]
+        ax.plot(steps, scale * values, line, lw=1.3, color=_color(method), **look)
+
     for ax, mode in zip(axes, ("transductive", "inductive"), strict=False):
-        for method in (PLAIN, *(m for m in NC_METHODS if m.mode == mode)):
-            _curve(ax, tensors, method, "loss_tr", "-")
-            _curve(ax, tensors, method, "loss_te", "--")
+        for method in (images.PLAIN, *(m for m in NC_METHODS if m.mode == mode)):
+            curve(ax, method, "loss_tr", "-")
+            curve(ax, method, "loss_te", "--")
         ax.set_title(f"NC {mode}")
     axes[0].plot([], color=COLORS["target"], label="train loss")
     axes[0].plot([], "--", color=COLORS["target"], label="test loss")
     axes[0].set_ylabel("cross-entropy")
     axes[0].legend()
-    for method in (PLAIN, *NC_METHODS):
-        _curve(axes[2], tensors, method, "error", LINES[method.mode], label=method.label)
-    for method in more:
-        _curve(axes[2], tensors, method, "error", ":", label=method.label)
-    if converged is not None:
-        look = {"color": COLORS["none"], "lw": 0.9, "ls": (0, (6, 3))}
-        axes[2].axhline(100 * converged, **look, label=f"{PLAIN.label}, after convergence")
+    caption = (
+        "Mean over runs. Left and middle: train loss solid, test loss dashed. Right: test error; "
+        "dashed curves where NC judges on held-out training images instead (inductive)."
+    )
+    lines = {m: "--" if m.mode == "inductive" else "-" for m in (images.PLAIN, *NC_METHODS)}
+    for method, line in (lines | {images.DISTILLED: ":"}).items():
+        if f"{method.label}/error" in tensors:
+            curve(axes[2], method, "error", line, label=method.label)
+    if f"{images.LONG.label}/error" in tensors:
+        error, step = (tensors[f"{images.LONG.label}/{name}"][-1] for name in ("error", "step"))
+        look = {"color": COLORS["none"], "lw": 0.9, "ls": (0, (6, 3)), "label": images.LONG.label}
+        axes[2].axhline(100 * error.mean().item(), **look)
+        caption += f" The dashed horizontal line is the plain learner after {int(step):,} steps."
     axes[2].set(ylabel="test error in %", title="Test error")
     for ax in axes:  # what matters happens where everything is small
         ax.set_yscale("log")
@@ -155,19 +236,4 @@ def draw_curves(
         ax.yaxis.set_minor_locator(NullLocator())
         ax.set(xscale="log", xlabel="learner step")
     canvas.legend(*axes[2].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return canvas
-
-
-def _curve(
-    ax: Axes,
-    tensors: dict[str, Tensor],
-    method: ImageMethod,
-    name: str,
-    line: str,
-    label: str | None = None,
-) -> None:
-    """Draws the mean over runs, but for the untrained learner, who has no place on the axis."""
-    values = tensors[f"{method.label}/{name}"][1:].mean(dim=1)  # (times - 1,)
-    scale = 100 if name == "error" else 1
-    steps = tensors[f"{method.label}/step"][1:]
-    ax.plot(steps, scale * values, line, lw=1.3, color=_color(method), label=label)
+    return Drawing("curves", canvas, "Learning curves with and without NC", caption)

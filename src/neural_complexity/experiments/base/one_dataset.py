@@ -1,11 +1,10 @@
 """Experiments on one image dataset: its parts, its learners, and the training of NC on it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.collect import SplitCollector
-from neural_complexity.meta.executor import Collection, CollectionQueue, Job, process_pool
+from neural_complexity.meta.executor import Collection, Job
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
@@ -28,21 +27,13 @@ from neural_complexity.tasks.from_arrays import open_store
 from neural_complexity.tasks.image_datasets import DATASETS, load
 from neural_complexity.tasks.images import SingleDataset
 from neural_complexity.tasks.splits import Splits
-from neural_complexity.workspace import Workspace
 
-__all__ = [
-    "ImageConfig",
-    "ImageData",
-    "Size",
-    "SplitTraining",
-    "collections",
-    "load_data",
-    "split_direct",
-    "split_posterior",
-]
+__all__ = ["ImageConfig", "ImageData", "SingleNetworksConfig", "Size", "Sizes", "SplitTraining"]
+__all__ += ["collect", "load_data", "split_direct", "split_posterior"]
 
 STORED = ".safetensors"
 Size = Annotated[int, AtLeast(1)]
+Sizes = Annotated[tuple[int, ...], AtLeast(1)]
 Count = Annotated[int, AtLeast(0)]
 
 
@@ -81,11 +72,11 @@ class SplitTraining(LabelTraining):
     def architecture(self, head: Head) -> dict[str, Any]:
         """Returns the fields of NC's `Architecture` for a head."""
         own = {"image_layers": self.image_layers, "image_encoder": self.image_encoder}
-        return {**super().architecture(head), **own}
+        return super().architecture(head) | own
 
     def learning(self) -> dict[str, Any]:
         """Returns the fields of `MetaTraining`."""
-        return {**super().learning(), "lag": self.lag}
+        return super().learning() | {"lag": self.lag}
 
 
 OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
@@ -175,10 +166,9 @@ class ImageConfig(BaseConfig):
                 f"dataset must be one of {', '.join(DATASETS)}, or a file *{STORED}, got "
                 f"{self.dataset}"
             )
-
-    def training(self, head: str) -> SplitTraining:
-        """Returns the training of the NC with a head."""
-        return self.posterior if head == "posterior" else self.direct
+        for name, value in vars(self).items():
+            if value == ():
+                raise ValueError(f"{name} must hold at least one number, got none")
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -187,13 +177,21 @@ class ImageConfig(BaseConfig):
         small = self.learner == "ResNet" and (self.learner_width, layers) != (64, 18)
         size = f" of {layers} layers, {self.learner_width} filters" if small else ""
         part = {"train_images": self.train_images} if self.train_images else {}
-        return {"dataset": self.dataset_name, **part, "learner": f"{self.learner}{size}"}
+        return {"dataset": Path(self.dataset).stem, **part, "learner": f"{self.learner}{size}"}
 
-    @property
-    def dataset_name(self) -> str:
-        """The name of the dataset in results."""
-        path = Path(self.dataset)
-        return path.stem if path.suffix == STORED else self.dataset
+
+@dataclass(frozen=True, kw_only=True)
+class SingleNetworksConfig(ImageConfig):
+    """An experiment with the NCs of a run of `single`, whose training was that run's."""
+
+    networks: str = ""
+    """The folder of a finished run of `single` on the same images, for its NCs."""
+
+    @classmethod
+    def like(cls, preset: Callable[[], ImageConfig], **changes: Any) -> Self:
+        """Returns the settings that both have in common, with changes."""
+        config = preset()
+        return cls(**{f.name: getattr(config, f.name) for f in fields(ImageConfig)} | changes)
 
 
 @dataclass(frozen=True)
@@ -207,12 +205,6 @@ class ImageData:
     pool: Tensor  # the others
     test: Tensor
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image."""
-        _, channels, height, width = self.dataset.images.pixels.shape
-        return channels, height, width
-
     def task(self, train: Tensor, test: Tensor, copies: int = 1) -> Task:
         """Returns B tasks of images, by index, from (m,) or (B, m) and (n,) or (B, n) of them."""
         train, test = (part.expand(copies, -1) for part in (train, test))
@@ -222,41 +214,29 @@ class ImageData:
 
     def splits(self, head: Head) -> Splits:
         """Returns the splits that an NC is trained on."""
-        training, config = self.config.training(head), self.config
-        return Splits(
-            self.dataset,
-            self.pool.cpu(),
-            train=config.split_train,
-            test=config.split_test,
-            M=training.M,
-            N=training.N,
-        )
+        config, training = self.config, getattr(self.config, head)
+        sizes = {"train": config.split_train, "test": config.split_test}
+        return Splits(self.dataset, self.pool.cpu(), **sizes, M=training.M, N=training.N)
 
     def recipe(self, *, dropout: float = 0.0) -> Recipe:
         """Returns how learners learn."""
-        config, classes = self.config, self.dataset.images.classes
+        config, images, width = self.config, self.dataset.images, self.config.learner_width
+        shape = tuple(images.pixels.shape[1:])  # channels, height and width
         make: Callable[[], nn.Module]
         if config.learner == "MLP":
             noise = (lambda _: nn.Dropout(dropout)) if dropout else None
-            make = partial(image_mlp, self.shape, [config.learner_width], classes, noise=noise)
+            make = partial(image_mlp, shape, [width], images.classes, noise=noise)
         else:
-            size: dict[str, Any] = {"width": config.learner_width, "blocks": config.learner_blocks}
-            make = partial(resnet, self.shape, classes, **size, dropout=dropout)
+            size: dict[str, Any] = {"width": width, "blocks": config.learner_blocks}
+            make = partial(resnet, shape, images.classes, **size, dropout=dropout)
+        sgd = partial(SGD, momentum=config.momentum, foreach=True)
         return Recipe(
-            make=make,
-            loss=cross_entropy,
-            steps=config.steps,
-            lr=config.lr,
-            optimizer=partial(SGD, momentum=config.momentum, foreach=True),
+            make=make, loss=cross_entropy, steps=config.steps, lr=config.lr, optimizer=sgd
         )
 
 
 def load_data(config: ImageConfig) -> ImageData:
-    """Loads the dataset of a config and divides its images.
-
-    Raises:
-        ValueError: If there are fewer images than the config asks for.
-    """
+    """Loads the dataset of a config and divides its images."""
     stored = Path(config.dataset).suffix == STORED
     dataset = open_store(config.dataset) if stored else load(config.dataset, config.data or None)
     indices = {"train_images": dataset.train_indices, "test_images": dataset.test_indices}
@@ -278,32 +258,22 @@ def load_data(config: ImageConfig) -> ImageData:
 def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
     """Returns the collector of snapshots for an NC, once in each process that collects."""
     hold_memory()
-    data, training = load_data(config), config.training(head)
+    data, training = load_data(config), getattr(config, head)
+    own = {n: getattr(training, n) for n in ("tasks", "looks", "unlabelled", "spread_weights")}
     return SplitCollector(
+        **own,
         splits=data.splits(head),
         recipe=replace(data.recipe(), steps=training.learner_steps),
         seed=config.seed,
-        tasks=training.tasks,
-        looks=training.looks,
         batch=config.batch,
         smallest=min(training.smallest, config.split_train),
-        unlabelled=training.unlabelled,
         context_size=config.shown,
         floor=config.floor,
-        spread_weights=training.spread_weights,
         frozen=head == "direct" and config.share_images,
         device=config.device,
     )
 
 
-def _collect(config: ImageConfig, head: Head, nc: NeuralComplexity, job: Job) -> Collection:
+def collect(config: ImageConfig, head: Head, nc: NeuralComplexity, job: Job) -> Collection:
+    """Collects snapshots for an NC."""
     return _make_collector(config, head)(nc, job)
-
-
-@contextmanager
-def collections(config: ImageConfig, head: Head, work: Workspace) -> Iterator[CollectionQueue]:
-    """Yields the queue of snapshots for an NC, made by other processes if there are workers."""
-    pool = process_pool(config.workers) if config.workers else nullcontext()
-    collect, folder = partial(_collect, config, head), work.path(f"collections for {head}")
-    with pool as executor, CollectionQueue(collect, executor, folder=folder) as queue:
-        yield queue
