@@ -9,8 +9,8 @@ from torch import Tensor
 
 from neural_complexity import ledger
 from neural_complexity.assessment.tables import Table
-from neural_complexity.baselines.image_classifier import Classifier, train_classifier
-from neural_complexity.baselines.optimize import Optimization
+from neural_complexity.baselines.image_baselines import Classifier, train_classifier
+from neural_complexity.baselines.unrolled import Optimization
 from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.experiments.base.image_learners import (
     BASELINES,
