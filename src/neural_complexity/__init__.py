@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from neural_complexity.model.network import NeuralComplexity as NeuralComplexity
     from neural_complexity.regularizers.loop import NCRegularizer as NCRegularizer
     from neural_complexity.regularizers.nc import nc_penalty as nc_penalty
-    from neural_complexity.regularizers.trust import trust as trust
+    from neural_complexity.regularizers.nc import trust as trust
     from neural_complexity.seeding import stream as stream
     from neural_complexity.snapshot import Snapshot as Snapshot
     from neural_complexity.snapshot import gap as gap
@@ -29,31 +29,26 @@ if TYPE_CHECKING:
     from neural_complexity.tasks.split_tasks import split_tasks as split_tasks
 
 # Loaded on first use: the bank's storage alone takes as long to import as torch itself.
-_HOMES = {
-    "Assessment": "assessment.result",
-    "MetaLearner": "meta.trainer",
-    "NCClassifier": "integrations.sklearn",
-    "NCRegressor": "integrations.sklearn",
-    "NCRegularizer": "regularizers.loop",
-    "NeuralComplexity": "model.network",
-    "Plan": "meta.plan",
-    "Recipe": "learners.recipe",
-    "Sinusoids": "tasks.sinusoids",
-    "Snapshot": "snapshot",
-    "Task": "task",
-    "TaskFamily": "task",
-    "cross_entropy": "losses",
-    "fit": "learners.fit",
-    "gap": "snapshot",
-    "meta_learn": "meta.meta_learn",
-    "mlp": "learners.networks",
-    "nc_penalty": "regularizers.nc",
-    "split_tasks": "tasks.split_tasks",
-    "squared_error": "losses",
-    "stream": "seeding",
-    "take_snapshot": "snapshot",
-    "trust": "regularizers.trust",
+_NAMES = {
+    "assessment.result": ["Assessment"],
+    "integrations.sklearn": ["NCClassifier", "NCRegressor"],
+    "learners.fit": ["fit"],
+    "learners.networks": ["mlp"],
+    "learners.recipe": ["Recipe"],
+    "losses": ["cross_entropy", "squared_error"],
+    "meta.meta_learn": ["meta_learn"],
+    "meta.plan": ["Plan"],
+    "meta.trainer": ["MetaLearner"],
+    "model.network": ["NeuralComplexity"],
+    "regularizers.loop": ["NCRegularizer"],
+    "regularizers.nc": ["nc_penalty", "trust"],
+    "seeding": ["stream"],
+    "snapshot": ["Snapshot", "gap", "take_snapshot"],
+    "task": ["Task", "TaskFamily"],
+    "tasks.sinusoids": ["Sinusoids"],
+    "tasks.split_tasks": ["split_tasks"],
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = list(_HOMES)
 

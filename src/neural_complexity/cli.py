@@ -15,11 +15,7 @@ from tyro.conf import FlagConversionOff, FlagCreatePairsOff, Positional, arg, su
 
 from neural_complexity.assessment.from_files import ModelFiles, assess_files
 from neural_complexity.assessment.tables import to_rich
-from neural_complexity.experiments.base.experiment import (
-    Experiment,
-    experiment_names,
-    load_experiment,
-)
+from neural_complexity.experiments.base.experiment import experiment_names, load_experiment
 from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.run_folder import RunFolder, config_from_dict
@@ -32,30 +28,40 @@ from neural_complexity.reliability.gap_bounds import Method
 __all__ = ["main"]
 
 PROGRAM = "neural-complexity"
-DEFAULT_PRESET = "cpu"
-HELP = ("-h", "--help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; the process's own arguments if `None`.
+    """Runs the command line; the process's own arguments if `None`. Returns the exit code.
 
-    Returns:
-        The exit code. An error is one sentence on standard error: 2 if it is in what the user typed
-        or gave to `assess`, otherwise 1.
+    An error is one sentence on standard error: 2 if it is in what the user typed or gave to
+    `assess`, otherwise 1.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    given = sys.argv[1:] if arguments is None else arguments
+    words = [word for word in given if word != "--debug"]
+    # Help on a run is help on the config of its experiment, which has yet to be found.
+    about_config = words[:1] == ["run"] and len(words) > 2
+    later = [word for word in words if about_config and word in ("-h", "--help")]
     code = 2
     try:
-        command, fields = _parse_command(words)
+        command, rest = _parse(
+            Command,
+            [word for word in words if word not in later],
+            return_unknown_args=True,
+            prog=PROGRAM,
+            description="Learn to predict the generalization gap, and train better models with it. "
+            "--debug after any command shows the traceback of an error.",
+            config=(FlagCreatePairsOff,),
+        )
+        if rest and not isinstance(command, Run):
+            raise ValueError(f"unrecognized arguments: {' '.join(rest)}")
         code = 2 if isinstance(command, Assess) else 1
-        command(*fields)
+        # The config of a run takes the words that are left.
+        command(*([rest + later] if isinstance(command, Run) else []))
     except KeyboardInterrupt:
         print("stopped; continue with --resume and the folder of the run", file=sys.stderr)
         return 130
     except Exception as error:
-        if debug:
+        if "--debug" in given:
             raise
         sentence = " ".join(str(error).split())
         if not isinstance(error, ValueError | TypeError | OSError | FloatingPointError):
@@ -98,41 +104,35 @@ class Run:
             if fields or self.preset or self.out:
                 raise ValueError("--resume keeps the config of its run, got further options")
             folder = RunFolder(self.resume)
-            config = self._started_config(folder, experiment)
+            started = folder.read_config()
+            name, then = started["experiment"], started["commit"]
+            if name != self.name:
+                raise ValueError(f"--resume must be a run of {self.name}, got one of {name}")
+            if then != commit():
+                print(f"note: started at {then}, goes on at {commit()}", file=sys.stderr)
+            config = config_from_dict(experiment.config, started["config"])
         else:
-            preset = self.preset or DEFAULT_PRESET
-            config = self._parse_config(experiment, preset, fields)
+            preset = self.preset or "cpu"
+            if preset not in experiment.presets:
+                presets = ", ".join(experiment.presets)
+                raise ValueError(f"--preset must be one of {presets}, got {preset}")
+            config = _parse(
+                experiment.config,
+                fields,
+                default=experiment.presets[preset](),
+                prog=f"{PROGRAM} run {self.name}",
+                description=f"{experiment.summary} Options: [--preset PRESET] [--out DIR | "
+                "--resume DIR], and all fields of the config, with the values of preset "
+                f"{preset}:",
+                config=(FlagConversionOff,),
+            )
             folder = RunFolder(self.out or Path(f"runs/{self.name}-{preset}-{config.seed}"))
             folder.start(self.name, config)
         if not folder.finished:
             hold_memory()
             with ProgressDisplay(Console(stderr=True), folder.tensorboard) as display:
                 folder.perform(experiment, config, display)
-        _report(folder)
-
-    def _parse_config(self, experiment: Experiment, preset: str, fields: list[str]) -> Any:
-        if preset not in experiment.presets:
-            presets = ", ".join(experiment.presets)
-            raise ValueError(f"--preset must be one of {presets}, got {preset}")
-        return _parse(
-            experiment.config,
-            fields,
-            default=experiment.presets[preset](),
-            prog=f"{PROGRAM} run {self.name}",
-            description=f"{experiment.summary} Options: [--preset PRESET] [--out DIR | --resume "
-            f"DIR], and all fields of the config, with the values of preset {preset}:",
-            config=(FlagConversionOff,),
-        )
-
-    def _started_config(self, folder: RunFolder, experiment: Experiment) -> Any:
-        started = folder.read_config()
-        if started["experiment"] != self.name:
-            raise ValueError(
-                f"--resume must be a run of {self.name}, got one of {started['experiment']}"
-            )
-        if started["commit"] != commit():
-            print(f"note: started at {started['commit']}, goes on at {commit()}", file=sys.stderr)
-        return config_from_dict(experiment.config, started["config"])
+        Report((folder.path,))()
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,18 @@ class Report:
             raise ValueError("DIR must be the folder of a run, got nothing")
 
     def __call__(self) -> None:
-        if len(self.folders) == 1:
-            _report(RunFolder(self.folders[0]))
-        else:
-            table = compare_runs([RunFolder(folder) for folder in self.folders])
-            _console().print(to_rich(table))
+        # Piped into a file there is no width to ask for, and eighty columns break the tables.
+        console = Console() if sys.stdout.isatty() else Console(width=140)
+        folders = [RunFolder(folder) for folder in self.folders]
+        if len(folders) > 1:
+            console.print(to_rich(compare_runs(folders)))
+            return
+        tables, training = write_report(folders[0])
+        for table in tables:
+            console.print(to_rich(table))
+        if training:
+            console.print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in training.items())}")
+        console.print(f"report: {folders[0].report}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,27 +201,6 @@ Command = (
 )
 
 
-def _parse_command(words: list[str]) -> tuple[Any, list[list[str]]]:
-    """Returns the command and its arguments: for a run, the words that are left for its config."""
-    # Help on a run is help on the config of its experiment, which has yet to be found.
-    about_config = words[:1] == ["run"] and len(words) > 2
-    help_words = [word for word in words if about_config and word in HELP]
-    command, rest = _parse(
-        Command,
-        [word for word in words if word not in help_words],
-        return_unknown_args=True,
-        prog=PROGRAM,
-        description="Learn to predict the generalization gap, and train better models with it. "
-        "--debug after any command shows the traceback of an error.",
-        config=(FlagCreatePairsOff,),
-    )
-    if isinstance(command, Run):
-        return command, [rest + help_words]
-    if rest:
-        raise ValueError(f"unrecognized arguments: {' '.join(rest)}")
-    return command, []
-
-
 def _parse(kind: Any, words: list[str], **options: Any) -> Any:
     """Parses words by tyro, whose errors become a `ValueError` of one sentence."""
     errors = io.StringIO()
@@ -224,33 +210,12 @@ def _parse(kind: Any, words: list[str], **options: Any) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise ValueError(_sentence(errors.getvalue())) from None
-
-
-def _sentence(box: str) -> str:
-    """Returns what tyro says in a box: between the title or a rule below it and the next rule."""
-    lines = [line[2:].rstrip("│ ") for line in box.splitlines()[1:]]
-    sections = [list(part) for text, part in groupby(lines, key=_is_text) if text]
-    return " ".join(line.strip() for line in sections[0] if line[:8].strip())  # help is indented
-
-
-def _is_text(line: str) -> bool:
-    return bool(line.strip("─-╯ "))
-
-
-def _console() -> Console:
-    # Piped into a file there is no width to ask for, and eighty columns break the tables.
-    return Console() if sys.stdout.isatty() else Console(width=140)
-
-
-def _report(folder: RunFolder) -> None:
-    console = _console()
-    tables, training = write_report(folder)
-    for table in tables:
-        console.print(to_rich(table))
-    if training:
-        console.print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in training.items())}")
-    console.print(f"report: {folder.report}")
+        # What tyro says in a box: between the title or a rule below it and the next rule.
+        lines = [line[2:].rstrip("│ ") for line in errors.getvalue().splitlines()[1:]]
+        parts = groupby(lines, lambda line: line.strip("─-╯ ") != "")
+        text = next(list(part) for is_text, part in parts if is_text)
+        said = [line.strip() for line in text if line[:8].strip()]  # help is indented
+        raise ValueError(" ".join(said)) from None
 
 
 if __name__ == "__main__":

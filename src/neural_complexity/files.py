@@ -11,48 +11,22 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = [
-    "read_json",
-    "read_tensors",
-    "write_bytes",
-    "write_chunks",
-    "write_json",
-    "write_tensors",
-    "write_text",
-]
+__all__ = ["read_json", "read_tensors", "write_bytes", "write_json", "write_tensors", "write_text"]
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader, or a crash, sees the old content or the new, never a part.
-
-    Args:
-        path: The file; its folder must exist.
-        content: All of it.
-
-    Raises:
-        OSError: As by `write_chunks`.
-    """
+    """Writes a file so that a reader, or a crash, sees the old content or the new, never a part."""
     write_chunks(path, [content])
 
 
 def write_chunks(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Writes a file as `write_bytes` does, from parts that need not be in memory together.
-
-    Args:
-        path: The file; its folder must exist.
-        chunks: Its content, in order. If making one fails, nothing is written.
-
-    Raises:
-        OSError: If it cannot be written (a full disk, say); the old file is then untouched and no
-            half-written one is left.
-    """
+    """Writes a file as `write_bytes` does, from parts that need not be in memory together."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} must be in a folder that exists, got no {path.parent}")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
+            file.writelines(chunks)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)  # mkstemp's default would hide results from colleagues
@@ -80,11 +54,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object.
-
-    Raises:
-        ValueError: If the file does not hold one.
-    """
+    """Reads a JSON object; a file without one is a `ValueError`."""
     try:
         content = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -102,12 +72,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Reads tensors and header of a safetensors file; runs no code from it.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged or of another kind.
-    """
+    """Reads tensors and header of a safetensors file; runs no code from it."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a safetensors file, got no such file")
     try:
@@ -115,6 +80,5 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             names = list(file.keys())
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except SafetensorError as error:
-        raise ValueError(
-            f"{path} must be a safetensors file, got a damaged one ({error})"
-        ) from None
+        text = f"{path} must be a safetensors file, got a damaged one ({error})"
+        raise ValueError(text) from None

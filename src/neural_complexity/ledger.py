@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,25 +21,14 @@ __all__ = ["Ledger", "choosing", "record", "record_known", "record_task", "recor
 # trained a learner; are NC's own measure of itself; or are what results were computed from.
 Role = Literal["learn", "choose", "train", "hold", "report"]
 # Where tasks are of one dataset, learners may not see what is reported on in any task.
-DISJOINT: set[tuple[Role, Role]] = {
-    ("learn", "hold"),
-    ("choose", "hold"),
-    ("learn", "report"),
-    ("choose", "report"),
-}
-IN_ONE_DATASET: set[tuple[Role, Role]] = {("train", "report"), ("learn", "choose")}
+DISJOINT = {(a, b) for a in ("learn", "choose") for b in ("hold", "report")}
+IN_ONE_DATASET = {("train", "report"), ("learn", "choose")}
 _ledger: ContextVar["Ledger | None"] = ContextVar("ledger", default=None)
 _choosing: ContextVar[bool] = ContextVar("choosing", default=False)
 
 
 def record(role: Role, X: Tensor, Y: Tensor) -> None:
-    """Notes that labelled points are consumed.
-
-    Args:
-        role: What for; what is measured while `choosing` is open chooses.
-        X: Inputs, (B, n, ...).
-        Y: Targets, (B, n, C), or labels, (B, n).
-    """
+    """Notes a use of labelled points, (B, n, ...); what is measured while `choosing` chooses."""
     ledger = _ledger.get()
     if ledger is not None:
         measured = role in ("hold", "report")
@@ -95,8 +84,8 @@ class Ledger:
 
     def add(self, role: Role, X: Tensor, Y: Tensor) -> None:
         """Notes points; see `record`."""
-        last = self._last.get(role, (None, None))
-        if last[0] is X and last[1] is Y:
+        last_X, last_Y = self._last.get(role, (None, None))
+        if last_X is X and last_Y is Y:
             return  # another step on the same points
         self._last[role] = (X, Y)
         if role == "report" and self.known:
@@ -118,19 +107,12 @@ class Ledger:
         return found
 
     def leaks(self, *, one_dataset: bool = False, chance: int = 0) -> list[str]:
-        """Returns, in sentences, which points had two roles that exclude each other.
-
-        Args:
-            one_dataset: Whether all tasks are of one dataset.
-            chance: How many points may agree by chance, as rows of small tables do.
-        """
-        every: tuple[Role, ...] = ("learn", "choose", "train", "hold", "report")
-        points = {role: self.points(role) for role in every}
-        found = [
-            f"{len(points[a] & points[b])} points were there to {a} and to {b}"
-            for a, b in sorted(DISJOINT | (IN_ONE_DATASET if one_dataset else set()))
-            if len(points[a] & points[b]) > chance
-        ]
+        """Returns, in sentences, which exclusive roles share more points than chance explains."""
+        points = {role: self.points(role) for role in get_args(Role)}
+        found = []
+        for a, b in sorted(DISJOINT | (IN_ONE_DATASET if one_dataset else set())):
+            if (shared := len(points[a] & points[b])) > chance:
+                found.append(f"{shared} points were there to {a} and to {b}")
         if self._leaked:
             found.append(f"{self._leaked} points were there to report, and known to an NC")
         return found
@@ -138,8 +120,6 @@ class Ledger:
 
 def _prints(X: Tensor, Y: Tensor) -> set[bytes]:
     """Returns the fingerprints of points, (B, n, ...)."""
-    rows = X.detach().cpu().float().flatten(0, 1).flatten(1)
-    if Y.is_floating_point():
-        rows = torch.cat([rows, Y.detach().cpu().float().flatten(0, 1).flatten(1)], dim=1)
-    content = rows.contiguous().numpy()
-    return {hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in content}
+    parts = [X, Y] if Y.is_floating_point() else [X]
+    rows = torch.cat([p.detach().cpu().float().flatten(0, 1).flatten(1) for p in parts], dim=1)
+    return {hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows.numpy()}

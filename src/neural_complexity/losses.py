@@ -14,23 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy as torch_cross_entropy
 from torch.nn.functional import huber_loss, log_softmax, one_hot, softmax, softplus
 
-__all__ = [
-    "LOSSES",
-    "Belief",
-    "Categorical",
-    "CrossEntropy",
-    "Gaussian",
-    "LabelLoss",
-    "Loss",
-    "PointLoss",
-    "RealLoss",
-    "SmoothedCrossEntropy",
-    "SquaredError",
-    "ZeroOne",
-    "cross_entropy",
-    "squared_error",
-    "zero_one",
-]
+__all__ = ["LOSSES", "LabelLoss", "Loss", "RealLoss", "cross_entropy", "squared_error", "zero_one"]
 
 PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; one value per point
 
@@ -40,9 +24,10 @@ class Belief(ABC):
     """A distribution of the target at each test point; its fields are tensors (B, N, C)."""
 
     @property
-    @abstractmethod
     def prediction(self) -> Tensor:
-        """What to predict, (B, N, C), if the belief is all there is."""
+        """What to predict, (B, N, C), if the belief is all there is: the first field."""
+        first: Tensor = getattr(self, fields(self)[0].name)
+        return first
 
     @abstractmethod
     def supervise(self, Y: Tensor) -> Tensor:
@@ -66,11 +51,6 @@ class Gaussian(Belief):
     mean: Tensor  # (B, N, C)
     variance: Tensor  # (B, N, C)
 
-    @property
-    def prediction(self) -> Tensor:
-        """The mean."""
-        return self.mean
-
     def supervise(self, Y: Tensor) -> Tensor:
         """Computes the Huber loss of the mean."""
         return huber_loss(self.mean, Y)
@@ -83,11 +63,6 @@ class Categorical(Belief):
     logits: Tensor  # (B, N, C)
 
     @property
-    def prediction(self) -> Tensor:
-        """The logits."""
-        return self.logits
-
-    @property
     def probabilities(self) -> Tensor:
         """The probability of each class, (B, N, C)."""
         return softmax(self.logits, dim=-1)
@@ -98,20 +73,19 @@ class Categorical(Belief):
 
 
 class Loss(ABC):
-    """L(h, z) for every point, and what it is on average when the target is only believed."""
+    """L(h, z) for every point, and what it is on average when the target is only believed.
+
+    What follows from the kind of target is here for real ones, (B, N, C); `LabelLoss` differs.
+    """
 
     name: ClassVar[str]
-    labels: ClassVar[bool]  # whether targets are labels, (B, N), instead of numbers, (B, N, C)
-    seen: ClassVar[int]  # numbers per output that `features` returns
-    answers: ClassVar[int]  # numbers per output that `belief` takes
+    labels: ClassVar[bool] = False  # whether targets are labels, (B, N), instead of numbers
+    seen: ClassVar[int] = 1  # numbers per output that `features` returns
+    answers: ClassVar[int] = 2  # numbers per output that `belief` takes
 
     @abstractmethod
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
-        """Computes the loss of predictions H, (B, N, C), for targets Y, as (B, N).
-
-        Raises:
-            ValueError: If the shapes do not fit.
-        """
+        """Computes the loss of predictions H, (B, N, C), for targets Y, as (B, N)."""
 
     @abstractmethod
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
@@ -121,69 +95,36 @@ class Loss(ABC):
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
         """Computes the variance of that loss under the belief, as (B, N)."""
 
-    @abstractmethod
     def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Belief:
-        """Returns the belief that a network's answers, (B, N, answers * C), stand for.
-
-        Args:
-            answers: In standardized units.
-            mean: The mean of the targets, (C,).
-            scale: Their scale, (C,).
-        """
-
-    @abstractmethod
-    def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-        """Returns targets as numbers, (B, M, C); labels become ones and zeros."""
-
-    @abstractmethod
-    def features(self, H: Tensor) -> Tensor:
-        """Returns what a network sees of predictions (B, N, C), (B, N, C, seen)."""
-
-    @abstractmethod
-    def constant(self, share: Tensor, smoothing: float) -> Tensor:
-        """Returns the prediction that mean encoded targets, (..., C), amount to."""
-
-    @abstractmethod
-    def positive(self, answer: Tensor) -> Tensor:
-        """Maps a network's answer to a loss, which is never negative."""
-
-    @abstractmethod
-    def unit(self, scale: Tensor) -> Tensor:
-        """Returns the size of a loss, a scalar, for targets of a scale (C,)."""
-
-
-class RealLoss(Loss):
-    """A loss of real targets, (B, N, C), believed to be Gaussian."""
-
-    labels = False
-    seen, answers = 1, 2
-
-    def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Gaussian:
-        """Returns a Gaussian in the targets' own units."""
+        """Returns the belief that answers, (B, N, answers * C), in standard units, stand for."""
         center, spread = answers.chunk(2, dim=-1)  # (B, N, C)
         # Start certain rather than vague: a large variance hides the error of the mean.
         variance = softplus(spread - 3.0)
         return Gaussian(center * scale + mean, variance * scale.square())
 
     def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:  # noqa: ARG002
-        """Returns the targets as they are."""
+        """Returns targets as numbers, (B, M, C)."""
         return Y
 
     def features(self, H: Tensor) -> Tensor:
-        """Returns the predictions as they are."""
+        """Returns what a network sees of predictions (B, N, C), (B, N, C, seen)."""
         return H.unsqueeze(-1)
 
     def constant(self, share: Tensor, smoothing: float) -> Tensor:  # noqa: ARG002
-        """Returns the mean."""
+        """Returns the prediction that mean encoded targets, (..., C), amount to."""
         return share
 
     def positive(self, answer: Tensor) -> Tensor:
-        """Returns the softplus."""
+        """Maps a network's answer to a loss, which is never negative."""
         return softplus(answer)
 
     def unit(self, scale: Tensor) -> Tensor:
-        """Returns the mean variance of the targets."""
+        """Returns the size of a loss, a scalar, for targets of a scale (C,)."""
         return scale.square().mean()
+
+
+class RealLoss(Loss):
+    """A loss of real targets, (B, N, C), believed to be Gaussian."""
 
 
 class LabelLoss(Loss):
@@ -192,7 +133,7 @@ class LabelLoss(Loss):
     labels = True
     seen, answers = 2, 1
 
-    def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Categorical:  # noqa: ARG002
+    def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Belief:  # noqa: ARG002
         """Returns class probabilities."""
         return Categorical(answers)
 
@@ -211,10 +152,8 @@ class LabelLoss(Loss):
         return (share + smoothing).log()
 
     def positive(self, answer: Tensor) -> Tensor:
-        """Returns the squareplus, whose gradient does not vanish near zero as softplus's does.
-
-        Most labels are right and cost next to nothing: a head with a softplus would stop learning.
-        """
+        """Returns the squareplus, whose gradient does not vanish near zero as softplus's does."""
+        # Most labels are right and cost next to nothing: by softplus a head would stop learning.
         return 0.5 * (answer + (answer.square() + 4).sqrt())
 
     def unit(self, scale: Tensor) -> Tensor:
@@ -230,10 +169,8 @@ class SquaredError(RealLoss):
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
         """Computes (h - y)^2 per point, (B, N)."""
         if H.shape != Y.shape:
-            raise ValueError(
-                f"predictions must have the shape of the targets, got {tuple(H.shape)} against "
-                f"{tuple(Y.shape)}"
-            )
+            shapes = f"{tuple(H.shape)} against {tuple(Y.shape)}"
+            raise ValueError(f"predictions must have the shape of the targets, got {shapes}")
         return (H - Y).square().mean(dim=-1)
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
@@ -251,13 +188,9 @@ class SquaredError(RealLoss):
 
 @dataclass(frozen=True)
 class SmoothedCrossEntropy(LabelLoss):
-    """The cross-entropy of logits and labels that are mixed with the uniform distribution.
+    """The cross-entropy of logits and labels mixed with the uniform distribution."""
 
-    Args:
-        smoothing: The share of the uniform distribution, from 0 to 1 (Szegedy et al., 2016).
-    """
-
-    smoothing: float
+    smoothing: float  # the share of the uniform distribution (Szegedy et al., 2016)
     name = "smoothed_cross_entropy"
 
     def __post_init__(self) -> None:
@@ -325,20 +258,18 @@ def _check_labels(H: Tensor, Y: Tensor) -> None:
         return  # a graph cannot depend on values
     low, high = torch.aminmax(Y)
     if low < 0 or high >= H.shape[-1]:
-        raise ValueError(
-            f"labels must be from 0 to {H.shape[-1] - 1}, got {int(low)} to {int(high)}"
-        )
+        got = f"{int(low)} to {int(high)}"
+        raise ValueError(f"labels must be from 0 to {H.shape[-1] - 1}, got {got}")
 
 
 def _probabilities(H: Tensor, belief: Belief) -> Tensor:
     assert isinstance(belief, Categorical), "logits need a belief about labels"
-    probabilities = belief.probabilities
-    if probabilities.shape[-1] != H.shape[-1]:
+    p, C = belief.probabilities, H.shape[-1]
+    if p.shape[-1] != C:
         raise ValueError(
-            f"logits must be of the {probabilities.shape[-1]} classes that are believed in, got "
-            f"{H.shape[-1]}"
+            f"logits must be of the {p.shape[-1]} classes that are believed in, got {C}"
         )
-    return probabilities
+    return p
 
 
 squared_error, cross_entropy, zero_one = SquaredError(), CrossEntropy(), ZeroOne()

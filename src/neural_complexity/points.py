@@ -7,18 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Embeddings",
-    "Points",
-    "Store",
-    "find",
-    "indexed",
-    "join",
-    "map_inputs",
-    "raw",
-    "restore",
-    "values",
-]
+__all__ = ["Embeddings", "Points", "Store", "indexed", "join", "map_inputs", "raw", "values"]
 
 PART = 2048  # inputs that are embedded at a time: bounds memory
 
@@ -79,29 +68,20 @@ class Embeddings:
     table: Tensor  # (P, features)
 
     def __call__(self, indices: Tensor) -> Tensor:
-        """Looks embeddings up, (...) to (..., features).
-
-        Raises:
-            ValueError: If an input was not embedded.
-        """
+        """Looks embeddings up, (...) to (..., features)."""
         return self.table[find(self.indices, indices)]
 
 
 def find(known: Tensor, indices: Tensor) -> Tensor:
-    """Returns the places of indices, (..., n), among ascending ones, (P,) or (..., P).
-
-    Raises:
-        ValueError: If one is not there.
-    """
+    """Returns the places of indices, (..., n), among ascending ones, (P,) or (..., P)."""
     place = torch.searchsorted(known, indices.contiguous())
     # Without a look at what is there, the next larger index would answer for one that is missing.
     place = place.clamp(max=known.shape[-1] - 1)
     found = known[place] if known.ndim == 1 else known.gather(-1, place)
     if not torch.equal(found, indices):
-        raise ValueError(
-            f"indices must be among the {known.shape[-1]} that are known, got others: "
-            f"{indices[found != indices][:3].tolist()}"
-        )
+        others = indices[found != indices][:3].tolist()
+        wanted = f"among the {known.shape[-1]} that are known"
+        raise ValueError(f"indices must be {wanted}, got others: {others}")
     return place
 
 
@@ -133,15 +113,7 @@ def join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
 def map_inputs(
     embed: Callable[[Tensor], Tensor], *sets: Tensor, part: int | None = PART
 ) -> list[Tensor]:
-    """Embeds sets of inputs, (B, n, D) each, as (B, n, features).
-
-    Points of one store are embedded together, each distinct input once.
-
-    Args:
-        embed: Maps inputs (..., D) to embeddings (..., features).
-        sets: Values, or points of one store.
-        part: As in `Points.map`.
-    """
+    """Embeds sets of inputs, (B, n, D), as (B, n, features); if points, of one store, together."""
     both = join(sets, dim=1) if isinstance(sets[0], Points) else None
     if not isinstance(both, Points):
         return [embed(X) for X in sets]

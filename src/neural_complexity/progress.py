@@ -3,9 +3,10 @@
 import math
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -15,35 +16,22 @@ __all__ = ["ProgressCallback", "ProgressDisplay"]
 SECONDS_BETWEEN_LINES = 15.0
 
 
-class ProgressCallback(Protocol):
-    """Called as a run goes on."""
-
-    def __call__(
-        self, stage: str, done: int, total: int, seconds: float, metrics: dict[str, float], /
-    ) -> None:
-        """Receives where a stage stands.
-
-        Args:
-            stage: What is under way.
-            done: How much of it is done.
-            total: Out of how much.
-            seconds: How long that took.
-            metrics: The current numbers, by name.
-        """
-        ...
+# Called as a run goes on: the stage under way, how much of it is done, out of how much, how many
+# seconds that took, and the current numbers by name.
+ProgressCallback = Callable[[str, int, int, float, dict[str, float]], None]
 
 
 class ProgressDisplay:
-    """Live bars in a terminal; a line now and then elsewhere; TensorBoard where it is installed.
-
-    Args:
-        console: Where to print.
-        tensorboard: Where TensorBoard's files go; none are written if `None`.
-    """
+    """Live bars in a terminal; a line now and then elsewhere; TensorBoard where it is installed."""
 
     def __init__(self, console: Console, tensorboard: Path | None = None) -> None:
         self.console = console
-        self.writer = None if tensorboard is None else _tensorboard(tensorboard)
+        self.writer: Any = None
+        if tensorboard is not None:
+            with suppress(ImportError):  # the extra may not be installed
+                from torch.utils.tensorboard import SummaryWriter
+
+                self.writer = SummaryWriter(str(tensorboard))
         self.bars: dict[str, TaskID] = {}
         self.last_line = time.monotonic()
         self.progress = Progress(
@@ -58,12 +46,7 @@ class ProgressDisplay:
         self.progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.progress.stop()
         if self.writer is not None:
             self.writer.close()
@@ -73,7 +56,11 @@ class ProgressDisplay:
     ) -> None:
         """Shows where a stage of the run stands."""
         left = f"{seconds / done * (total - done):.0f} s left" if done < total else "done"
-        text = "  ".join([left, *(f"{name} {_number(x)}" for name, x in metrics.items())])
+        shown = {  # whole numbers as they are, a dash for what is not measured yet
+            name: "-" if not math.isfinite(x) else f"{x:,}" if isinstance(x, int) else f"{x:.4f}"
+            for name, x in metrics.items()
+        }
+        text = "  ".join([left, *(f"{name} {x}" for name, x in shown.items())])
         if stage not in self.bars:
             self.bars[stage] = self.progress.add_task(stage, total=total, metrics=text)
         self.progress.update(self.bars[stage], completed=done, metrics=text)
@@ -85,17 +72,3 @@ class ProgressDisplay:
             for name, value in metrics.items():
                 if math.isfinite(value):
                     self.writer.add_scalar(f"{stage}/{name}", value, done)
-
-
-def _number(value: float) -> str:
-    if not math.isfinite(value):
-        return "-"  # not measured yet
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-
-
-def _tensorboard(folder: Path):  # type: ignore[no-untyped-def]
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None  # the extra is not installed
-    return SummaryWriter(str(folder))

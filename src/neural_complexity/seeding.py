@@ -13,15 +13,12 @@ __all__ = ["seeded", "stream"]
 def stream(seed: int, *names: str | int) -> torch.Generator:
     """Derives a random generator of its own from a seed and the name of what it is for.
 
-    Streams with other names are untouched by how much is drawn from this one, so a new draw
-    somewhere changes nothing elsewhere, and a resumed run needs no stored generator state.
+    It is on the CPU and depends on nothing but the arguments, so a new draw somewhere changes
+    nothing elsewhere, and a resumed run needs no stored generator state.
 
     Args:
         seed: The one seed of a run.
         names: What the stream is for, for example `"collect", iteration`.
-
-    Returns:
-        A CPU generator that depends on nothing but the arguments.
 
     Example:
         >>> a, b = stream(0, "tasks", 7), stream(0, "tasks", 7)
@@ -36,12 +33,7 @@ def stream(seed: int, *names: str | int) -> torch.Generator:
 
 @contextmanager
 def seeded(seed: int, *names: str | int) -> Iterator[None]:
-    """Lets what draws from PyTorch's own CPU generator, as modules do, draw from a named stream.
-
-    Args:
-        seed: As in `stream`.
-        names: As in `stream`.
-    """
+    """Lets what draws from PyTorch's own CPU generator, as modules do, draw from a named stream."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream(seed, *names).initial_seed())
         yield

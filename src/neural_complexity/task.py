@@ -1,29 +1,22 @@
 """Learning tasks, B at a time, and what a family of tasks can do."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 from neural_complexity.points import raw, values
 
-__all__ = ["Task", "TaskFamily", "check_sets"]
+__all__ = ["PointSets", "Task", "TaskFamily", "check_sets"]
 
 
 def check_sets(**tensors: Tensor) -> None:
-    """Checks that named tensors are batches of point sets whose sizes agree.
+    """Checks that named tensors, (B, M, ...) or (B, N, ...), are batches of sets whose sizes agree.
 
     Names are like `X_tr`: all tensors of one suffix must hold the same number of points, all of one
-    letter the same features, and every tensor the same number of tasks.
-
-    Args:
-        tensors: The tensors by name, each (B, M, ...) or (B, N, ...). Labels come without features,
-            (B, M); so do inputs that are `Points`.
-
-    Raises:
-        TypeError: If something is not a tensor.
-        ValueError: If a shape or a size does not fit, or a set is empty.
+    letter the same features. Labels come without features, (B, M); so do `Points`.
     """
     first: dict[str, tuple[str, int]] = {}
     for name, given in tensors.items():
@@ -44,14 +37,34 @@ def check_sets(**tensors: Tensor) -> None:
         for what, size in sizes.items():
             other, expected = first.setdefault(what, (name, size))
             if size != expected:
-                raise ValueError(
-                    f"{name} must agree with {other} on the number of {what}, "
-                    f"got {size} against {expected}"
-                )
+                wanted = f"agree with {other} on the number of {what}"
+                raise ValueError(f"{name} must {wanted}, got {size} against {expected}")
 
 
 @dataclass(frozen=True)
-class Task:
+class PointSets:
+    """Tensors of B tasks, checked when they are made; an index or a slice chooses tasks."""
+
+    def __post_init__(self) -> None:
+        check_sets(**vars(self))
+
+    def __len__(self) -> int:
+        return len(vars(self)["X_tr"])
+
+    def __getitem__(self, rows: slice | Tensor) -> Self:
+        return self.map(lambda tensor: tensor[rows])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Returns the same with every tensor changed."""
+        return replace(self, **{name: change(tensor) for name, tensor in vars(self).items()})
+
+    def to(self, device: torch.device | str) -> Self:
+        """Moves the tensors to a device."""
+        return self.map(lambda tensor: tensor.to(device))
+
+
+@dataclass(frozen=True)
+class Task(PointSets):
     """B tasks, each with a training set S and a held-out test set.
 
     Images are (B, M, channels, height, width) in the place of (B, M, D); labels are whole numbers,
@@ -64,24 +77,9 @@ class Task:
     X_te: Tensor  # (B, N, D)
     Y_te: Tensor  # (B, N, C)
 
-    def __post_init__(self) -> None:
-        check_sets(X_tr=self.X_tr, Y_tr=self.Y_tr, X_te=self.X_te, Y_te=self.Y_te)
-
-    def __len__(self) -> int:
-        return self.X_tr.shape[0]
-
-    def __getitem__(self, rows: slice | Tensor) -> "Task":
-        return Task(self.X_tr[rows], self.Y_tr[rows], self.X_te[rows], self.Y_te[rows])
-
     def loaded(self) -> "Task":
         """Returns the tasks with values in the place of indices."""
-        return Task(values(self.X_tr), self.Y_tr, values(self.X_te), self.Y_te)
-
-    def to(self, device: torch.device | str) -> "Task":
-        """Moves the four tensors to a device."""
-        return Task(
-            self.X_tr.to(device), self.Y_tr.to(device), self.X_te.to(device), self.Y_te.to(device)
-        )
+        return self.map(values)
 
 
 class TaskFamily(Protocol):
@@ -94,4 +92,3 @@ class TaskFamily(Protocol):
             batch: The number of tasks, B.
             generator: The only source of randomness; tasks are made on its device.
         """
-        ...

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from neural_complexity.files import read_tensors, write_tensors
 
 __all__ = ["Workspace", "fingerprint"]
 
+FILE = ".safetensors"
 # Their text says all about them.
 NAMED = (torch.dtype, torch.device, Path, Enum)
 
@@ -52,9 +52,14 @@ class Workspace:
         self.folder, self.fingerprint = folder, fingerprint
         self.seconds: dict[str, float] = {}  # of each part done, over all sessions
 
-    def path(self, name: str) -> Path | None:
+    def path(self, name: str, ending: str = "") -> Path | None:
         """Returns where to keep what is no tensor under a name; different names never meet."""
-        return None if self.folder is None else self.folder / _slug(name)
+        if self.folder is None:
+            return None
+        # A checksum where letters of the name are lost.
+        plain = re.sub(r"[^a-z0-9._]+", "-", name.lower())
+        lost = "" if plain == name else f"-{zlib.crc32(name.encode()):08x}"
+        return self.folder / f"{plain}{lost}{ending}"
 
     def sub(self, name: str, *more: object) -> "Workspace":
         """Returns the workspace of a part, whose results `more` decides as well."""
@@ -62,12 +67,8 @@ class Workspace:
         return Workspace(self.path(name), own)
 
     def read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Returns what `write` kept under a name, if it did.
-
-        Raises:
-            ValueError: If it is damaged or of another fingerprint.
-        """
-        path = self._file(name)
+        """Returns what `write` kept under a name, if it did; of other settings it is an error."""
+        path = self.path(name, FILE)
         if path is None or not path.exists():
             return None
         tensors, header = read_tensors(path)
@@ -84,7 +85,7 @@ class Workspace:
         content: Mapping[str, Any] | None = None,
     ) -> None:
         """Keeps tensors and JSON values under a name, in one file, whole or not at all."""
-        path = self._file(name)
+        path = self.path(name, FILE)
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,51 +95,30 @@ class Workspace:
     def do(self, name: str, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Returns the tensors of a part, on the CPU and by sorted names; works only if need be.
 
-        Args:
-            name: Of the part; no two parts may share one.
-            work: A pure function of what the fingerprint describes.
+        `work` must be a pure function of what the fingerprint describes.
         """
         assert name not in self.seconds, f"two parts are called {name}"
         kept = self.read(name)
         if kept is None:
             start = time.perf_counter()
             tensors = {key: tensor.detach().cpu() for key, tensor in work().items()}
-            self.seconds[name] = time.perf_counter() - start
-            self.write(name, tensors, {"seconds": self.seconds[name]})
-        else:
-            tensors, content = kept
-            self.seconds[name] = content["seconds"]
+            kept = tensors, {"seconds": time.perf_counter() - start}
+            self.write(name, *kept)
+        tensors, content = kept
+        self.seconds[name] = content["seconds"]
         # A file has an order of its own: the caller must not see where the tensors came from.
         return {key: tensors[key] for key in sorted(tensors)}
 
     def remove(self, name: str) -> None:
         """Deletes the file and the folder of a part that is no longer needed."""
-        file, folder = self._file(name), self.path(name)
+        file, folder = self.path(name, FILE), self.path(name)
         if file is not None and folder is not None:
             file.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _file(self, name: str) -> Path | None:
-        path = self.path(name)
-        return None if path is None else path.with_name(f"{path.name}.safetensors")
-
-
-def _slug(name: str) -> str:
-    """Returns a file name, with a checksum where letters of the name are lost."""
-    plain = re.sub(r"[^a-z0-9._]+", "-", name.lower())
-    return plain if plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
-
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _bytes(values: Tensor | NDArray[Any] | np.generic) -> bytes:
-    if not isinstance(values, Tensor):
-        return values.tobytes()
-    # As bytes, since NumPy does not know all types of PyTorch.
-    dense = values.detach().cpu().to_dense().resolve_conj().contiguous().flatten()
-    return dense.view(torch.uint8).numpy().tobytes()
 
 
 def _describe(thing: Any, above: tuple[int, ...]) -> Any:
@@ -149,8 +129,13 @@ def _describe(thing: Any, above: tuple[int, ...]) -> Any:
         return ["above", len(above) - above.index(id(thing))]
     inner = partial(_describe, above=(*above, id(thing)))
     kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
-    if isinstance(thing, Tensor | np.ndarray | np.generic):
-        content = inner(thing.tolist()) if thing.dtype == object else _hash(_bytes(thing))
+    if isinstance(thing, Tensor):
+        # As bytes, since NumPy does not know all types of PyTorch.
+        dense = thing.detach().cpu().to_dense().resolve_conj().contiguous().flatten()
+        content = _hash(dense.view(torch.uint8).numpy().tobytes())
+        return [str(thing.dtype), list(thing.shape), content]
+    if isinstance(thing, np.ndarray | np.generic):
+        content = inner(thing.tolist()) if thing.dtype == object else _hash(thing.tobytes())
         return [str(thing.dtype), list(thing.shape), content]
     if isinstance(thing, bytes):
         return [kind, _hash(thing)]
@@ -183,6 +168,4 @@ def _describe(thing: Any, above: tuple[int, ...]) -> Any:
         names = [field.name for field in fields(thing) if field.compare]
         return [kind, {name: inner(getattr(thing, name)) for name in names}]
     text = repr(thing)
-    if " at 0x" not in text:
-        return [kind, text]
-    return [kind, inner(getattr(thing, "__dict__", {}))]
+    return [kind, inner(getattr(thing, "__dict__", {})) if " at 0x" in text else text]

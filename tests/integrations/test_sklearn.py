@@ -20,7 +20,7 @@ from neural_complexity.model.cached import CachedStates
 from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import raw
-from neural_complexity.regularizers.trust import trust
+from neural_complexity.regularizers.nc import trust
 from neural_complexity.task import Task
 
 QUICK: dict[str, Any] = {"steps": 20, "lr": 0.1, "hidden": (8,)}

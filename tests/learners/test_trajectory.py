@@ -15,7 +15,7 @@ from neural_complexity.learners.trajectory import (
 )
 from neural_complexity.losses import squared_error
 from neural_complexity.points import Points, raw
-from neural_complexity.regularizers.oracle import oracle_penalty
+from neural_complexity.regularizers.penalties import oracle_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task

@@ -172,7 +172,7 @@ MUTANTS = [
     ),
     Mutant(
         "MetaReg's weights are zero",
-        "baselines/metareg.py",
+        "baselines/unrolled.py",
         "    return [weight.detach() for weight in weights]",
         "    return [torch.zeros_like(weight) for weight in weights]",
         f"{METHODS}[regularizers]",
@@ -180,15 +180,15 @@ MUTANTS = [
     Mutant(
         "NC's weight is ignored",
         "regularizers/nc.py",
-        "        return weight * _predicted_gap(nc, known, h, snapshot, H_te, floor)",
-        "        return _predicted_gap(nc, known, h, snapshot, H_te, floor)",
+        "lambda _: known, weight=weight, floor=floor,",
+        "lambda _: known, floor=floor,",
         f"{METHODS}[regularizers]",
     ),
     Mutant(
         "NC's weight is ignored for minibatches",
         "regularizers/nc.py",
-        "        return weight * _predicted_gap(nc, encode(snapshot),",
-        "        return _predicted_gap(nc, encode(snapshot),",
+        "        return weight * (gap if",
+        "        return (gap if",
         f"{SPLITS}",
     ),
     Mutant(

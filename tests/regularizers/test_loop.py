@@ -16,7 +16,7 @@ from neural_complexity.learners.networks import mlp
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers import loop as penalty_module
 from neural_complexity.regularizers.loop import NCRegularizer
-from neural_complexity.regularizers.trust import trust
+from neural_complexity.regularizers.nc import trust
 from neural_complexity.seeding import stream
 
 Batch = tuple[Tensor, Tensor, Tensor]

@@ -24,19 +24,10 @@ def gap_measure(
     loss: PointLoss,
     classes: int | None = None,
 ) -> Measure:
-    """Returns what `surface` measures: losses, the gap, and what NCs predict of it.
+    """Returns what `surface` measures of K learners of one task, (K,) each.
 
-    Args:
-        networks: Gap predictors by name; asked about the test inputs of the task. All see the same
-            predictions, so a second one costs no second pass through the learner.
-        task: The one task that the learner was trained on.
-        loss: The loss per point.
-        classes: How many classes labels are of, if not as many as NC was made for.
-
-    Returns:
-        Maps K learners to "train loss", "test loss" and "gap", and for each NC "NC, name" (the gap
-        that it predicts) and "regularized loss, name" (train loss + NC, Eq. (4) at weight 1), (K,)
-        each.
+    That is "train loss", "test loss" and "gap", and for each NC "NC, name" (the gap that it
+    predicts) and "regularized loss, name" (train loss + NC, Eq. (4) at weight 1).
     """
     if len(task) != 1:
         raise ValueError(f"task must be one task, got {len(task)}")

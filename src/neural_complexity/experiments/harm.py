@@ -27,7 +27,7 @@ from neural_complexity.meta.trainer import Status
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.regularizers.trust import trust
+from neural_complexity.regularizers.nc import trust
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.families import GaussianProcesses, Polynomials, StepFunctions, Tables

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.baselines.metareg import train_metareg
-from neural_complexity.baselines.optimize import Optimization
+from neural_complexity.baselines.unrolled import Optimization, train_metareg
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import FEW, NONE, Method, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig
@@ -26,7 +25,7 @@ from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.regularizers.norms import weighted_l1_penalty
+from neural_complexity.regularizers.penalties import weighted_l1_penalty
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoids import Sinusoids
 from neural_complexity.workspace import Workspace

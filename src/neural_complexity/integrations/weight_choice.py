@@ -13,8 +13,7 @@ from neural_complexity.learners.recipe import Recipe
 from neural_complexity.model.cached import Encoder, FixedContext, cache, embed_store
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed, join, raw, values
-from neural_complexity.regularizers.nc import minibatch_penalty
-from neural_complexity.regularizers.trust import trust
+from neural_complexity.regularizers.nc import minibatch_penalty, trust
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches

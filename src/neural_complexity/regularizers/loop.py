@@ -16,8 +16,7 @@ from neural_complexity.convert.arrays_in import inputs, targets
 from neural_complexity.learners.fit import Learner
 from neural_complexity.model.cached import CachedEmbeddings, FixedContext
 from neural_complexity.model.network import NeuralComplexity, find_nc
-from neural_complexity.regularizers.nc import minibatch_penalty
-from neural_complexity.regularizers.trust import trust
+from neural_complexity.regularizers.nc import minibatch_penalty, trust
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
@@ -41,13 +40,9 @@ class NCRegularizer:
 
         loss = cross_entropy(model(x), y) + penalty(model, x, y, x_unlabelled)
 
-    The model is judged in the mode that it trains in, so that the training loss inside the gap is
-    the one that training descends; judging leaves no trace all the same: what a pass writes goes to
-    copies of the model's buffers, and random numbers drawn are given back. What a model keeps
-    anywhere else than in buffers is its own business.
-
-    NC is a frozen copy that follows the inputs to their device, computes in its own precision
-    whatever autocast says, and gets no gradients.
+    Judging the model leaves no trace: what a pass writes goes to copies of its buffers, and random
+    numbers drawn are given back. NC is a frozen copy that follows the inputs to their device,
+    computes in its own precision whatever autocast says, and gets no gradients.
 
     Args:
         nc: The gap predictor, which stays as it is; or the path of a saved one, or the name of one
@@ -57,17 +52,15 @@ class NCRegularizer:
             knows much more than the labels tell, and harmful if it knows less. At 0.1 labels have
             the last word where there are some. At 0 nothing is asked of the model.
         floor: As in `nc_penalty`; the paper's by default.
-        safeguard: Whether the weight is multiplied by the square of `trust`. Trust is measured once
-            on X_tr and y_tr if they are given, otherwise on the minibatches of the first ten calls:
-            it is their mean so far. Minibatches with one point of each class are passed over.
-        mode: `"train"` judges the model as it is, which in training means with dropout and with the
-            batch statistics of each of the two sets of inputs. `"eval"` judges it as it will be
-            used, in evaluation mode, and restores each module's mode. With batch normalization that
-            does harm: running statistics lag behind and count as constants, so the gap is that of
-            another function than the one whose loss is descended (on digits it cost accuracy where
-            `"train"` gained some).
-        X_tr: Training points that NC's context of the task comes from, (points, D) or (points,
-            channels, height, width): as many at random as NC's context size. x and y of a call then
+        safeguard: Whether the weight is multiplied by the square of `trust`: that of X_tr and y_tr
+            if they are given, otherwise the mean over the minibatches of the first ten calls,
+            without those that have one point of each class.
+        mode: `"train"` judges the model as it is, so that the training loss inside the gap is the
+            one that training descends. `"eval"` judges it in evaluation mode, and restores each
+            module's mode. With batch normalization that does harm: running statistics lag behind
+            and count as constants (on digits it cost accuracy where `"train"` gained some).
+        X_tr: Training points, (points, D) or (points, channels, height, width), of which NC's
+            context size are taken at random for NC's context of the task. x and y of a call then
             give no more than the training loss. Without them the minibatch itself is the context,
             as in the paper.
         y_tr: Their labels, (points,), or targets, (points,) or (points, C).
@@ -88,29 +81,34 @@ class NCRegularizer:
     ) -> None:
         nc = find_nc(nc) if isinstance(nc, str | Path) else nc
         if not isinstance(nc, NeuralComplexity):
-            raise TypeError(
-                f"nc must be a NeuralComplexity, a path or a name, got {type(nc).__name__}"
-            )
+            got = type(nc).__name__
+            raise TypeError(f"nc must be a NeuralComplexity, a path or a name, got {got}")
         if (X_tr is None) != (y_tr is None):
             raise ValueError("X_tr and y_tr must be given together, got one of them")
         if floor is not None and math.isnan(floor):
             raise ValueError(f"floor must be a number or None, got {floor}")
-        self.nc = deepcopy(nc).eval().requires_grad_(False)
         if mode not in ("train", "eval"):
             raise ValueError(f"mode must be train or eval, got {mode}")
+        self.nc = deepcopy(nc).eval().requires_grad_(False)
         self.weight, self.floor, self.safeguard, self.mode = weight, floor, safeguard, mode
         self.calls = 0  # made so far
-        self.trust = 0.0  # as measured so far
-        self.tests = 0  # that it is the mean of
-        self._fixed = None if X_tr is None else _context_points(self.nc, X_tr, y_tr, seed)
+        self.trust, self.tests = 0.0, 0  # as measured so far, and the calls that it is the mean of
+        self._fixed: tuple[Tensor, Tensor] | None = None  # the context's points, (1, M, ...) each
+        if X_tr is not None:
+            place: dict[str, Any] = {"dtype": nc.x_mean.dtype, "device": nc.device}
+            X = inputs("X_tr", X_tr, shape=nc.shape, **place)
+            C = None if nc.symmetric else nc.outputs
+            Y = targets("y_tr", y_tr, labels=nc.labels, outputs=C, points=len(X), **place)
+            order = torch.randperm(len(X), generator=stream(seed, "shown"))
+            some = order[: nc.card.context_size].sort().values.to(X.device)
+            self._fixed = X[None, some], Y[None, some]
         self.weight_now()
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, x_unlabelled: Tensor) -> Tensor:
         """Computes the penalty on a minibatch.
 
         Args:
-            model: Maps inputs to predictions; a module, or any other function, which is called as
-                it is.
+            model: Maps inputs to predictions; a module, or any other function.
             x: Inputs of a training minibatch, (points, D) or (points, channels, height, width).
             y: Their labels, (points,), or targets, (points,) or (points, C).
             x_unlabelled: Inputs to judge the model on, any number of them.
@@ -140,9 +138,8 @@ class NCRegularizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from the state of another regularizer."""
         if set(state) != set(self.state_dict()):
-            raise ValueError(
-                f"state must hold {', '.join(self.state_dict())}, got {', '.join(state) or 'none'}"
-            )
+            got = ", ".join(state) or "none"
+            raise ValueError(f"state must hold {', '.join(self.state_dict())}, got {got}")
         self.calls, self.trust, self.tests = state["calls"], state["trust"], state["tests"]
 
     def weight_now(self) -> float:
@@ -156,50 +153,41 @@ class NCRegularizer:
         self, weight: float, model: Model, x: Tensor, y: Tensor, x_unlabelled: Tensor
     ) -> Tensor | None:
         """Computes the penalty, nothing where NC is not trusted at all."""
-        X = self._see("x", x)
+        seen = []
+        for name, given in (("x", x), ("x_unlabelled", x_unlabelled)):
+            if not isinstance(given, Tensor):
+                raise TypeError(f"{name} must be a torch.Tensor, got {type(given).__name__}")
+            if given.device != x.device:
+                raise ValueError(f"{name} must be on {x.device} like x, got {given.device}")
+            seen.append(inputs(name, given, shape=self.nc.shape, dtype=self.nc.x_mean.dtype))
+        X, X_te = seen
         self._move(X.device)
-        X_te = self._see("x_unlabelled", x_unlabelled, like=X)
         H = self._predict("model(x)", model, x)
         classes = H.shape[-1] if self.nc.labels else None
-        place: dict[str, Any] = {"dtype": X.dtype, "device": X.device}
         sizes: dict[str, Any] = {"outputs": H.shape[-1], "points": len(X)}
-        Y = targets("y", y, labels=self.nc.labels, **sizes, **place)
+        Y = targets("y", y, labels=self.nc.labels, dtype=X.dtype, device=X.device, **sizes)
         X_tr, Y_tr = (X[None], Y[None]) if self._fixed is None else self._fixed
         if classes is not None and int(Y_tr.max()) >= classes:
-            raise ValueError(
-                f"model(x) must have a column for every label of y_tr, got {classes} columns for "
-                f"labels up to {int(Y_tr.max())}"
-            )
-        trusted = 1.0
-        if self.safeguard:
-            with torch.autocast(X.device.type, enabled=False):
-                trusted = self._trust(X_tr, Y_tr, classes)
+            got = f"{classes} columns for labels up to {int(Y_tr.max())}"
+            raise ValueError(f"model(x) must have a column for every label of y_tr, got {got}")
+        with torch.autocast(X.device.type, enabled=False):
+            trusted = self._trust(X_tr, Y_tr, classes) if self.safeguard else 1.0
         if not trusted:
             return None
         H_te = self._predict("model(x_unlabelled)", model, x_unlabelled, like=H)
         snapshot = Snapshot(X[None], Y[None], H[None], X_te[None], H_te[None])
         if self._fixed is not None and self.nc.head.sees_predictions:
-            seen = X_tr.squeeze(0).to(x.dtype).reshape(-1, *x.shape[1:])
-            H = self._predict("model(X_tr)", model, seen, like=H)
-        encode = (
-            CachedEmbeddings(self.nc) if self._fixed is None else FixedContext(self.nc, X_tr, Y_tr)
-        )
+            shown = X_tr.squeeze(0).to(x.dtype).reshape(-1, *x.shape[1:])
+            H = self._predict("model(X_tr)", model, shown, like=H)
+        alone = self._fixed is None
+        encode = CachedEmbeddings(self.nc) if alone else FixedContext(self.nc, X_tr, Y_tr)
         regularizer = minibatch_penalty(self.nc, encode, floor=self.floor)
         with torch.autocast(X.device.type, enabled=False):
             h = cast("Learner", lambda _: H[None])  # its predictions at the context's points
-            gap = regularizer(h, snapshot).squeeze(0)
-            penalty = weight * trusted**2 * gap
+            penalty = weight * trusted**2 * regularizer(h, snapshot).squeeze(0)
         if not penalty.isfinite():
             raise ValueError(f"targets and predictions must be smaller, got a penalty of {penalty}")
         return penalty
-
-    def _see(self, name: str, x: object, like: Tensor | None = None) -> Tensor:
-        """Returns inputs as NC sees them, (points, ...)."""
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
-        if like is not None and x.device != like.device:
-            raise ValueError(f"{name} must be on {like.device} like x, got {x.device}")
-        return inputs(name, x, shape=self.nc.shape, dtype=self.nc.x_mean.dtype)
 
     def _move(self, device: torch.device) -> None:
         """Moves NC and its context to the device of the inputs, if they are elsewhere."""
@@ -207,8 +195,7 @@ class NCRegularizer:
             return
         self.nc.to(device)
         if self._fixed is not None:
-            X, Y = self._fixed
-            self._fixed = X.to(device), Y.to(device)
+            self._fixed = self._fixed[0].to(device), self._fixed[1].to(device)
 
     def _predict(self, name: str, model: Model, x: Tensor, like: Tensor | None = None) -> Tensor:
         """Returns predictions as NC sees them, (points, C)."""
@@ -241,19 +228,6 @@ class NCRegularizer:
             if self.tests == wanted and not self.trust:
                 warnings.warn(UNTRUSTED, stacklevel=4)
         return self.trust
-
-
-def _context_points(
-    nc: NeuralComplexity, X_tr: object, y_tr: object, seed: int
-) -> tuple[Tensor, Tensor]:
-    """Draws the training points that NC's context comes from, (1, M, ...) each."""
-    place: dict[str, Any] = {"dtype": nc.x_mean.dtype, "device": nc.device}
-    X = inputs("X_tr", X_tr, shape=nc.shape, **place)
-    outputs = None if nc.symmetric else nc.outputs
-    Y = targets("y_tr", y_tr, labels=nc.labels, outputs=outputs, points=len(X), **place)
-    order = torch.randperm(len(X), generator=stream(seed, "shown"))
-    some = order[: nc.card.context_size].sort().values
-    return X[None, some.to(X.device)], Y[None, some.to(X.device)]
 
 
 @contextmanager

@@ -1,16 +1,21 @@
-"""NC as a regularizer, Eq. (4)."""
+"""NC as a regularizer, Eq. (4), and how far it can be trusted with a task."""
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softmax
 
 from neural_complexity.learners.fit import Learner, Regularizer
+from neural_complexity.losses import Loss
 from neural_complexity.model.cached import Encoder
 from neural_complexity.model.network import Context, NeuralComplexity
-from neural_complexity.regularizers.trust import trust
+from neural_complexity.points import values
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
-__all__ = ["minibatch_penalty", "nc_penalty"]
+__all__ = ["minibatch_penalty", "nc_penalty", "trust"]
+
+FOLDS = 10
+BANDWIDTHS = (0.3, 1.0)  # of the smoothers, in standard deviations of the inputs
 
 
 def nc_penalty(
@@ -35,9 +40,8 @@ def nc_penalty(
         weight: The lambda of Eq. (4), one for all tasks or one per task, (B,).
         floor: Predictions below it count as the floor (appendix C: -0.1), which ignores NC where
             it is overconfident about generalization.
-        safeguard: Whether the weight of each task is multiplied by the square of `trust`, which
-            tests NC on the task's training points: an NC that does not understand a task is then
-            ignored.
+        safeguard: Whether the weight of each task is multiplied by the square of `trust`, so that
+            an NC that does not understand a task is ignored.
         X_unlabelled: Inputs to judge h on, (B, N, D), instead of the tasks' own test inputs. With
             them regularizing is inductive, without them transductive.
         classes: How many classes labels are of, if not as many as NC was made for.
@@ -47,16 +51,13 @@ def nc_penalty(
         A regularizer for `fit`.
 
     Raises:
-        TypeError: If the tasks are not of NC's own type.
-        ValueError: If they do not fit NC or are not finite, or the weight does not fit them.
+        ValueError: If the tasks do not fit NC or are not finite, or the weight does not fit them.
     """
     X = task.X_te if X_unlabelled is None else X_unlabelled
     nc.check(classes=classes, X_tr=task.X_tr, Y_tr=task.Y_tr, X_te=X)
     if isinstance(weight, Tensor) and weight.shape not in ((), (len(task),)):
-        raise ValueError(
-            f"weight must be one number or one per task, got shape {tuple(weight.shape)} for "
-            f"{len(task)} tasks"
-        )
+        got = f"shape {tuple(weight.shape)} for {len(task)} tasks"
+        raise ValueError(f"weight must be one number or one per task, got {got}")
     if safeguard:
         # Squared, because trust comes from few points: a task that passes by luck passes narrowly.
         weight = weight * trust(nc, task.X_tr, task.Y_tr, classes=classes).square()
@@ -64,12 +65,9 @@ def nc_penalty(
         with torch.no_grad():
             context = nc.encode(task.X_tr, task.Y_tr, X, classes=classes)
     known = context
-
-    def penalty(h: Learner, snapshot: Snapshot) -> Tensor:
-        H_te = snapshot.H_te if X_unlabelled is None else h(X_unlabelled)
-        return weight * _predicted_gap(nc, known, h, snapshot, H_te, floor)
-
-    return penalty
+    return minibatch_penalty(
+        nc, lambda _: known, weight=weight, floor=floor, X_unlabelled=X_unlabelled
+    )
 
 
 def minibatch_penalty(
@@ -78,36 +76,111 @@ def minibatch_penalty(
     *,
     weight: float | Tensor = 1.0,
     floor: float | None = -0.1,
+    X_unlabelled: Tensor | None = None,
 ) -> Regularizer:
-    """Returns the penalty weight * NC(h) for learners that see minibatches.
-
-    Args:
-        nc: The gap predictor; stays as it is.
-        encode: Returns the context of a minibatch; see `model.cached`. The test inputs of the
-            minibatches decide whether regularizing is transductive or inductive.
-        weight: As in `nc_penalty`.
-        floor: As in `nc_penalty`; the paper's by default.
-
-    Returns:
-        A regularizer for `fit`.
-    """
+    """Returns the penalty weight * NC(h) for learners that see minibatches, encoded one by one."""
 
     def penalty(h: Learner, snapshot: Snapshot) -> Tensor:
-        return weight * _predicted_gap(nc, encode(snapshot), h, snapshot, snapshot.H_te, floor)
+        H_te = snapshot.H_te if X_unlabelled is None else h(X_unlabelled)
+        context = encode(snapshot)
+        H_tr = snapshot.H_tr if context.X_tr is None else h(context.X_tr)
+        loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1)  # (B,)
+        gap = nc.losses(context, H_tr, H_te).mean(dim=1) - loss_tr
+        return weight * (gap if floor is None else gap.clamp(min=floor))
 
     return penalty
 
 
-def _predicted_gap(
-    nc: NeuralComplexity,
-    context: Context,
-    h: Learner,
-    snapshot: Snapshot,
-    H_te: Tensor,
-    floor: float | None,
+def trust(
+    nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor, *, classes: int | None = None
 ) -> Tensor:
-    """Predicts the gap, (B,), to the training loss of the snapshot."""
-    H_tr = snapshot.H_tr if context.X_tr is None else h(context.X_tr)
-    loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1)  # (B,)
-    predicted = nc.losses(context, H_tr, H_te).mean(dim=1) - loss_tr
-    return predicted if floor is None else predicted.clamp(min=floor)
+    """Tests NC on held-out training points, whose targets are known.
+
+    The training points are held out in turn, and NC is asked about simple hypotheses made from the
+    others (their mean, and two kernel smoothers). As a regularizer NC acts through its gradient
+    in h, so that is what is compared with the truth, the gradient of the loss itself:
+
+        trust = 1 - sum |NC's gradient - true gradient|^2 / sum |true gradient|^2, at least 0.
+
+    It is 1 where NC pulls every prediction exactly where the loss would pull it, and 0 where
+    following NC is no better than ignoring it, as on tasks unlike those that it was trained on.
+
+    Args:
+        nc: The gap predictor.
+        X_tr: Training inputs, (B, M, D) or (B, M, channels, height, width).
+        Y_tr: Training targets, (B, M, C), or labels, (B, M).
+        classes: How many classes labels are of, if not as many as NC was made for.
+
+    Returns:
+        One value from 0 to 1 per task, (B,). Tasks that cannot be tested, of a single point or of
+        one point of each class, get 0.
+
+    Raises:
+        ValueError: Also if no class of any task has two points, so that none can be held out.
+    """
+    nc.check(classes=classes, X_tr=X_tr, Y_tr=Y_tr)
+    X_tr, (B, M) = values(X_tr), Y_tr.shape[:2]
+    if nc.labels:
+        X_tr, Y_tr = _spread(X_tr, Y_tr)
+    elif M == 1:
+        return X_tr.new_zeros(B)
+    # Folds of one size, held out in turn; a rest is never held out. Indices, (folds, points) each.
+    folds, everything = min(M, FOLDS), torch.arange(M, device=X_tr.device)
+    held = everything[: M // folds * folds].view(folds, -1)
+    hidden = (everything[:, None] == held[:, None, :]).any(dim=-1)  # (folds, M)
+    kept = everything.expand(folds, -1)[~hidden].view(folds, -1)
+    E_tr = nc.embed(X_tr).detach()  # (B, M, features)
+    E, Y = (t[:, kept].flatten(0, 1) for t in (E_tr, Y_tr))  # (B folds, M - size, ...)
+    E_out, Y_out = (t[:, held].flatten(0, 1) for t in (E_tr, Y_tr))  # (B folds, size, ...)
+    counted = torch.ones_like(E_out[..., :1])  # (B folds, size, 1)
+    if nc.labels:  # nobody could know the label of a class without training points
+        counted *= (Y_out[:, :, None] == Y[:, None, :]).any(dim=2, keepdim=True)
+    with torch.no_grad():
+        context = nc.context(E, Y, E_out, classes=classes)
+    error, size = X_tr.new_zeros(B), X_tr.new_zeros(B)
+    for H, guess in _hypotheses(X_tr, kept, held, nc.targets(Y, classes=classes), nc.loss):
+        with torch.enable_grad():
+            H_out = guess.detach().requires_grad_()
+            (true,) = torch.autograd.grad(nc.loss(H_out, Y_out).sum(), H_out)
+            (own,) = torch.autograd.grad(nc.points(context, H, H_out).sum(), H_out)
+        error += ((own - true).square() * counted).reshape(B, -1).sum(dim=1)
+        size += (true.square() * counted).reshape(B, -1).sum(dim=1)
+    testable = counted.reshape(B, -1).any(dim=1)  # (B,)
+    # Where all hypotheses are right there is nothing to get wrong by more than rounding.
+    least = torch.finfo(size.dtype).tiny
+    # Targets too large for their squares are no reason to trust.
+    share = (1 - error / size.clamp(min=least)).nan_to_num(nan=0.0).clamp(0, 1)
+    return torch.where(testable, share, 0.0)
+
+
+def _spread(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    """Orders points so that a fold takes few of each class."""
+    same = Y[:, :, None] == Y[:, None, :]  # (B, M, M)
+    if not (same.sum(dim=2) > 1).any():
+        raise ValueError(
+            "the safeguard must have two training points of some class to test NC on, got one of "
+            "each; without it: safeguard=False"
+        )
+    order = same.tril(diagonal=-1).sum(dim=2).argsort(dim=1, stable=True)  # by rank in its class
+    row = torch.arange(len(Y), device=Y.device)[:, None]
+    return X[row, order], Y[row, order]
+
+
+def _hypotheses(
+    X_tr: Tensor, kept: Tensor, held: Tensor, T: Tensor, loss: Loss
+) -> list[tuple[Tensor, Tensor]]:
+    """Predicts at kept and held-out points of folds from the kept targets T, (B folds, m, C)."""
+    X, X_out = (X_tr.flatten(2)[:, part].flatten(0, 1) for part in (kept, held))
+    mean = T.mean(dim=1, keepdim=True)
+    made = [(mean.expand_as(T), mean.expand(-1, X_out.shape[1], -1))]
+    # One point, or equal ones, have no spread: then any two inputs are far apart. The pixels of an
+    # image share one, as most of them never change.
+    over, pixels = ((1, 2), X.shape[-1]) if X_tr.ndim > 3 else ((1,), 1)
+    scale = X.std(dim=over, keepdim=True, correction=0).clamp(min=torch.finfo(X.dtype).eps)
+    A, A_out = X / scale, X_out / scale
+    near, near_out = (-0.5 * torch.cdist(P, A).square() / pixels for P in (A, A_out))
+    for width in BANDWIDTHS:
+        made.append(
+            (softmax(near / width**2, dim=-1) @ T, softmax(near_out / width**2, dim=-1) @ T)
+        )
+    return [(loss.constant(H, 0.01), loss.constant(guess, 0.01)) for H, guess in made]

@@ -19,9 +19,12 @@ from neural_complexity.learners.trajectory import (
 )
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
-from neural_complexity.regularizers.noise import VariationalDropout, variational_penalty
-from neural_complexity.regularizers.norms import norm_penalty
-from neural_complexity.regularizers.oracle import oracle_penalty
+from neural_complexity.regularizers.penalties import (
+    VariationalDropout,
+    norm_penalty,
+    oracle_penalty,
+    variational_penalty,
+)
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sinusoids import Sinusoids

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity import ledger
-from neural_complexity.baselines.prototypes import (
+from neural_complexity.baselines.image_baselines import (
     PrototypicalNetwork,
     nearest_neighbour_logits,
     train_prototypes,

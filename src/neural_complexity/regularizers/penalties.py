@@ -1,0 +1,112 @@
+"""What NC is compared with as a regularizer: norms of parameters, noise, and the true gap."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.linalg import vector_norm
+
+from neural_complexity.learners.batched import BatchedLearner, PlacedLearner
+from neural_complexity.learners.fit import Learner, Regularizer
+from neural_complexity.losses import PointLoss
+from neural_complexity.snapshot import Snapshot, gap
+
+__all__ = ["NORMS", "VariationalDropout", "norm_penalty", "oracle_penalty", "variational_penalty"]
+
+Norm = Callable[[list[Tensor]], Tensor]  # all parameters, each (B, ...), to one size each, (B,)
+
+# Kingma, Salimans and Welling (2015), Eq. (14): a cubic approximation for alpha <= 1.
+CUBIC = (1.16145124, -1.50204118, 0.58629921)
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    return torch.stack([part.flatten(1).sum(dim=1) for part in parts]).sum(dim=0)
+
+
+def _matrices(parameters: list[Tensor]) -> list[Tensor]:
+    return [p for p in parameters if p.ndim == 3]  # (B, out, in)
+
+
+def _group_norm(parameters: list[Tensor], p: float, q: float) -> Tensor:
+    """Computes L_{p,q}: the product over layers of the q-norm, over units, of weights' p-norms."""
+    layers = [vector_norm(vector_norm(W, p, dim=2), q, dim=1) for W in _matrices(parameters)]
+    return torch.stack(layers).prod(dim=0)
+
+
+def _orthogonal(parameters: list[Tensor]) -> Tensor:
+    """Sums |W W' - I| over all weight matrices (Brock et al. 2017)."""
+    weights = _matrices(parameters)
+    return _total([(W @ W.mT - torch.eye(W.shape[1]).to(W)).abs() for W in weights])
+
+
+# The paper's, as its official code defines them; the paper itself gives names only.
+NORMS: dict[str, Norm] = {
+    "L1": lambda parameters: _total([p.abs() for p in parameters]),
+    "L2": lambda parameters: _total([p.square() for p in parameters]),
+    "L1,inf": partial(_group_norm, p=1, q=math.inf),  # these are of Neyshabur et al. (2015)
+    "L3,1.5": partial(_group_norm, p=3, q=1.5),
+    "orthogonal": _orthogonal,
+    "Frobenius": partial(_group_norm, p=2, q=2),
+}
+
+
+def norm_penalty(norm: str, weight: float) -> Regularizer:
+    """Returns the penalty weight * norm(parameters), for a norm of `NORMS` by name."""
+    if norm not in NORMS:
+        raise ValueError(f"norm must be one of {', '.join(NORMS)}, got {norm}")
+    return lambda h, _: weight * NORMS[norm](list(h.parameters()))
+
+
+def weighted_l1_penalty(weights: Sequence[Tensor]) -> Regularizer:
+    """Returns MetaReg's penalty, the sum of w * |p|, with a w for each p, without its task axis."""
+    return lambda h, _: _total([w * p.abs() for w, p in zip(weights, h.parameters(), strict=True)])
+
+
+def oracle_penalty(loss: PointLoss, Y_te: Tensor) -> Regularizer:
+    """Returns the true gap to test targets, (B, N, C), so that learners descend their test loss.
+
+    No gap predictor can do better at weight 1 (the paper's "optimal regularizer"), and no learner
+    may use it: it looks at the test targets.
+    """
+    return lambda _, snapshot: gap(loss, snapshot, Y_te)
+
+
+class VariationalDropout(nn.Module):
+    """Multiplies by noise from N(1, alpha), with an alpha = sigmoid(rho) per unit that is learned.
+
+    Its penalty, `variational_penalty`, belongs to it: without it alpha shrinks to nothing.
+    """
+
+    def __init__(self, units: int, *, alpha: float = 0.5) -> None:
+        super().__init__()
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha must be between 0 and 1, got {alpha}")
+        self.dropout_rho = nn.Parameter(torch.full((units,), alpha).logit())
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Adds noise to (..., E) in training, nothing in evaluation."""
+        if not self.training:
+            return X
+        return X * (1 + self.dropout_rho.sigmoid().sqrt() * torch.randn_like(X))
+
+
+def variational_penalty(*, weight: float = 1.0) -> Regularizer:
+    """Returns the penalty weight * KL(posterior | prior) / M of learners with `VariationalDropout`.
+
+    With the squared error as -log p(y | x) of a normal y with variance 1/2 this is the bound of
+    Kingma et al. (2015), per training point, up to a constant.
+    """
+
+    def penalty(h: Learner, snapshot: Snapshot) -> Tensor:
+        named = h.state() if isinstance(h, BatchedLearner | PlacedLearner) else {}
+        found = [value for name, value in named.items() if name.split(".")[-1] == "dropout_rho"]
+        if not found:
+            raise ValueError("learners must have VariationalDropout layers, got none")
+        alpha = torch.cat(found, dim=1).sigmoid()  # (B, units of all layers)
+        c1, c2, c3 = CUBIC
+        minus_KL = 0.5 * alpha.log() + alpha * (c1 + alpha * (c2 + alpha * c3))
+        return -weight * minus_KL.sum(dim=1) / snapshot.X_tr.shape[1]
+
+    return penalty
