@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.training import Head, Training
 from neural_complexity.learners.networks import image_cnn, image_mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.model.heads import HEADS
 from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.images import Images
 from neural_complexity.tasks.omniglot_files import omniglot
 
 __all__ = [
@@ -36,46 +35,32 @@ TINY["validation_tasks"] = 8
 class LabelTraining(Training):
     """An NC for images and labels; the defaults are the paper's for MLP learners (appendix C)."""
 
-    width: Annotated[int, AtLeast(1)] = 120
+    width: Count = 120
     """Width d of every layer of NC behind the image encoder."""
-    heads: Annotated[int, AtLeast(1)] = 4
-    """Attention heads (the paper does not say)."""
-    encoder_layers: Annotated[int, AtLeast(1)] = 1
-    """n_enc."""
-    batch: Annotated[int, AtLeast(1)] = 16
-    """Bank rows per NC update, bs."""
-    pool_first: bool = False
-    """Direct head: whether test points are averaged before decoding."""
+    heads: Count = 4  # Attention heads (the paper does not say).
+    encoder_layers: Count = 1  # n_enc.
+    batch: Count = 16  # Bank rows per NC update, bs.
+    pool_first: bool = False  # Direct head: whether test points are averaged before decoding.
     scale_by_width: bool = False
     """Whether attention divides by the root of the whole width."""
-    query_skip: bool = True
-    """Whether the decoder also sees the test point's own embedding."""
-    validation_tasks: Annotated[int, AtLeast(1)] = 64
+    query_skip: bool = True  # Whether the decoder also sees the test point's own embedding.
+    validation_tasks: Count = 64
     """Other tasks of the same characters, on whose learners NC is scored on its way."""
-    channels: Annotated[int, AtLeast(1)] = 64
-    """Filters of each layer of the image encoder."""
-    self_layers: Annotated[int, AtLeast(0)] = 1
-    """n_self."""
-    bilinear: bool = True
-    """Whether targets act through the interaction layer of Eq. (9)."""
-    bias: bool = True
-    """Whether the interaction layer has its 1."""
+    channels: Count = 64  # Filters of each layer of the image encoder.
+    self_layers: Annotated[int, AtLeast(0)] = 1  # n_self.
+    bilinear: bool = True  # Whether targets act through the interaction layer of Eq. (9).
+    bias: bool = True  # Whether the interaction layer has its 1.
     loss_conditioning: bool = True
     """Direct head: whether the interaction layer sees the training losses."""
-    symmetric: bool = False
-    """Whether classes are treated alike."""
-    metric: bool = False
-    """Whether attention goes by distance."""
+    symmetric: bool = False  # Whether classes are treated alike.
+    metric: bool = False  # Whether attention goes by distance.
     rounds: Annotated[int, AtLeast(0)] = 0
     """Rounds of soft k-means that move keys to the unlabelled points that choose them."""
-    vote: bool = False
-    """Posterior head: whether the decoder corrects the attention on each label."""
-    criterion: Literal["huber", "squared"] = "huber"
-    """NC's loss on the gap."""
+    vote: bool = False  # Posterior head: whether the decoder corrects the attention on each label.
+    criterion: Literal["huber", "squared"] = "huber"  # NC's loss on the gap.
     made_up: Annotated[float, Between(0, 1)] = 0.0
     """The share of each batch that is pseudo-predictions."""
-    run: Annotated[int, AtLeast(1)] = 1
-    """Rows of one task that are drawn together."""
+    run: Count = 1  # Rows of one task that are drawn together.
 
     def architecture(self, head: Head) -> dict[str, Any]:
         """Returns the fields of NC's `Architecture` for a head."""
@@ -89,18 +74,10 @@ class LabelTraining(Training):
         return super().learning() | own
 
 
-OURS: dict[str, Any] = {
-    "observed_loss": True,
-    "supervision": "point",
-    "warmup": 0.03,
-    "decay": True,
-    "spread_weights": True,
-    "made_up": 0.5,
-    "lr": 0.002,
-    "tasks": 64,
-    "updates": 16,
-    "capacity": 50_000,
-}
+# What we found to work: how NC is taught, by which rates, and on how much.
+OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
+OURS |= {"made_up": 0.5, "warmup": 0.03, "decay": True, "lr": 0.002}
+OURS |= {"tasks": 64, "updates": 16, "capacity": 50_000}
 
 
 def posterior(**sizes: Any) -> LabelTraining:
@@ -120,46 +97,31 @@ class FewShotConfig(BaseConfig):
 
     data: str = ""
     """The folder of Omniglot's zips; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
-    ways: Annotated[int, AtLeast(1)] = 10
-    """Classes of a task."""
-    shots: Annotated[int, AtLeast(1)] = 1
-    """Training images of each class."""
-    queries: Annotated[int, AtLeast(1)] = 5
-    """Test images of each class."""
-    train_queries: Annotated[int, AtLeast(1)] = 4
-    """Test images of each class in meta-training."""
-    eval_tasks: Annotated[int, AtLeast(2)] = 512
-    """Held-out tasks."""
-    learner_width: Annotated[int, AtLeast(1)] = 64
-    """Hidden units of the learner (the paper: one hidden layer of 500)."""
-    learner_channels: Annotated[int, AtLeast(1)] = 16
-    """Filters of each of the two layers of convolutional learners."""
-    steps: Annotated[int, AtLeast(1)] = 50
-    """Updates of the learner (the paper does not say)."""
-    lr: Annotated[float, POSITIVE] = 0.5
-    """Learning rate of the learner (SGD; the paper: 0.01)."""
-    cnn_lr: Annotated[float, POSITIVE] = 0.2
-    """Learning rate of convolutional learners."""
+    ways: Count = 10  # Classes of a task.
+    shots: Count = 1  # Training images of each class.
+    queries: Count = 5  # Test images of each class.
+    train_queries: Count = 4  # Test images of each class in meta-training.
+    eval_tasks: Annotated[int, AtLeast(2)] = 512  # Held-out tasks.
+    learner_width: Count = 64  # Hidden units of the learner (the paper: one hidden layer of 500).
+    learner_channels: Count = 16  # Filters of each of the two layers of convolutional learners.
+    steps: Count = 50  # Updates of the learner (the paper does not say).
+    lr: Annotated[float, POSITIVE] = 0.5  # Learning rate of the learner (SGD; the paper: 0.01).
+    cnn_lr: Annotated[float, POSITIVE] = 0.2  # Learning rate of convolutional learners.
 
     def train_family(self) -> FewShot:
         """Returns tasks of background characters and their rotations."""
         images = omniglot("background", folder=self.data or None).rotated()
-        return self._family(images, self.train_queries)
+        return FewShot(images, ways=self.ways, shots=self.shots, queries=self.train_queries)
 
     def eval_family(self) -> FewShot:
-        """Returns tasks of evaluation characters, as they are, with twice the test images.
-
-        The second half serves as unlabelled inputs that are not the test inputs.
-        """
-        return self._family(omniglot("evaluation", folder=self.data or None), 2 * self.queries)
-
-    def _family(self, images: Images, queries: int) -> FewShot:
-        return FewShot(images, ways=self.ways, shots=self.shots, queries=queries)
+        """Returns tasks of evaluation characters; of their test images half become unlabelled."""
+        images = omniglot("evaluation", folder=self.data or None)
+        return FewShot(images, ways=self.ways, shots=self.shots, queries=2 * self.queries)
 
     def recipe(self, shape: Sequence[int], kind: str = "MLP") -> Recipe:
         """Returns how learners of images of a shape learn, `"MLP"` or `"CNN"`."""
+        make, lr = partial(image_mlp, shape, [self.learner_width], self.ways), self.lr
         if kind == "CNN":
-            make = partial(image_cnn, shape, [self.learner_channels] * 2, self.ways)
-            return Recipe(make=make, loss=cross_entropy, steps=self.steps, lr=self.cnn_lr)
-        make = partial(image_mlp, shape, [self.learner_width], self.ways)
-        return Recipe(make=make, loss=cross_entropy, steps=self.steps, lr=self.lr)
+            channels = [self.learner_channels] * 2
+            make, lr = partial(image_cnn, shape, channels, self.ways), self.cnn_lr
+        return Recipe(make=make, loss=cross_entropy, steps=self.steps, lr=lr)
