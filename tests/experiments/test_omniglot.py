@@ -9,7 +9,7 @@ from neural_complexity.cli import main
 from neural_complexity.experiments import omniglot
 from neural_complexity.experiments.base import few_shot_images as few_shot
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.held_out_tasks import (
+from neural_complexity.experiments.base.few_shot_images import (
     PROTOTYPICAL,
     EmbeddedTasks,
     draw_held_out_tasks,

@@ -14,7 +14,6 @@ from torch import Tensor
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base import few_shot_images as few_shot
-from neural_complexity.experiments.base import held_out_tasks as held_out
 from neural_complexity.experiments.base.comparison import label, oracle
 from neural_complexity.experiments.base.config import Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
@@ -90,21 +89,21 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Meta-trains every variant from every seed and trains the same learners with each."""
-    family, tasks = config.train_family(), held_out.draw_held_out_tasks(config)
+    family, tasks = config.train_family(), few_shot.draw_held_out_tasks(config)
     recipe, seed, prefix = config.recipe(family.images.pixels.shape[1:]), config.seed, "inductive/"
     setup = Setup(family=family, recipe=recipe, seed=seed, device=config.device)
     history, state = {}, None
     if config.networks:  # all must be there before hours pass
         encoder = load_network(config.networks, "posterior", "omniglot", config.device)
-        state = load_tensors(config.networks, f"{held_out.PROTOTYPICAL}/", "omniglot")
+        state = load_tensors(config.networks, f"{few_shot.PROTOTYPICAL}/", "omniglot")
     else:
         encoder, statuses = train_network(config.encoder, "posterior", setup, work, callback)
         history = {"posterior": statuses}
-    embedded = held_out.EmbeddedTasks(encoder, tasks)
+    embedded = few_shot.EmbeddedTasks(encoder, tasks)
     parts = Parts(work, 3 + (state is None) + len(VARIANTS) * config.seeds, callback)
-    train = partial(held_out.train_and_predict, recipe, seed)
+    train = partial(few_shot.train_and_predict, recipe, seed)
 
-    def judged(own: held_out.EmbeddedTasks) -> Scores:
+    def judged(own: few_shot.EmbeddedTasks) -> Scores:
         """Trains learners with an NC and without; the NC predicts the gaps of all."""
         kept = train({"nc": own}, own.penalty)
         return kept | {f"plain/{n}": t for n, t in train({"nc": own}).items()}
@@ -113,7 +112,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         """Meta-trains one variant from one seed and trains learners with it."""
         training, of_seed = replace(config.training, **changes), replace(shared, seed=k)
         nc, told = train_network(training, "direct", of_seed, work, callback, name=name)
-        own = held_out.EmbeddedTasks(nc, tasks, embedded)
+        own = few_shot.EmbeddedTasks(nc, tasks, embedded)
         kept = judged(own) | {"validation R2": torch.tensor([status.r2 for status in told])}
         if not changes:
             inductive = train({"nc": own}, partial(own.penalty, inductive=True))
@@ -135,15 +134,15 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             results[variant][k] = parts.do(f"{variant}, seed {k}", do)
             work.remove(name)  # its bank is large
     if state is None:
-        do = partial(held_out.train_prototypical, config, config.encoder, family, callback)
-        state = parts.do(held_out.PROTOTYPICAL, do)
+        do = partial(few_shot.train_prototypical, config, config.encoder, family, callback)
+        state = parts.do(few_shot.PROTOTYPICAL, do)
     for variant, by_seed in results.items():
         rows += _seed_rows(seed, variant, by_seed)
         if variant == "full":
             rows += _seed_rows(seed, INDUCTIVE, by_seed, prefix)
         for k, name in product(by_seed, ("accuracy", "validation R2")):
             tensors[f"{variant}/seed {k}/{name}"] = by_seed[k][name]
-    for (method, mode), right in held_out.without_learner(config, embedded, state).items():
+    for (method, mode), right in few_shot.without_learner(config, embedded, state).items():
         accuracy = estimate_mean(100 * right)
         rows.append(make_row(NAME, seed, "accuracy", accuracy, method=method, mode=mode))
     networks = {"posterior": encoder}
@@ -186,7 +185,6 @@ def _seed_rows(seed: int, variant: str, by_seed: dict[int, Scores], prefix: str 
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Returns the paper's table, that of our variants, and that of other methods."""
     seeds = [keys["training_seed"] for keys in distinct(rows, "training_seed") if keys]
     header = ("ours", *(f"seed {k}" for k in seeds), *COLUMNS)
     runs = [row for row in select(rows, "diverged tasks") if "training_seed" in row.keys]
@@ -240,7 +238,6 @@ def _others(rows: list[Row]) -> list[dict[str, Key]]:
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws the accuracies."""
     groups: dict[str, tuple[list[Any], str]] = {
         "components removed one after the other": ([{"method": n} for n in PAPER], "direct"),
         "single changes of the full NC": ([{"method": n} for n in OURS], "posterior"),
@@ -275,15 +272,15 @@ def figures(outcome: Outcome) -> list[Drawing]:
 
 
 LEAD = (
-    "Learners of a single hidden layer see few images of each of several characters that NC has "
-    "never seen (the paper: ten characters, one image of each), and descend their training loss "
-    "plus the gap that NC predicts on the unlabelled test images (transductive). From the full NC, "
-    "the paper's head with all it adds for images and labels, one component after the other is "
-    "removed: each row lacks what the rows above it lack, too (without the bilinear layer, V is "
-    "again a linear map of embedding and label, as for real targets). Unlike the paper's, every "
-    "variant takes over, and does not train, image encoder and attention (by distance, with three "
-    "rounds of soft k-means) of an NC with our posterior head; it learns values and decoder, from "
-    "learners and from pseudo-predictions, point by point. This training is shorter than that of "
-    "the experiment omniglot, so the full NC here is not the direct NC there."
+    "Learners of one hidden layer see few images of each of several characters that NC has never "
+    "seen (the paper: ten characters, one image of each), and descend their training loss plus "
+    "the gap that NC predicts on the unlabelled test images (transductive). From the full NC, the "
+    "paper's head with all it adds for images and labels, one component after the other is "
+    "removed (without the bilinear layer, V is again a linear map of embedding and label, as for "
+    "real targets). Unlike the paper's, every variant takes over, and does not train, image "
+    "encoder and attention (by distance, with three rounds of soft k-means) of an NC with our "
+    "posterior head; it learns values and decoder, from learners and from pseudo-predictions, "
+    "point by point. Training is shorter than in the experiment omniglot: the full NC here is not "
+    "the direct NC there."
 )
 EXPERIMENT = Experiment(NAME, "Ablation study", LEAD, Config, PRESETS, run, tables, figures)

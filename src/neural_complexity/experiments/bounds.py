@@ -106,7 +106,13 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             ]
             draw = partial(_draw, config, known[shifted.CALIBRATED], bounds)
             drawn = parts.do(f"{domain.name}: bounds of NC {head}", draw)
-            rows += _bound_rows(row, bounds, drawn)
+            for keys, inside, width in zip(bounds, drawn["inside"], drawn["width"], strict=True):
+                rows.append(row("coverage", estimate_mean(inside), **keys))
+                if width.isfinite().all():  # of an infinite one there is no mean
+                    rows.append(row("width", estimate_mean(width), **keys))
+                if keys["bound"] in PAC:
+                    good = (inside >= keys["confidence"]).double()
+                    rows.append(row("good calibration sets", estimate_mean(good), **keys))
             rows += _shift_rows(partial(row, method="NC", head=head), config.calibration, known)
     facts = how_made(networks, parts) | {"digits": config.nc or "the shipped NC"}
     return Outcome(rows, facts=facts)
@@ -147,19 +153,6 @@ def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str
     }
 
 
-def _bound_rows(row: Callable[..., Row], bounds: list[Keys], drawn: dict[str, Tensor]) -> list[Row]:
-    """Coverage and width of the bounds around NC's prediction, and around the mean gap."""
-    rows = []
-    for keys, inside, width in zip(bounds, drawn["inside"], drawn["width"], strict=True):
-        rows.append(row("coverage", estimate_mean(inside), **keys))
-        if width.isfinite().all():  # of an infinite one there is no mean
-            rows.append(row("width", estimate_mean(width), **keys))
-        if keys["bound"] in PAC:
-            good = (inside >= keys["confidence"]).double()
-            rows.append(row("good calibration sets", estimate_mean(good), **keys))
-    return rows
-
-
 def _shift_rows(row: Callable[..., Row], n: int, known: dict[str, Calibration]) -> list[Row]:
     """How many learners of each kind raise an alarm, and what a bound does about them."""
     usual = known[shifted.CALIBRATED]
@@ -179,7 +172,6 @@ def _shift_rows(row: Callable[..., Row], n: int, known: dict[str, Calibration]) 
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Returns a table of each domain's bounds and one of distribution shift."""
     found = []
     for domain in distinct(rows, "domain"):
         own, name = select(rows, **domain), domain["domain"]
@@ -205,11 +197,10 @@ def tables(rows: list[Row]) -> list[Table]:
                 f"Two-sided bounds on {name}",
                 ("bound", *(f"{m}, {c:g}" for m, c in product(metrics.values(), CONFIDENCES))),
                 tuple(lines),
-                "Value ± 95 % interval over draws of a calibration set. Coverage: the share of all "
-                "learners that is inside, on average over calibration sets. Width: from end to "
-                "end; infinite where there are too few calibration learners for what is asked. "
-                "Good sets: calibration sets whose bound holds for at least the stated share of "
-                f"all learners; the claim is {1 - DELTA:g} of them.",
+                "Value ± 95 % interval over draws of a calibration set. Coverage: the mean share "
+                "of all learners that is inside. Width: from end to end; infinite where there are "
+                "too few calibration learners. Good sets: calibration sets whose bound holds for "
+                f"at least the stated share of all learners; the claim is {1 - DELTA:g} of them.",
             ),
             Table(
                 f"Distribution shift, learners of {name}",
@@ -224,7 +215,6 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws coverage and width."""
     coverage = (
         "Share of new learners inside the bound against the share that is claimed; on or above the "
         "line the claim is true. What is not drawn is infinite."
@@ -281,14 +271,13 @@ def _widths(rows: list[Row]) -> Canvas:
 
 
 LEAD = (
-    "From how far NC was off on calibration learners follows how far it is off on a new one: by "
-    "Proposition 1, stated correctly (dkw), by the binomial distribution (clopper_pearson), and by "
-    "conformal prediction, also normalised by NC's own spread. The first two claim that all but "
-    f"{DELTA:g} of all calibration sets give a bound that holds for at least the stated share of "
-    "new learners; the others claim that share over calibration sets and learners together. Here "
-    "both are drawn again and again. For comparison, the same bounds around the mean gap of other "
-    "learners, which needs no NC. No bound says anything about learners under distribution shift: "
-    "how many of these raise an alarm stands below. Learners of digits are trained and tested on "
-    "points that their NC has never seen."
+    "How far NC was off on calibration learners bounds how far it is off on a new one: by "
+    "Proposition 1, stated correctly (dkw), by the binomial distribution (clopper_pearson), and "
+    "by conformal prediction, also normalised by NC's own spread. The first two claim that all "
+    f"but {DELTA:g} of all calibration sets give a bound that holds for at least the stated share "
+    "of new learners; the others claim that share over sets and learners together. Here both are "
+    "drawn again and again. The same bounds around the mean gap of other learners need no NC. No "
+    "bound speaks for learners under distribution shift: how many of these raise an alarm stands "
+    "below. Learners of digits are trained and tested on points that their NC has never seen."
 )
 EXPERIMENT = Experiment(NAME, "Bounds on the gap", LEAD, Config, PRESETS, run, tables, figures)

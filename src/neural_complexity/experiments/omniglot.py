@@ -14,7 +14,6 @@ from torch import Tensor
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base import few_shot_images as few_shot
-from neural_complexity.experiments.base import held_out_tasks as held_out
 from neural_complexity.experiments.base.comparison import NONE, Method, label, oracle
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import scatter_gaps
@@ -75,18 +74,18 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Meta-trains NC with both heads and scores them on characters they have never seen."""
-    family, tasks = config.train_family(), held_out.draw_held_out_tasks(config)
+    family, tasks = config.train_family(), few_shot.draw_held_out_tasks(config)
     shape = family.images.pixels.shape[1:]
     recipe = config.recipe(shape)
     setup = Setup(family=family, recipe=recipe, seed=config.seed, device=config.device)
-    embedded: dict[str, held_out.EmbeddedTasks] = {}
+    embedded: dict[str, few_shot.EmbeddedTasks] = {}
     history: dict[str, Any] = {}
     methods = [NONE]
     for head in HEADS:
         like = embedded.get("posterior") if config.share_images else None
         own = setup if like is None else replace(setup, images_from=like.nc)
         nc, history[head] = train_network(getattr(config, head), head, own, work, callback)
-        embedded[head] = held_out.EmbeddedTasks(nc, tasks, like)
+        embedded[head] = few_shot.EmbeddedTasks(nc, tasks, like)
         for mode in MODES:
             penalty = partial(embedded[head].penalty, inductive=mode == "inductive")
             methods.append(Method({"method": "NC", "head": head, "mode": mode}, penalty))
@@ -96,7 +95,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     tensors: dict[str, Tensor] = {}
     for learner in LEARNERS:
         learners = config.recipe(shape, learner)
-        train = partial(held_out.train_and_predict, learners, config.seed, embedded)
+        train = partial(few_shot.train_and_predict, learners, config.seed, embedded)
         results = {}
         for m in methods:
             results[m.name] = parts.do(f"{m.name}, {learner}", partial(train, m.penalty))
@@ -106,10 +105,10 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         rows += _rows(row, learner, methods, results)
         rows.append(row("diverged tasks", scores.count(~kept)))
         tensors |= {f"{learner}/{m}/{k}": t for m, r in results.items() for k, t in r.items()}
-    do = partial(held_out.train_prototypical, config, config.posterior, family, callback)
-    state = parts.do(held_out.PROTOTYPICAL, do)
-    tensors |= {f"{held_out.PROTOTYPICAL}/{k}": t for k, t in state.items()}
-    found = held_out.without_learner(config, embedded["posterior"], state)
+    do = partial(few_shot.train_prototypical, config, config.posterior, family, callback)
+    state = parts.do(few_shot.PROTOTYPICAL, do)
+    tensors |= {f"{few_shot.PROTOTYPICAL}/{k}": t for k, t in state.items()}
+    found = few_shot.without_learner(config, embedded["posterior"], state)
     for (method, mode), right in found.items():
         accuracy = estimate_mean(100 * right)
         rows.append(make_row(NAME, config.seed, "accuracy", accuracy, method=method, mode=mode))
@@ -156,7 +155,6 @@ def _rows(
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Returns the tables of learners, of methods without one, and of NC's predictions."""
     learners, fits, metrics = [], [], ("test loss", "train loss", "share of oracle")
     for learner in LEARNERS:
         every = select(rows, learner=learner)
@@ -211,7 +209,6 @@ def _lines(
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws accuracies, and predicted against true gaps and accuracies."""
     curves = (
         "Mean over held-out tasks; the bands are 95 % intervals of the mean. Dashed: NC judges on "
         "other unlabelled images than the test images (inductive)."
@@ -279,14 +276,14 @@ def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
 LEAD = (
     "A task is to tell some handwritten characters apart from few images of each (the paper: ten "
     "characters, one image of each). NC is meta-trained on learners with one hidden layer (MLP) "
-    "and Omniglot's background characters; here it meets the evaluation characters, from alphabets "
-    "that it has never seen, and also convolutional learners (CNN), of which it has never seen "
-    "any. A learner regularized by NC descends its training loss plus the gap that NC predicts on "
-    "the unlabelled test images, as in the paper (transductive), or on other unlabelled images of "
-    "the same characters (inductive). The oracle descends the test loss itself. The direct head, "
-    "which is the paper's, takes over image encoder and attention of the posterior head, trained "
-    "first and also on the labels, trains them no further, and knows ten classes only. All test "
-    "sets hold equally many images of each character, which helps methods that see them together."
+    "and Omniglot's background characters; here it meets evaluation characters, from alphabets "
+    "that it has never seen, and also convolutional learners (CNN), new to it. A learner "
+    "regularized by NC descends its training loss plus the gap that NC predicts on the unlabelled "
+    "test images, as in the paper (transductive), or on other images of the same characters "
+    "(inductive). The oracle descends the test loss itself. The direct head, which is the "
+    "paper's, takes over image encoder and attention of the posterior head, trained first and "
+    "also on the labels, trains them no further, and knows ten classes only. All test sets hold "
+    "equally many images of each character, which helps methods that see them together."
 )
 TITLE = "Few-shot images (Omniglot)"
 EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures)

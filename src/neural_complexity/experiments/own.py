@@ -72,7 +72,6 @@ ESTIMATORS: dict[str, Callable[[int], Any]] = {
     "logistic regression": lambda seed: LogisticRegression(C=10.0 ** (seed % 5 - 2), max_iter=500),
 }
 KINDS = (*NETWORKS, *ESTIMATORS)
-
 ASSESSED = ("predicted", "true", "low", "high", "p")  # of each model
 
 Array = NDArray[Any]
@@ -112,18 +111,27 @@ PRESETS: dict[str, Callable[[], Config]] = {
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Meta-learns an NC of digits, assesses models it has not seen, and regularizes with it."""
     data = own_digits()
+    where: Any = {"folder": None if work.folder is None else work.folder / "nc"}
+    where |= {"seed": config.seed, "device": config.device, "progress": callback or False}
     nc = meta_learn(
         split_tasks(*data[:2]),
         _recipe(partial(mlp, 64, (64,), CLASSES), config.learner_steps),
         budget=_budget(config.budget),
-        seed=config.seed,
-        device=config.device,
-        folder=None if work.folder is None else work.folder / "nc",
-        progress=callback or False,
+        **where,
     )
     parts = Parts(work, len(KINDS) + len(config.sizes) * len(METHODS), callback)
     assessed = {kind: parts.do(kind, partial(_assess, config, nc, kind, data)) for kind in KINDS}
-    rows = _gap_rows(config, assessed)
+    every = {name: torch.cat([told[name] for told in assessed.values()]) for name in ASSESSED}
+    rows = []
+    for kind, told in {ALL: every, **assessed}.items():
+        row = partial(make_row, NAME, config.seed, model=kind)
+        predicted, true, low, high, p = (told[name] for name in ASSESSED)
+        rows += [row(m, scores.estimate(score, predicted, true)) for m, score in FIT.items()]
+        inside = (low <= true) & (true <= high)
+        means = {"true gap": true, "inside the bound": inside, SHIFT: p <= LEVEL}
+        if (high - low).isfinite().all():
+            means["width of the bound"] = high - low
+        rows += [row(metric, scores.estimate_mean(v.double())) for metric, v in means.items()]
     for size in config.sizes:
         found: dict[str, Tensor] = {}
         for method, baseline in METHODS.items():
@@ -232,23 +240,7 @@ def _loop(steps: int, nc: NeuralComplexity | None, X: Array, y: Array, X_te: Arr
         return model(x_te).argmax(dim=1).cpu().numpy()  # type: ignore[no-any-return]
 
 
-def _gap_rows(config: Config, assessed: dict[str, dict[str, Tensor]]) -> list[Row]:
-    every = {name: torch.cat([told[name] for told in assessed.values()]) for name in ASSESSED}
-    rows = []
-    for kind, told in {ALL: every, **assessed}.items():
-        row = partial(make_row, NAME, config.seed, model=kind)
-        predicted, true, low, high, p = (told[name] for name in ASSESSED)
-        rows += [row(m, scores.estimate(score, predicted, true)) for m, score in FIT.items()]
-        inside = (low <= true) & (true <= high)
-        means = {"true gap": true, "inside the bound": inside, SHIFT: p <= LEVEL}
-        if (high - low).isfinite().all():
-            means["width of the bound"] = high - low
-        rows += [row(metric, scores.estimate_mean(v.double())) for metric, v in means.items()]
-    return rows
-
-
 def tables(rows: list[Row]) -> list[Table]:
-    """Returns one table of predicted gaps and one of accuracies."""
     gaps = []
     for fit in select(rows, "R2"):
         cells = [show(find(rows, metric, **fit.keys), digits) for metric, digits in COLUMNS.items()]
@@ -281,7 +273,6 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws predicted against true gaps."""
     canvas = Canvas(figsize=(9, 4.2), layout="constrained")
     axes = canvas.subplots(1, 2, sharex=True, sharey=True)
     groups = {"networks": list(NETWORKS), "scikit-learn": list(ESTIMATORS)}

@@ -20,8 +20,7 @@ from neural_complexity.experiments.base import saved_networks
 from neural_complexity.experiments.base.comparison import NONE, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.few_shot_images import FewShotConfig
-from neural_complexity.experiments.base.held_out_tasks import draw_held_out_tasks
+from neural_complexity.experiments.base.few_shot_images import FewShotConfig, draw_held_out_tasks
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
@@ -139,7 +138,6 @@ def _rows(config: Config, planes: dict[str, Tensor], kept: Tensor) -> list[Row]:
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Returns the table of what each objective says over the plane, and that of each task drawn."""
     whole, three = select(rows, task=None), partial(show, digits=3)
     (lost,), (at_learner,) = (select(whole, metric) for metric in ("diverged tasks", AT_LEARNER))
     metrics = ("test loss", "change", "share of oracle", AT_EDGE, WITH_TEST, WITH_GAP)
@@ -155,27 +153,25 @@ def tables(rows: list[Row]) -> list[Table]:
             f"Where each objective is lowest on the plane, {at_learner.n:,} tasks",
             ("lowest point of the objective", *metrics),
             tuple(pivot(whole, METHODS, by_metric, lambda keys: NAMES[label(keys)], three)),
-            "Mean over tasks ± 95 % interval. Change: of the test loss, against the learner's own. "
-            "Share of oracle: of the change that the plane allows. At the edge: share of tasks "
-            "whose lowest point is there, so that it may be still lower outside. Correlations are "
+            "Mean over tasks ± 95 % interval. Change: of the test loss, against the learner's "
+            "own. Share of oracle: of the change that the plane allows. At the edge: share of "
+            "tasks whose lowest point is there, so that it may be lower outside. Correlations are "
             "over the points of each plane. The train loss is lowest at the learner itself in "
-            f"{100 * at_learner.value:.0f} % of tasks. Tasks left out because something was not "
-            f"finite: {lost.value:.0f}.",
+            f"{100 * at_learner.value:.0f} % of tasks. Left out because something was not finite: "
+            f"{lost.value:.0f}.",
         ),
         Table(
             "The tasks drawn",
             ("task", *columns),
             tuple(pivot(rows, tasks, columns.values(), "task {task}".format_map, three)),
             "Test loss at the learner (none), at the lowest regularized loss (NC) and at the "
-            "lowest test loss (oracle) of the plane. With test loss: correlation over the plane of "
-            "train loss (none) or regularized loss (NC) with the test loss. With gap: of NC with "
-            "the gap.",
+            "lowest test loss (oracle) of the plane. Correlations over the plane: with test loss, "
+            "of train loss (none) or regularized loss (NC); with gap, of NC.",
         ),
     ]
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws the planes as contours, and those of the first task as surfaces."""
     planes = {name: tensor.numpy() for name, tensor in outcome.tensors.items()}
     first = {name: plane[0] for name, plane in planes.items()}
     caption = (
@@ -275,7 +271,7 @@ LEAD = (
     "Learners trained without NC until they converge, each moved along two random directions, in "
     "which every filter moves by a multiple of its own length (Li et al., 2018). Over this plane: "
     "train loss, test loss, their difference (the gap), what NC predicts of it, and the "
-    "regularized loss, train loss + NC, which a learner regularized by NC descends. The paper says "
-    "that minimizing it moves the learner to lower test loss."
+    "regularized loss, train loss + NC. The paper says that minimizing it moves the learner to "
+    "lower test loss."
 )
 EXPERIMENT = Experiment(NAME, "Loss surfaces", LEAD, Config, PRESETS, run, tables, figures)

@@ -69,10 +69,8 @@ class Experiment:
     def draw(self, outcome: Outcome, folder: Path) -> list[Figure]:
         """Writes all figures to a folder and returns them."""
         with mpl.rc_context(STYLE):
-            return [
-                Figure(save(drawing.canvas, folder, drawing.name), drawing.title, drawing.caption)
-                for drawing in self.figures(outcome)
-            ]
+            found = self.figures(outcome)
+            return [Figure(save(d.canvas, folder, d.name), d.title, d.caption) for d in found]
 
 
 class Parts:
