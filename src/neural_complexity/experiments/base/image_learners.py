@@ -16,8 +16,7 @@ from neural_complexity.experiments.base.rows import Key, Row
 from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.fit import Regularizer
-from neural_complexity.learners.mixup import mixup
+from neural_complexity.learners.fit import Regularizer, mixup
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import SmoothedCrossEntropy, cross_entropy, zero_one
 from neural_complexity.meta import scores
