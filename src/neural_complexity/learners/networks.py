@@ -7,7 +7,9 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Affine", "image_cnn", "image_mlp", "mlp", "pooled", "resnet", "resnet18"]
+__all__ = ["Affine", "image_cnn", "image_mlp", "mlp", "pooled", "resnet"]
+
+Noise = Callable[[int], nn.Module] | None  # makes a layer from its width
 
 
 def mlp(
@@ -16,7 +18,7 @@ def mlp(
     outputs: int,
     *,
     activation: Callable[[], nn.Module] = nn.ReLU,
-    noise: Callable[[int], nn.Module] | None = None,
+    noise: Noise = None,
 ) -> nn.Sequential:
     """Builds a multilayer perceptron; `mlp(1, (40, 40), 1)` is the paper's sinusoid learner.
 
@@ -53,11 +55,7 @@ class Affine(nn.Module):
 
 
 def image_mlp(
-    shape: Sequence[int],
-    hidden: Sequence[int],
-    classes: int,
-    *,
-    noise: Callable[[int], nn.Module] | None = None,
+    shape: Sequence[int], hidden: Sequence[int], classes: int, *, noise: Noise = None
 ) -> nn.Sequential:
     """Builds an `mlp` that sees an image of channels, height and width as one vector."""
     return nn.Sequential(nn.Flatten(), *mlp(prod(shape), hidden, classes, noise=noise))
@@ -73,30 +71,25 @@ def image_cnn(shape: Sequence[int], channels: Sequence[int], classes: int) -> nn
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * width, classes))
 
 
-class _Residual(nn.Module):
-    """The basic block of He et al. (2016): two convolutions, and a way around them."""
-
-    def __init__(self, depth: int, filters: int, *, stride: int, dropout: float) -> None:
-        super().__init__()
-        self.through = nn.Sequential(
-            *_normed(depth, filters, size=3, stride=stride),
-            nn.ReLU(),
-            *([nn.Dropout(dropout)] if dropout else []),
-            *_normed(filters, filters, size=3, stride=1),
-        )
-        same = depth == filters and stride == 1
-        self.around = nn.Sequential(
-            *([] if same else _normed(depth, filters, size=1, stride=stride))
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.through(x) + self.around(x))
-
-
-def _normed(depth: int, filters: int, *, size: int, stride: int) -> list[nn.Module]:
+def _normed(depth: int, filters: int, size: int, stride: int) -> list[nn.Module]:
     """Returns a convolution followed by batch normalization, which has the bias."""
     convolution = nn.Conv2d(depth, filters, size, stride=stride, padding=size // 2, bias=False)
     return [convolution, nn.BatchNorm2d(filters)]
+
+
+class _Residual(nn.Module):
+    """The basic block of He et al. (2016): two convolutions, and a way around them."""
+
+    def __init__(self, depth: int, filters: int, stride: int, dropout: float) -> None:
+        super().__init__()
+        drop = [nn.Dropout(dropout)] if dropout else []
+        first, second = _normed(depth, filters, 3, stride), _normed(filters, filters, 3, 1)
+        self.through = nn.Sequential(*first, nn.ReLU(), *drop, *second)
+        same = depth == filters and stride == 1
+        self.around = nn.Sequential(*([] if same else _normed(depth, filters, 1, stride)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.through(x) + self.around(x))
 
 
 def resnet(
@@ -109,33 +102,21 @@ def resnet(
 ) -> nn.Sequential:
     """Builds a residual network for small images (He et al., 2016): no stride or pooling at first.
 
-    Args:
-        shape: Channels, height and width.
-        classes: Classes, C.
-        width: The filters of the first stage; each later stage has twice those of the one before,
-            and half the height and width.
-        blocks: The number of basic blocks in each stage; the default is that of ResNet-18.
-        dropout: The share of what is dropped between the convolutions of a block, as in wide
-            residual networks.
+    The first stage has `width` filters; each later one twice those of the one before, and half the
+    height and width. `blocks` are basic blocks in each stage; the default is ResNet-18.
+    `dropout` is between the convolutions of a block, as in wide residual networks.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1, got {width}")
     if not blocks or min(blocks) < 1:
         raise ValueError(f"blocks must have at least 1 block in each stage, got {tuple(blocks)}")
-    depth = width
-    layers = [*_normed(shape[0], width, size=3, stride=1), nn.ReLU()]
+    depth, layers = width, [*_normed(shape[0], width, 3, 1), nn.ReLU()]
     for stage, count in enumerate(blocks):
         for block in range(count):
-            stride = 2 if stage and not block else 1
-            filters = width * 2**stage
-            layers.append(_Residual(depth, filters, stride=stride, dropout=dropout))
+            stride, filters = 2 if stage and not block else 1, width * 2**stage
+            layers.append(_Residual(depth, filters, stride, dropout))
             depth = filters
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(depth, classes))
-
-
-def resnet18(shape: Sequence[int], classes: int) -> nn.Sequential:
-    """Builds the paper's ResNet-18, in its variant for images of 32 x 32 pixels."""
-    return resnet(shape, classes)
 
 
 class _Pooled(nn.Module):
