@@ -26,7 +26,6 @@ from neural_complexity.tasks.images import Images, Part, SingleDataset
 
 __all__ = ["DATASETS", "load", "read_cifar10", "read_idx", "read_svhn"]
 
-DIGITS_TRAIN = 1437  # of 1,797
 CLASSES = 10  # of every dataset that comes in these formats
 CIFAR10_SHAPE = (3, 32, 32)
 CIFAR10_RECORD = 1 + math.prod(CIFAR10_SHAPE)
@@ -85,8 +84,15 @@ def read_cifar10(path: Path) -> list[Part]:
         with tarfile.open(path, "r|gz") as archive:  # nothing is extracted to the disk
             files = ((Path(entry.name).name, archive.extractfile(entry)) for entry in archive)
             found = {name: file.read() for name, file in files if file and name in names}
-    pixels, labels = zip(*(_records(path.with_name(n), found[n]) for n in names), strict=True)
-    return [(torch.cat(pixels[:-1]), torch.cat(labels[:-1])), (pixels[-1], labels[-1])]
+    parts = []
+    for place, content in ((path.with_name(name), found[name]) for name in names):
+        if not (size := len(content)) or size % CIFAR10_RECORD:
+            raise ValueError(f"{place} must be records of {CIFAR10_RECORD} bytes, got {size} bytes")
+        records = np.frombuffer(bytearray(content), np.uint8).reshape(-1, CIFAR10_RECORD)
+        pixels = torch.from_numpy(records[:, 1:].reshape(-1, *CIFAR10_SHAPE))
+        parts.append((pixels, _labels(place, records[:, 0])))
+    pixels, labels = (torch.cat(both) for both in zip(*parts[:-1], strict=True))
+    return [(pixels, labels), parts[-1]]
 
 
 def read_svhn(path: Path) -> Part:
@@ -107,10 +113,9 @@ def _idx_values(path: Path, axes: int) -> NDArray[np.uint8]:
         with gzip.open(path) if packed else path.open("rb") as file:
             header, magic = file.read(4 + 4 * axes), bytes([0, 0, 8, axes])
             if len(header) < 4 + 4 * axes or header[:4] != magic:
-                raise ValueError(
-                    f"{path} must be an IDX file of bytes with {axes} axes, which starts with "
-                    f"{magic.hex()}, got {header[:4].hex() or 'an empty file'}"
-                )
+                wanted = f"an IDX file of bytes with {axes} axes, which starts with {magic.hex()}"
+                got = header[:4].hex() or "an empty file"
+                raise ValueError(f"{path} must be {wanted}, got {got}")
             shape = struct.unpack(f">{axes}I", header[4:])
             size = math.prod(shape)
             # Reading takes memory for all that is asked for, whether it is there or not.
@@ -118,20 +123,10 @@ def _idx_values(path: Path, axes: int) -> NDArray[np.uint8]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be a whole gzip file, got a damaged one ({error})") from None
     if size == 0 or len(content) != size:
-        raise ValueError(
-            f"{path} must hold {' x '.join(map(str, shape))} values as its header says, "
-            f"got {'more' if len(content) > size else 'fewer'}"
-        )
+        wanted = f"{' x '.join(map(str, shape))} values as its header says"
+        got = "more" if len(content) > size else "fewer"
+        raise ValueError(f"{path} must hold {wanted}, got {got}")
     return np.frombuffer(content, np.uint8).reshape(shape)
-
-
-def _records(path: Path, content: bytes) -> Part:
-    """Takes records of CIFAR-10 apart."""
-    if not (size := len(content)) or size % CIFAR10_RECORD:
-        raise ValueError(f"{path} must be records of {CIFAR10_RECORD} bytes, got {size} bytes")
-    records = np.frombuffer(bytearray(content), np.uint8).reshape(-1, CIFAR10_RECORD)
-    pixels = records[:, 1:].reshape(-1, *CIFAR10_SHAPE)
-    return torch.from_numpy(pixels), _labels(path, records[:, 0])
 
 
 def _labels(path: Path, labels: NDArray[np.uint8]) -> Tensor:
@@ -145,8 +140,7 @@ def _read_digits(_paths: Sequence[Path]) -> list[Part]:
     values, numbers = load_digits(return_X_y=True)  # 0 to 16
     pixels = (torch.from_numpy(values) * 255 / 16).round().to(torch.uint8).reshape(-1, 1, 8, 8)
     order = torch.randperm(len(numbers), generator=stream(0, "digits"))
-    parts = order[:DIGITS_TRAIN], order[DIGITS_TRAIN:]
-    return [(pixels[part], torch.from_numpy(numbers).long()[part]) for part in parts]
+    return [(pixels[some], torch.from_numpy(numbers).long()[some]) for some in order.split(1437)]
 
 
 def _idx(folder: str, urls: Sequence[str], *checksums: str) -> tuple[DataFile, ...]:
@@ -156,12 +150,6 @@ def _idx(folder: str, urls: Sequence[str], *checksums: str) -> tuple[DataFile, .
         addresses = tuple(f"{url}/{name}.gz" for url in urls)
         files.append(DataFile(f"{folder}/raw", f"{name}.gz", (checksum,), addresses, (name,)))
     return tuple(files)
-
-
-def _svhn(part: str, *checksums: str) -> DataFile:
-    name = f"{part}_32x32.mat"
-    url = f"http://ufldl.stanford.edu/housenumbers/{name}"
-    return DataFile("svhn", name, checksums, (url,), verify=True)
 
 
 # Checksums are of the content where that is published, since mirrors pack it anew.
@@ -204,9 +192,18 @@ _CIFAR10 = DataFile(
     verify=True,
 )
 # As published, or the first 12,000 and 4,000 digits, which the committed results are of.
-_SVHN = (
-    _svhn("train", "md5:7adedd7d329f9b0102e4e64095bbd677", "md5:e26dedcc434d2e4c54c9b2d4a06d8373"),
-    _svhn("test", "md5:1578cd27d4871efb282730ed0f59b737", "md5:eb5a983be6a315427106f1b164d9cef3"),
+_SVHN = tuple(
+    DataFile(
+        "svhn",
+        f"{part}_32x32.mat",
+        (f"md5:{published}", f"md5:{first}"),
+        (f"http://ufldl.stanford.edu/housenumbers/{part}_32x32.mat",),
+        verify=True,
+    )
+    for part, published, first in (
+        ("train", "7adedd7d329f9b0102e4e64095bbd677", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        ("test", "1578cd27d4871efb282730ed0f59b737", "eb5a983be6a315427106f1b164d9cef3"),
+    )
 )
 
 DATASETS = {

@@ -9,17 +9,11 @@ from torch.nn.functional import pad
 
 from neural_complexity.tasks.sampling import check_at_most, check_sizes
 
-__all__ = ["Images", "Part", "SingleDataset", "check_values", "chunks", "moved"]
+__all__ = ["Images", "Part", "SingleDataset", "check_values", "moved"]
 
 CHUNK = 1 << 18  # values, so that they fit a cache even as floats
 
 Part = tuple[Tensor, Tensor]  # pixels, uint8 (P, channels, height, width), and labels, int64 (P,)
-
-
-def chunks(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Cuts a tensor along its first axis, so that a mapped one may be larger than the memory."""
-    parts: tuple[Tensor, ...] = tensor.split(max(1, CHUNK // tensor[0].numel()))
-    return parts
 
 
 def check_values(name: str, images: Tensor) -> None:
@@ -39,22 +33,19 @@ class Images:
     labels: Tensor  # (P,), int64
 
     def __post_init__(self) -> None:
-        if self.pixels.dtype != torch.uint8 or self.labels.dtype != torch.int64:
-            got = f"{self.pixels.dtype} and {self.labels.dtype}"
+        kinds, shape = (self.pixels.dtype, self.labels.dtype), tuple(self.pixels.shape)
+        if kinds != (torch.uint8, torch.int64):
+            got = " and ".join(map(str, kinds))
             raise TypeError(f"pixels must be uint8 and labels int64, got {got}")
-        if self.pixels.ndim != 4 or self.pixels.numel() == 0:
-            shape = tuple(self.pixels.shape)
+        if len(shape) != 4 or 0 in shape:
             raise ValueError(f"pixels must be (P, channels, height, width), got shape {shape}")
-        if self.labels.shape != self.pixels.shape[:1]:
-            shape = tuple(self.labels.shape)
-            raise ValueError(f"labels must be one for each of {len(self)} images, got {shape}")
+        if (got := tuple(self.labels.shape)) != shape[:1]:
+            raise ValueError(f"labels must be one for each of {len(self)} images, got {got}")
         low, high = int(self.labels.min()), int(self.labels.max())
         # The bound comes first: counting up to an absurd label would fill the memory.
         if low < 0 or high >= len(self) or not self.counts.all():
-            raise ValueError(
-                "labels must be 0 ... classes - 1 with an image each, got "
-                f"{len(self.labels.unique())} different ones from {low} to {high}"
-            )
+            got = f"{len(self.labels.unique())} different ones from {low} to {high}"
+            raise ValueError(f"labels must be 0 ... classes - 1 with an image each, got {got}")
 
     def __len__(self) -> int:
         return self.pixels.shape[0]
@@ -94,8 +85,7 @@ class Images:
 
         Image n, turned k times counter-clockwise, is `n + k * P`, of class `label + k * classes`.
         """
-        if self.pixels.shape[-2] != self.pixels.shape[-1]:
-            shape = tuple(self.pixels.shape[-2:])
+        if len(set(shape := tuple(self.pixels.shape[-2:]))) > 1:
             raise ValueError(f"images must be square to be rotated, got {shape}")
         pixels = torch.cat([torch.rot90(self.pixels, k, dims=(-2, -1)) for k in range(4)])
         return Images(pixels, torch.cat([self.labels + k * self.classes for k in range(4)]))
@@ -116,9 +106,8 @@ class SingleDataset:
         if classes < 2:
             raise ValueError(f"{self.name} must have at least two classes, got one")
         if trained < classes:
-            raise ValueError(
-                f"{self.name} must have training images of {classes} classes, got {trained}"
-            )
+            wanted = f"training images of {classes} classes"
+            raise ValueError(f"{self.name} must have {wanted}, got {trained}")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -151,7 +140,8 @@ class SingleDataset:
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Mean and inverse standard deviation of training pixels, 0 to 255, (channels, 1, 1)."""
         pixels = self.images.pixels[: self.train].flatten(2)  # (train, channels, pixels)
-        values = (chunk.cpu().double() for chunk in chunks(pixels))  # whole numbers: exact sums
+        parts = pixels.split(max(1, CHUNK // pixels[0].numel()))  # a mapped one may be very large
+        values = (part.cpu().double() for part in parts)  # whole numbers: exact sums
         sums = [torch.stack([x, x.square()]).sum(dim=(1, 3)) for x in values]
         mean, square = (torch.stack(sums).sum(dim=0) / pixels[:, 0].numel())[..., None, None]
         std = (square - mean.square()).clamp(min=0).sqrt()
@@ -164,13 +154,9 @@ def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = Fa
     What comes in at a border is a copy of the pixels there. With `flip`, half of them are mirrored,
     left to right. Draws are made on the CPU.
     """
-    P, _, height, width = X.shape
-
-    def places(size: int) -> Tensor:  # (P, size)
-        start = torch.randint(2 * pixels + 1, (P, 1), generator=generator)
-        return start + torch.arange(size)
-
-    rows, columns = places(height), places(width)
+    P, _, *sizes = X.shape
+    starts = [torch.randint(2 * pixels + 1, (P, 1), generator=generator) for _ in sizes]
+    rows, columns = (a + torch.arange(n) for a, n in zip(starts, sizes, strict=True))  # (P, size)
     if flip:
         mirrored = torch.rand(P, 1, generator=generator) < 0.5
         columns = torch.where(mirrored, columns.flip(1), columns)

@@ -12,7 +12,7 @@ from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.sampling import check_at_most, check_sizes
 
-__all__ = ["Labelled", "Minibatches", "Rounds", "Splits"]
+__all__ = ["Minibatches", "Rounds", "Splits"]
 
 
 class Labelled(Protocol):
