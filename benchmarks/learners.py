@@ -14,7 +14,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from timing import Ratio, seconds_each, show
 
 B, STEPS, LR = 512, 16, 0.01

@@ -17,8 +17,8 @@ from neural_complexity.losses import cross_entropy
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
+from neural_complexity.tasks.images import FewShot
 
 if TYPE_CHECKING:
     from smoke_runs import FinishedRun, SmokeRuns

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from neural_complexity.snapshot import take_snapshot as take_snapshot
     from neural_complexity.task import Task as Task
     from neural_complexity.task import TaskFamily as TaskFamily
-    from neural_complexity.tasks.sinusoids import Sinusoids as Sinusoids
-    from neural_complexity.tasks.split_tasks import split_tasks as split_tasks
+    from neural_complexity.tasks.families import Sinusoids as Sinusoids
+    from neural_complexity.tasks.splits import split_tasks as split_tasks
 
 # Loaded on first use: the bank's storage alone takes as long to import as torch itself.
 _HOMES = {
@@ -38,7 +38,7 @@ _HOMES = {
     "NeuralComplexity": "model.network",
     "Plan": "meta.plan",
     "Recipe": "learners.recipe",
-    "Sinusoids": "tasks.sinusoids",
+    "Sinusoids": "tasks.families",
     "Snapshot": "snapshot",
     "Task": "task",
     "TaskFamily": "task",
@@ -48,7 +48,7 @@ _HOMES = {
     "meta_learn": "meta.meta_learn",
     "mlp": "learners.networks",
     "nc_penalty": "regularizers.nc",
-    "split_tasks": "tasks.split_tasks",
+    "split_tasks": "tasks.splits",
     "squared_error": "losses",
     "stream": "seeding",
     "take_snapshot": "snapshot",

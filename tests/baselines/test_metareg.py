@@ -14,7 +14,7 @@ from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.regularizers.norms import weighted_l1_penalty
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace
 
 recipe = Recipe(make=partial(mlp, 1, (8,), 1), steps=8, lr=0.01)

@@ -17,7 +17,7 @@ from neural_complexity.model.encoders import ImageEncoder
 from neural_complexity.points import values
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 
 
 def make(few_shot: FewShot) -> PrototypicalNetwork:

@@ -13,7 +13,7 @@ from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.experiments.maml import EXPERIMENT, Config, Initialisation
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
 

@@ -19,7 +19,7 @@ from neural_complexity.losses import squared_error
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import take_snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 
 LEARNERS: dict[str, ClosedForm] = {
     "nearest neighbour": nearest_neighbour,

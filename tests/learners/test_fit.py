@@ -27,7 +27,7 @@ from neural_complexity.points import Points, indexed
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 
 
 def shrink(h: object, snapshot: Snapshot) -> Tensor:

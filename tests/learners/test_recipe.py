@@ -14,7 +14,7 @@ from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 
 make = partial(mlp, 1, (8,), 1)
 

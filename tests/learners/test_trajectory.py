@@ -19,7 +19,7 @@ from neural_complexity.regularizers.oracle import oracle_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 
 
 def test_losses_gap_and_snapshot_belong_to_the_learner_after_its_last_update(

@@ -14,8 +14,8 @@ from neural_complexity.model.cached import embed_store
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
+from neural_complexity.tasks.images import FewShot
 from neural_complexity.workspace import Workspace
 
 family = Sinusoids(train_points=5, test_points=7)

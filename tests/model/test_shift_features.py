@@ -30,8 +30,7 @@ from neural_complexity.reliability.shift import shift_p_values
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import TaskFamily
-from neural_complexity.tasks.families import Polynomials
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Polynomials, Sinusoids
 
 FOR_LABELS = {name: dict(head.for_labels) for name, head in HEADS.items()}
 FIELDS = ("predicted", "true", "spread", "features")

@@ -15,8 +15,7 @@ from neural_complexity.regularizers.trust import trust
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import take_snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.families import StepFunctions
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids, StepFunctions
 
 
 class Believer(NeuralComplexity):

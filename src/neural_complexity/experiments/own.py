@@ -36,8 +36,7 @@ from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.loop import NCRegularizer
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.split_tasks import own_digits, split_tasks
-from neural_complexity.tasks.splits import Minibatches
+from neural_complexity.tasks.splits import Minibatches, own_digits, split_tasks
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]

@@ -80,9 +80,8 @@ def _address(tensor: Tensor) -> int:
 class BatchedLearner(nn.Module):
     """B learners of one architecture; learner b sees row b of its inputs and nothing else.
 
-    All run the template's forward pass; `state` has its parameters and buffers by name, (B, ...).
-    They stay independent under any optimizer that works element by element (SGD, Adam and their
-    kin), as long as the objective is summed over learners.
+    `state` has the template's parameters and buffers by name, (B, ...). Learners stay independent
+    under optimizers that work element by element, if the objective is summed over learners.
     """
 
     template: nn.Module
@@ -188,8 +187,7 @@ def stack(make: Callable[[], nn.Module], batch: int, generator: torch.Generator)
 
     Building B modules in Python costs far more than training them. So two are built under a
     recorder, and the elementwise fills that made each parameter of both (`uniform_`, `normal_`,
-    `zeros_`, ...) are repeated once on the stacked tensor, on the generator's device. A module with
-    any other initialisation (orthogonal, say) is built B times instead.
+    `zeros_`, ...) are repeated once on the stacked tensor, on the generator's device.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")

@@ -65,9 +65,8 @@ def fourier_features(period: float, frequencies: int) -> Features:
 def ridge(strength: float, *, features: Features = lambda X: X) -> ClosedForm:
     """Returns the learner that is linear in features and a constant, by penalized least squares.
 
-    It minimises the sum of squared errors plus `strength` times the squared weights. Solved in
-    double precision, by singular values: without a penalty and with too few points these are the
-    smallest weights that fit.
+    It minimises the sum of squared errors plus `strength` times the squared weights, by singular
+    values: without a penalty and with too few points these are the smallest weights that fit.
     """
     if not strength >= 0:
         raise ValueError(f"strength must not be negative, got {strength}")

@@ -44,6 +44,8 @@ Regularizer = Callable[[Learner, Snapshot], Tensor]  # one penalty per task, (B,
 Objective = Callable[[BatchedLearner, Task], Tensor]  # what a step descends, per task, (B,)
 Observer = Callable[[int, Snapshot], None]  # updates done so far, the learners as they are then
 Visitor = Callable[[int, BatchedLearner], None]  # likewise, with the learners themselves
+Penalty = Regularizer | None
+Gradients = Sequence[Tensor | None]  # none for what a step does not use
 T = TypeVar("T")
 Schedule = Callable[[float], float]  # the part of training that is done to a factor of the penalty
 
@@ -132,40 +134,31 @@ def fit(
         # Handed over as they are: `backward` would copy them first, to the parameters' layout.
         gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
         if learning.sharpness:
-            gradients = _sharp(h, gradients, learning.sharpness, value)
+            gradients = _sharp(h, gradients, learning.sharpness, partial(value, False))
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         descent.step()
 
 
 def _descended(
-    learning: Learning,
-    h: Any,
-    task: Task,
-    regularizer: Regularizer | None,
-    factor: float = 1.0,
-    joined: bool = False,
-    wanted: bool = False,
+    how: Learning, h: Any, task: Task, penalty: Penalty, factor: float, joined: bool, wanted: bool
 ) -> tuple[Tensor, Snapshot | None]:
     """Computes what a step descends, (B,), and where there is need or it is wanted a snapshot."""
-    needed = wanted or regularizer is not None
+    needed = wanted or penalty is not None
     snapshot = take_snapshot(h, task, joined=joined) if needed else None
-    if learning.objective is not None:
-        value = learning.objective(h, task)
+    if how.objective is not None:
+        value = how.objective(h, task)
     else:
         H_tr = h(task.X_tr) if snapshot is None else snapshot.H_tr
-        value = learning.loss(H_tr, task.Y_tr).mean(dim=1)
-    if regularizer is not None and snapshot is not None:
-        value = value + factor * regularizer(h, snapshot)
+        value = how.loss(H_tr, task.Y_tr).mean(dim=1)
+    if penalty is not None and snapshot is not None:
+        value = value + factor * penalty(h, snapshot)
     return value, snapshot
 
 
 def _sharp(
-    h: BatchedLearner,
-    gradients: Sequence[Tensor | None],
-    radius: float,
-    value: Callable[[], tuple[Tensor, Snapshot | None]],
-) -> tuple[Tensor | None, ...]:
+    h: BatchedLearner, gradients: Gradients, radius: float, value: Callable[[], Any]
+) -> Gradients:
     """Returns the gradients a step of length `radius` uphill, for each learner by itself."""
     parameters, buffers = list(h.parameters()), list(h.buffers())
     squares = [g.square().flatten(1).sum(dim=1) for g in gradients if g is not None]
@@ -206,15 +199,14 @@ def unroll(
     loss: PointLoss,
     steps: int,
     lr: float,
-    regularizer: Regularizer | None = None,
+    regularizer: Penalty = None,
 ) -> PlacedLearner:
     """Trains like `fit` by plain gradient descent, but so that gradients flow through training.
 
-    The learners as they end are differentiable in the parameters they start from and in whatever
-    the regularizer depends on, to any order.
+    The result is differentiable in the parameters at the start and in the regularizer's.
     """
     for _ in range(steps):
-        value, _ = _descended(Learning(loss=loss), h, task, regularizer)
+        value, _ = _descended(Learning(loss=loss), h, task, regularizer, 1.0, False, False)
         parameters = list(h.parameters())
         gradients = torch.autograd.grad(value.sum(), parameters, create_graph=True)
         h = h.moved([p - lr * g for p, g in zip(parameters, gradients, strict=True)])

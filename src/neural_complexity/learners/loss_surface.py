@@ -55,16 +55,12 @@ def surface(
     radius: float = 1.0,
     chunk: int = 64,
 ) -> Surface:
-    """Measures a module over a plane of two random filter-normalised directions.
+    """Measures any trained module over a plane of two random filter-normalised directions.
 
-    Args:
-        h: Any trained module; it stays as it is. One of B learners is `BatchedLearner.one(b)`.
-        measure: Maps K copies of the module at K points of the plane, in evaluation mode, to named
-            values, (K,) each. They map inputs (K, points, D) to predictions (K, points, C).
-        generator: Draws the directions.
-        size: Points along each direction. With an odd number the module itself is in the centre.
-        radius: How far the plane reaches, in lengths of the filters.
-        chunk: Copies at a time: bounds memory.
+    `measure` maps K copies of the module, at most `chunk`, at K points of the plane and in
+    evaluation mode, to named values, (K,) each; they map inputs (K, points, D) to (K, points, C).
+    The plane reaches `radius` lengths of the filters, with `size` points along each direction: with
+    an odd number the module itself is in the centre.
     """
     for name, number, least in (("size", size, 2), ("chunk", chunk, 1)):
         if number < least:

@@ -129,10 +129,7 @@ class _Pooled(nn.Module):
 
 
 def pooled(make: Callable[[], nn.Module], copies: int) -> nn.Module:
-    """Builds a network of a multiple of the capacity: copies whose predictions are averaged.
-
-    As in the paper's capacity table, the copies are trained jointly, as one network.
-    """
+    """Builds copies, trained as one network, whose predictions are averaged (capacity table)."""
     if copies < 1:
         raise ValueError(f"copies must be at least 1, got {copies}")
     return _Pooled([make() for _ in range(copies)])

@@ -25,8 +25,7 @@ DIVERGED = 10.0  # losses this many times above where they began
 def diverged(losses: Tensor) -> Tensor:
     """Returns which learners have diverged after each step, (steps + 1, B).
 
-    Of training plus test loss from the initial learner on, (steps + 1, B). A learner has diverged
-    when they are ten times above where they began, or were ever not finite.
+    By training plus test loss, (steps + 1, B): ten times above its start, or ever not finite.
     """
     infinite = (~losses.isfinite()).cummax(dim=0).values
     return infinite | (losses > DIVERGED * losses[0])

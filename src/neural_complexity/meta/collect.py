@@ -19,7 +19,7 @@ from neural_complexity.regularizers.nc import minibatch_penalty, nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.sampling import check_sizes
+from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import Minibatches, Splits
 
 __all__ = ["LearnerCollector", "SplitCollector", "TaskCollector", "log_steps"]

@@ -31,8 +31,7 @@ from neural_complexity.model.shift_features import measure
 from neural_complexity.progress import ProgressCallback, ProgressDisplay
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.split_tasks import ArrayStore
-from neural_complexity.tasks.splits import Splits
+from neural_complexity.tasks.splits import ArrayStore, Splits
 from neural_complexity.workspace import Workspace
 
 __all__ = ["meta_learn"]

@@ -19,8 +19,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.split_tasks import ArrayStore
-from neural_complexity.tasks.splits import Splits
+from neural_complexity.tasks.splits import ArrayStore, Splits
 from neural_complexity.workspace import Workspace, fingerprint
 
 __all__ = ["MetaRun", "batch_size", "settle"]

@@ -19,19 +19,17 @@ from neural_complexity.workspace import Workspace
 __all__ = ["VARIABLE", "DataFile", "cache_folder", "cached", "data_folder", "find_file"]
 
 VARIABLE = "NEURAL_COMPLEXITY_DATA"
+Tensors = dict[str, Tensor]
 TIMEOUT = (5, 10)  # seconds to reach a server, and to wait for the next bytes of its answer
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A published file of a dataset, of which a download must have one of some checksums.
-
-    These are `algorithm:hexadecimal digits`, or with `gzip+` in front of the unpacked content.
-    """
+    """A published file of a dataset."""
 
     folder: str  # where it belongs within the data folder
     name: str
-    checksums: tuple[str, ...]
+    checksums: tuple[str, ...]  # one must fit: algorithm:digits; gzip+ for the unpacked content
     urls: tuple[str, ...]  # best first
     unpacked: tuple[str, ...] = ()  # what it may have been unpacked to, in the same places
     verify: bool = False  # a file that is there, too: needed by readers that trust the content
@@ -49,10 +47,9 @@ def data_folder(given: str | Path | None = None) -> Path:
 
 
 def find_file(file: DataFile, data: Path, download: bool = True) -> Path:
-    """Returns the path of a file below the data folder, or of what it was unpacked to.
+    """Returns the path of a file, or of what it was unpacked to, in its folder or the one above.
 
-    A file that is neither in its own folder nor in the one above is downloaded to its own; a
-    FileNotFoundError says where to put one that cannot be.
+    Else it is downloaded; a FileNotFoundError says where to put one that cannot be.
     """
     own = data / file.folder / file.name
     places = [own.parent, own.parent.parent]
@@ -70,19 +67,12 @@ def find_file(file: DataFile, data: Path, download: bool = True) -> Path:
             reason = f"and downloading it failed ({type(error).__name__}: {said})"
         else:
             return own
-    raise FileNotFoundError(
-        f"{file.name} must be put into {own.parent}, from {file.urls[0]}: "
-        f"there is no such file yet, {reason}"
-    )
+    wanted = f"must be put into {own.parent}, from {file.urls[0]}"
+    raise FileNotFoundError(f"{file.name} {wanted}: there is no such file yet, {reason}")
 
 
-def cached(
-    name: str, fingerprint: str, folder: Path, read: Callable[[], dict[str, Tensor]]
-) -> dict[str, Tensor]:
-    """Returns what `read` returns, which the fingerprint decides, reading only once.
-
-    It is kept in the folder, or, if that is read-only, in the user's cache folder.
-    """
+def cached(name: str, fingerprint: str, folder: Path, read: Callable[[], Tensors]) -> Tensors:
+    """Returns what `read` returns, once: it is kept in the folder or else in the user's cache."""
     places = [Workspace(place, fingerprint) for place in (folder, cache_folder())]
     for place in places:
         with suppress(OSError, ValueError):  # damaged, or of another file of this name

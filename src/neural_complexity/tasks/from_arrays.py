@@ -23,6 +23,8 @@ from neural_complexity.tasks.images import Images, Part, SingleDataset, check_va
 __all__ = ["from_arrays", "from_datasets", "open_store", "write_store"]
 
 Array = NDArray[Any] | Tensor
+Place = str | Path | None  # of a file; none for in memory
+Parts = Iterator[Part]
 
 AT_ONCE = 64  # images
 MAX_CHANNELS = 4
@@ -30,13 +32,7 @@ NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # mmap has the name from 
 
 
 def from_arrays(
-    name: str,
-    X_train: Array,
-    y_train: Array,
-    X_test: Array,
-    y_test: Array,
-    *,
-    path: str | Path | None = None,
+    name: str, X_train: Array, y_train: Array, X_test: Array, y_test: Array, *, path: Place = None
 ) -> SingleDataset:
     """Makes a dataset of arrays or tensors; they may be memory-mapped.
 
@@ -66,12 +62,11 @@ def from_arrays(
 
 
 def from_datasets(
-    name: str, train: Dataset[Any], test: Dataset[Any], *, path: str | Path | None = None
+    name: str, train: Dataset[Any], test: Dataset[Any], *, path: Place = None
 ) -> SingleDataset:
-    """Makes a dataset of two PyTorch datasets, each of which is gone through once.
+    """Makes a dataset of two PyTorch datasets with a length, each of which is gone through once.
 
-    They return `(image, label)` by index and have a length; an image is a tensor, an array or a PIL
-    image. All else is as for `from_arrays`.
+    An image is a tensor, an array or a PIL image; all else is as for `from_arrays`.
     """
     sizes = []
     for part, dataset in (("train", train), ("test", test)):
@@ -123,9 +118,7 @@ def write_store(
     return open_store(path)
 
 
-def _build(
-    name: str, train: int, size: int, parts: Iterator[Part], path: str | Path | None
-) -> SingleDataset:
+def _build(name: str, train: int, size: int, parts: Parts, path: Place) -> SingleDataset:
     """Puts parts together, in memory or in a file."""
     first = next(parts)
     shape = tuple(first[0].shape[1:])

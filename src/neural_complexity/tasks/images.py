@@ -1,15 +1,17 @@
-"""Stores of labelled images, of which tasks are made by index."""
+"""Stores of labelled images, of which tasks are made by index, and few-shot tasks of them."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from neural_complexity.tasks.sampling import check_at_most, check_sizes
+from neural_complexity.points import indexed
+from neural_complexity.task import Task
+from neural_complexity.tasks.families import check_at_most, check_sizes, choose
 
-__all__ = ["Images", "Part", "SingleDataset", "check_values", "moved"]
+__all__ = ["FewShot", "Images", "Part", "SingleDataset", "check_values", "moved"]
 
 CHUNK = 1 << 18  # values, so that they fit a cache even as floats
 
@@ -81,10 +83,7 @@ class Images:
         return self.labels.argsort(stable=True)
 
     def rotated(self) -> "Images":
-        """Makes each class into four, turned by 0, 90, 180 and 270 degrees.
-
-        Image n, turned k times counter-clockwise, is `n + k * P`, of class `label + k * classes`.
-        """
+        """Makes each class into four: image n, turned k times to the left, becomes `n + k * P`."""
         if len(set(shape := tuple(self.pixels.shape[-2:]))) > 1:
             raise ValueError(f"images must be square to be rotated, got {shape}")
         pixels = torch.cat([torch.rot90(self.pixels, k, dims=(-2, -1)) for k in range(4)])
@@ -128,10 +127,7 @@ class SingleDataset:
         return self.images.labels
 
     def __call__(self, indices: Tensor) -> Tensor:
-        """Returns images, (...) to (..., channels, height, width), standardized.
-
-        In each channel the training images have mean 0 and variance 1, or only 0.
-        """
+        """Returns standardized images, (...) to (..., channels, height, width); see `_moments`."""
         values = self.images.levels(indices)
         mean, scale = (moment.to(values) for moment in self._moments)
         return values.sub_(mean).mul_(scale)
@@ -151,8 +147,7 @@ class SingleDataset:
 def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = False) -> Tensor:
     """Shifts each image, (P, channels, height, width), by up to `pixels` along each axis.
 
-    What comes in at a border is a copy of the pixels there. With `flip`, half of them are mirrored,
-    left to right. Draws are made on the CPU.
+    Borders are copied outwards. With `flip`, half are mirrored, left to right. Draws on the CPU.
     """
     P, _, *sizes = X.shape
     starts = [torch.randint(2 * pixels + 1, (P, 1), generator=generator) for _ in sizes]
@@ -165,3 +160,35 @@ def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = Fa
     each = torch.arange(P, device=X.device)[:, None, None]
     rows, columns = rows[:, :, None].to(X.device), columns[:, None, :].to(X.device)
     return X[each, :, rows, columns].movedim(-1, 1)  # channels last in memory, as filters like it
+
+
+@dataclass(frozen=True, eq=False)
+class FewShot:
+    """Tasks that tell `ways` random classes, in random order, apart by `shots` images of each."""
+
+    images: Images  # each class has at least shots + queries
+    _: KW_ONLY
+    ways: int = 10  # classes of a task, C
+    shots: int = 1  # training images of each class: M = ways * shots
+    queries: int = 5  # test images of each class: N = ways * queries
+
+    def __post_init__(self) -> None:
+        check_sizes(ways=self.ways, shots=self.shots, queries=self.queries)
+        check_at_most("ways", self.ways, self.images.classes)
+        fewest = int(self.images.counts.min())
+        check_at_most("shots + queries", self.shots + self.queries, fewest)
+
+    def sample(self, batch: int, generator: torch.Generator) -> Task:
+        """Draws `batch` tasks of `Points`, (B, M) and (B, N), with labels 0 ... ways - 1."""
+        check_sizes(batch=batch)
+        device = generator.device
+        counts = self.images.counts.to(device)
+        every = torch.full((batch,), len(counts), device=device)
+        classes = choose(every, self.ways, generator)  # (B, ways)
+        picked = choose(counts[classes], self.shots + self.queries, generator)
+        first = counts.cumsum(dim=0) - counts
+        place = first[classes][..., None] + picked  # (B, ways, shots + queries)
+        indices = self.images.by_class.to(device)[place].mT.flatten(1)  # (B, M + N)
+        labels = torch.arange(self.ways, device=device).repeat(batch, self.shots + self.queries)
+        X, M = indexed(indices, self.images), self.ways * self.shots
+        return Task(X[:, :M], labels[:, :M], X[:, M:], labels[:, M:])

@@ -63,8 +63,8 @@ def preprocess(images: Tensor) -> Tensor:
 def omniglot(part: Part, *, folder: str | Path | None = None, download: bool = True) -> Images:
     """Reads the 964 characters for meta-training, or the 659 that are held out.
 
-    Drawings are preprocessed as by `preprocess` and ordered by alphabet, character and drawing. The
-    zip archives are in the data folder, see `data_folder`, there or in `omniglot/`, or downloaded.
+    Drawings, as by `preprocess`, are in the order of alphabet, character and drawing. The zips are
+    in `data_folder` or its `omniglot/`, or downloaded.
     """
     if part not in CHECKSUMS:
         raise ValueError(f"part must be background or evaluation, got {part}")

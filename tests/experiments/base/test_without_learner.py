@@ -15,7 +15,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import values
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 
 TRAINING = LabelTraining(width=16, channels=4, iterations=2, updates=2, tasks=4, batch=4)
 

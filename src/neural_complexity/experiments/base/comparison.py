@@ -24,7 +24,7 @@ from neural_complexity.regularizers.norms import norm_penalty
 from neural_complexity.regularizers.oracle import oracle_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 
 __all__ = [
     "FEW",

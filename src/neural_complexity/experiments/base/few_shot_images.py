@@ -11,8 +11,7 @@ from neural_complexity.learners.networks import image_cnn, image_mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.model.heads import HEADS
-from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.images import Images
+from neural_complexity.tasks.images import FewShot, Images
 from neural_complexity.tasks.omniglot_files import omniglot
 
 __all__ = [

@@ -17,7 +17,7 @@ from neural_complexity.model.encoders import ImageEncoder
 from neural_complexity.points import values
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 
 __all__ = ["PROTOTYPICAL", "train_prototypical", "without_learner"]
 
