@@ -17,7 +17,7 @@ from neural_complexity.experiments.base.without_learner import (
     without_learner,
 )
 from neural_complexity.experiments.omniglot import EXPERIMENT, FIT, LEARNERS, Config
-from neural_complexity.tasks import datasets
+from neural_complexity.tasks import image_datasets as datasets
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from conftest import convolutional, flat, holds_for_seeds
 from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.fit import evaluate, fit, mixup, unroll
+from neural_complexity.learners.fit import Learning, evaluate, fit, mixup, unroll
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import (
@@ -143,17 +143,17 @@ def test_modes_are_found_and_unknown_modules_count(recipe: Recipe) -> None:
 
 
 def test_unrolled_learners_are_fitted_learners(task: Task, recipe: Recipe) -> None:
-    options = {"loss": squared_error, "steps": 4, "lr": 0.05, "regularizer": shrink}
     fitted, start = learners(recipe), learners(recipe)
-    unrolled = unroll(start.placed(), task, **options)  # type: ignore[arg-type]
-    fit(fitted, task, **options)  # type: ignore[arg-type]
+    learning = Learning(loss=squared_error, steps=4, lr=0.05)
+    unrolled = unroll(start.placed(), task, learning, steps=4, regularizer=shrink)
+    fit(fitted, task, learning, regularizer=shrink)
     for name, value in fitted.state().items():
         torch.testing.assert_close(unrolled.state()[name], value)
     assert torch.equal(start.state()["0.weight"], learners(recipe).state()["0.weight"])
 
 
 def test_gradients_flow_through_training(task: Task, recipe: Recipe) -> None:
-    h = learners(recipe).placed()
+    h, learning = learners(recipe).placed(), Learning(loss=squared_error, lr=0.05)
     some = task[:2]
     h = h.moved(p[:2].detach().requires_grad_() for p in h.parameters())
 
@@ -161,9 +161,7 @@ def test_gradients_flow_through_training(task: Task, recipe: Recipe) -> None:
         def penalty(_: object, snapshot: Snapshot) -> Tensor:
             return weight * snapshot.H_te.square().mean(dim=(1, 2))
 
-        end = unroll(
-            h.moved(parameters), some, loss=squared_error, steps=3, lr=0.05, regularizer=penalty
-        )
+        end = unroll(h.moved(parameters), some, learning, steps=3, regularizer=penalty)
         return squared_error(end(some.X_te), some.Y_te).mean(dim=1)
 
     weight = torch.tensor(0.3, requires_grad=True)

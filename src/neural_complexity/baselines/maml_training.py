@@ -51,7 +51,7 @@ def maml_loss(start: PlacedLearner, task: Task, recipe: Recipe, steps: int) -> T
     Returns:
         One value per task, (B,).
     """
-    h = unroll(start, task, loss=recipe.loss, steps=steps, lr=recipe.lr)
+    h = unroll(start, task, recipe, steps=steps)
     return recipe.loss(h(task.X_te), task.Y_te).mean(dim=1)
 
 

@@ -57,7 +57,7 @@ def train_metareg(
         h = stack(recipe.make, tasks, stream(seed, "metareg learners", update)).to(device).placed()
         penalty, losses = weighted_l1_penalty(list(weights)), []
         for _ in range(recipe.steps):
-            h = unroll(h, task, loss=recipe.loss, steps=1, lr=recipe.lr, regularizer=penalty)
+            h = unroll(h, task, recipe, steps=1, regularizer=penalty)
             losses.append(recipe.loss(h(task.X_te), task.Y_te).mean())
         return torch.stack(losses).mean()
 

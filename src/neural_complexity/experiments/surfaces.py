@@ -103,7 +103,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         h = BatchedLearner(recipe.make(), state).to(config.device)
 
     def measure(b: int) -> dict[str, Tensor]:
-        found = surface(
+        return surface(
             h.one(b),
             gap_measure(networks, task[b : b + 1], loss=recipe.loss, classes=config.ways),
             generator=stream(config.seed, "directions", b),
@@ -111,7 +111,6 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             radius=config.radius,
             chunk=config.chunk,
         )
-        return {"alpha": found.alpha, "beta": found.beta, **found.values}
 
     measured = [parts.do(f"task {b + 1}", partial(measure, b)) for b in range(len(task))]
     planes = {name: torch.stack([plane[name] for plane in measured]) for name in measured[0]}

@@ -132,7 +132,7 @@ def fit(
             observe(step, snapshot.detach())
         # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
         # Handed over as they are: `backward` would copy them first, to the parameters' layout.
-        gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
+        gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
         if learning.sharpness:
             gradients = _sharp(h, gradients, learning.sharpness, partial(value, False))
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -193,23 +193,17 @@ def _look(h: BatchedLearner, look: Callable[[], T]) -> T:
 
 
 def unroll(
-    h: PlacedLearner,
-    task: Task,
-    *,
-    loss: PointLoss,
-    steps: int,
-    lr: float,
-    regularizer: Penalty = None,
+    h: PlacedLearner, task: Task, learning: Learning, *, steps: int, regularizer: Penalty = None
 ) -> PlacedLearner:
     """Trains like `fit` by plain gradient descent, but so that gradients flow through training.
 
     The result is differentiable in the parameters at the start and in the regularizer's.
     """
     for _ in range(steps):
-        value, _ = _descended(Learning(loss=loss), h, task, regularizer, 1.0, False, False)
+        value, _ = _descended(learning, h, task, regularizer, 1.0, False, False)
         parameters = list(h.parameters())
         gradients = torch.autograd.grad(value.sum(), parameters, create_graph=True)
-        h = h.moved([p - lr * g for p, g in zip(parameters, gradients, strict=True)])
+        h = h.moved([p - learning.lr * g for p, g in zip(parameters, gradients, strict=True)])
     return h
 
 

@@ -2,25 +2,15 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from neural_complexity.learners.batched import PlacedLearner
 
-__all__ = ["Measure", "Surface", "filter_normalised", "surface"]
+__all__ = ["Measure", "filter_normalised", "surface"]
 
 Measure = Callable[[PlacedLearner], dict[str, Tensor]]  # of K learners: named values, (K,) each
-
-
-@dataclass(frozen=True)
-class Surface:
-    """Values of learners at theta + alpha d1 + beta d2."""
-
-    alpha: Tensor  # (size,)
-    beta: Tensor  # (size,)
-    values: dict[str, Tensor]  # by name, (size, size): alpha down, beta across
 
 
 def filter_normalised(
@@ -54,13 +44,14 @@ def surface(
     size: int = 25,
     radius: float = 1.0,
     chunk: int = 64,
-) -> Surface:
+) -> dict[str, Tensor]:
     """Measures any trained module over a plane of two random filter-normalised directions.
 
     `measure` maps K copies of the module, at most `chunk`, at K points of the plane and in
     evaluation mode, to named values, (K,) each; they map inputs (K, points, D) to (K, points, C).
-    The plane reaches `radius` lengths of the filters, with `size` points along each direction: with
-    an odd number the module itself is in the centre.
+    The plane theta + alpha d1 + beta d2 reaches `radius` lengths of the filters, with `size` points
+    each way; of an odd number the module is in the centre. Returned are the values by name, (size,
+    size), alpha down and beta across, and alpha and beta themselves, (size,).
     """
     for name, number, least in (("size", size, 2), ("chunk", chunk, 1)):
         if number < least:
@@ -91,4 +82,4 @@ def surface(
                 )
             found.setdefault(name, []).append(value)
     planes = {name: torch.cat(parts).unflatten(0, (size, size)) for name, parts in found.items()}
-    return Surface(steps, steps.clone(), planes)
+    return {"alpha": steps, "beta": steps.clone(), **planes}

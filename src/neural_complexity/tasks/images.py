@@ -37,12 +37,11 @@ class Images:
     def __post_init__(self) -> None:
         kinds, shape = (self.pixels.dtype, self.labels.dtype), tuple(self.pixels.shape)
         if kinds != (torch.uint8, torch.int64):
-            got = " and ".join(map(str, kinds))
-            raise TypeError(f"pixels must be uint8 and labels int64, got {got}")
+            raise TypeError(f"pixels must be uint8 and labels int64, got {kinds[0]} and {kinds[1]}")
         if len(shape) != 4 or 0 in shape:
             raise ValueError(f"pixels must be (P, channels, height, width), got shape {shape}")
-        if (got := tuple(self.labels.shape)) != shape[:1]:
-            raise ValueError(f"labels must be one for each of {len(self)} images, got {got}")
+        if (found := tuple(self.labels.shape)) != shape[:1]:
+            raise ValueError(f"labels must be one for each of {len(self)} images, got {found}")
         low, high = int(self.labels.min()), int(self.labels.max())
         # The bound comes first: counting up to an absurd label would fill the memory.
         if low < 0 or high >= len(self) or not self.counts.all():

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from neural_complexity.tasks.datasets import DataFile, cached, data_folder, find_file
+from neural_complexity.tasks.image_datasets import DataFile, cached, data_folder, find_file
 from neural_complexity.tasks.images import Images, check_values
 
 __all__ = ["omniglot", "preprocess"]
