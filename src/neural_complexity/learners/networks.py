@@ -9,16 +9,13 @@ from torch import Tensor, nn
 
 __all__ = ["Affine", "image_cnn", "image_mlp", "mlp", "pooled", "resnet"]
 
+Sizes = Sequence[int]
+Make = Callable[[], nn.Module]
 Noise = Callable[[int], nn.Module] | None  # makes a layer from its width
 
 
 def mlp(
-    inputs: int,
-    hidden: Sequence[int],
-    outputs: int,
-    *,
-    activation: Callable[[], nn.Module] = nn.ReLU,
-    noise: Noise = None,
+    inputs: int, hidden: Sizes, outputs: int, *, activation: Make = nn.ReLU, noise: Noise = None
 ) -> nn.Sequential:
     """Builds a multilayer perceptron; `mlp(1, (40, 40), 1)` is the paper's sinusoid learner.
 
@@ -54,14 +51,12 @@ class Affine(nn.Module):
         return x * self.scale + self.shift
 
 
-def image_mlp(
-    shape: Sequence[int], hidden: Sequence[int], classes: int, *, noise: Noise = None
-) -> nn.Sequential:
+def image_mlp(shape: Sizes, hidden: Sizes, classes: int, *, noise: Noise = None) -> nn.Sequential:
     """Builds an `mlp` that sees an image of channels, height and width as one vector."""
     return nn.Sequential(nn.Flatten(), *mlp(prod(shape), hidden, classes, noise=noise))
 
 
-def image_cnn(shape: Sequence[int], channels: Sequence[int], classes: int) -> nn.Sequential:
+def image_cnn(shape: Sizes, channels: Sizes, classes: int) -> nn.Sequential:
     """Builds a convolutional network whose layers, of so many filters, halve the image."""
     depth, height, width = shape
     layers: list[nn.Module] = []
@@ -93,11 +88,11 @@ class _Residual(nn.Module):
 
 
 def resnet(
-    shape: Sequence[int],
+    shape: Sizes,
     classes: int,
     *,
     width: int = 64,
-    blocks: Sequence[int] = (2, 2, 2, 2),
+    blocks: Sizes = (2, 2, 2, 2),
     dropout: float = 0.0,
 ) -> nn.Sequential:
     """Builds a residual network for small images (He et al., 2016): no stride or pooling at first.
@@ -128,7 +123,7 @@ class _Pooled(nn.Module):
         return torch.stack([network(x) for network in self.networks]).mean(dim=0)
 
 
-def pooled(make: Callable[[], nn.Module], copies: int) -> nn.Module:
+def pooled(make: Make, copies: int) -> nn.Module:
     """Builds copies, trained as one network, whose predictions are averaged (capacity table)."""
     if copies < 1:
         raise ValueError(f"copies must be at least 1, got {copies}")

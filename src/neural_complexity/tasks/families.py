@@ -21,17 +21,12 @@ TABLES = ("diabetes", "wine", "breast_cancer", "iris")  # what scikit-learn ship
 Range = tuple[float, float]
 
 
-def check_sizes(**sizes: int) -> None:
-    """Raises a ValueError if one of named sizes is below 1."""
+def check_sizes(most: float = math.inf, /, **sizes: int) -> None:
+    """Raises a ValueError if one of named sizes is below 1 or too large."""
     for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
-
-
-def check_at_most(name: str, size: int, most: int) -> None:
-    """Raises a ValueError if a size is too large."""
-    if size > most:
-        raise ValueError(f"{name} must be at most {most}, got {size}")
+        if not 1 <= size <= most:
+            bound = "at least 1" if size < 1 else f"at most {most}"
+            raise ValueError(f"{name} must be {bound}, got {size}")
 
 
 def choose(sizes: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -193,9 +188,9 @@ class Tables(SampledFamily):
     def __post_init__(self) -> None:
         super().__post_init__()
         _, rows, columns = _load()
-        points = self.train_points + self.test_points
-        check_at_most("points of a task", points, int(rows.min()) // 2)
-        check_at_most("features", self.features, int(columns.min()) - 1)
+        points = {"points of a task": self.train_points + self.test_points}
+        check_sizes(int(rows.min()) // 2, **points)
+        check_sizes(int(columns.min()) - 1, features=self.features)
         if self.part not in ("first", "second"):
             raise ValueError(f"part must be first or second, got {self.part}")
 

@@ -139,14 +139,11 @@ class Source:
 
 
 def load(name: str, data: str | Path | None = None, download: bool = True) -> SingleDataset:
-    """Loads a dataset by name, from files or, `digits`, from scikit-learn.
+    """Loads one of `DATASETS`, from files, which may be downloaded, or, `digits`, from scikit-learn.
 
-    Args:
-        name: One of `DATASETS`.
-        data: The data folder, see `data_folder`, laid out as usual: `MNIST/raw/*-ubyte.gz`, also
-            unpacked and without `raw`, `FashionMNIST` and `KMNIST` alike;
-            `cifar-10-batches-bin/*.bin` or `cifar-10-binary.tar.gz`; `svhn/*_32x32.mat`.
-        download: Whether to download files that are not there.
+    The data folder, see `data_folder`, is laid out as usual: `MNIST/raw/*-ubyte.gz`, also unpacked
+    and without `raw`, `FashionMNIST` and `KMNIST` alike; `cifar-10-batches-bin/*.bin` or
+    `cifar-10-binary.tar.gz`; `svhn/*_32x32.mat`.
     """
     if name not in DATASETS:
         raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name}")

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from neural_complexity.points import indexed
 from neural_complexity.task import Task
-from neural_complexity.tasks.families import check_at_most, check_sizes, choose
+from neural_complexity.tasks.families import check_sizes, choose
 
 __all__ = ["FewShot", "Images", "Part", "SingleDataset", "check_values", "moved"]
 
@@ -98,8 +98,7 @@ class SingleDataset:
     train: int
 
     def __post_init__(self) -> None:
-        check_sizes(train=self.train)
-        check_at_most("train", self.train, len(self.images) - 1)  # the others are for testing
+        check_sizes(len(self.images) - 1, train=self.train)  # the others are for testing
         classes, trained = self.images.classes, len(self.labels[: self.train].unique())
         if classes < 2:
             raise ValueError(f"{self.name} must have at least two classes, got one")
@@ -172,10 +171,10 @@ class FewShot:
     queries: int = 5  # test images of each class: N = ways * queries
 
     def __post_init__(self) -> None:
-        check_sizes(ways=self.ways, shots=self.shots, queries=self.queries)
-        check_at_most("ways", self.ways, self.images.classes)
-        fewest = int(self.images.counts.min())
-        check_at_most("shots + queries", self.shots + self.queries, fewest)
+        check_sizes(self.images.classes, ways=self.ways)
+        check_sizes(shots=self.shots, queries=self.queries)
+        together = {"shots + queries": self.shots + self.queries}
+        check_sizes(int(self.images.counts.min()), **together)
 
     def sample(self, batch: int, generator: torch.Generator) -> Task:
         """Draws `batch` tasks of `Points`, (B, M) and (B, N), with labels 0 ... ways - 1."""

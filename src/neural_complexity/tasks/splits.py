@@ -17,7 +17,7 @@ from neural_complexity.convert.arrays_in import inputs, pair, targets
 from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.families import check_at_most, check_sizes
+from neural_complexity.tasks.families import check_sizes
 
 __all__ = ["ArrayStore", "Minibatches", "Rounds", "Splits", "own_digits", "split_tasks"]
 
@@ -53,10 +53,10 @@ class Splits:
     N: int = 128  # validation points that NC sees at a time
 
     def __post_init__(self) -> None:
-        check_sizes(train=self.train, test=self.test, M=self.M, N=self.N)
-        check_at_most("train + test", self.train + self.test, len(self.pool))
-        check_at_most("M", self.M, self.train)
-        check_at_most("N", self.N, self.test)
+        check_sizes(train=self.train, test=self.test)
+        check_sizes(len(self.pool), **{"train + test": self.train + self.test})
+        check_sizes(self.train, M=self.M)
+        check_sizes(self.test, N=self.N)
         labels = self.store.labels[self.pool]
         if (labels == labels[0]).all():
             kind = "of two classes at least" if labels.ndim == 1 else "two different ones at least"
@@ -65,8 +65,7 @@ class Splits:
     def split(self, batch: int, generator: torch.Generator, *, train: int | None = None) -> Task:
         """Draws whole splits, (B, m) and (B, m'), which learners learn from; m may be less."""
         m = self.train if train is None else train
-        check_sizes(train=m)
-        check_at_most("train", m, self.train)
+        check_sizes(self.train, train=m)
         return self._cut(batch, m, self.test, generator)
 
     def sample(self, batch: int, generator: torch.Generator) -> Task:
