@@ -139,7 +139,7 @@ class Source:
 
 
 def load(name: str, data: str | Path | None = None, download: bool = True) -> SingleDataset:
-    """Loads one of `DATASETS`, from files, which may be downloaded, or, `digits`, from scikit-learn.
+    """Loads one of `DATASETS`, from files, downloaded if need be, or, `digits`, from scikit-learn.
 
     The data folder, see `data_folder`, is laid out as usual: `MNIST/raw/*-ubyte.gz`, also unpacked
     and without `raw`, `FashionMNIST` and `KMNIST` alike; `cifar-10-batches-bin/*.bin` or
