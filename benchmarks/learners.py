@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners.batched import stack
-from neural_complexity.learners.fit import fit
+from neural_complexity.learners.fit import Recipe, fit
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import squared_error
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty

@@ -11,8 +11,8 @@ from hypothesis import settings
 from torch import nn
 
 from glyphs import thumbnails, write_zip
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.executor import Collection, Job
 from neural_complexity.model.network import NeuralComplexity

@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from neural_complexity.assessment.result import Assessment as Assessment
     from neural_complexity.integrations.sklearn import NCClassifier as NCClassifier
     from neural_complexity.integrations.sklearn import NCRegressor as NCRegressor
+    from neural_complexity.learners.fit import Recipe as Recipe
     from neural_complexity.learners.fit import fit as fit
     from neural_complexity.learners.networks import mlp as mlp
-    from neural_complexity.learners.recipe import Recipe as Recipe
     from neural_complexity.losses import cross_entropy as cross_entropy
     from neural_complexity.losses import squared_error as squared_error
     from neural_complexity.meta.meta_learn import meta_learn as meta_learn
@@ -37,7 +37,7 @@ _HOMES = {
     "NCRegularizer": "regularizers.loop",
     "NeuralComplexity": "model.network",
     "Plan": "meta.plan",
-    "Recipe": "learners.recipe",
+    "Recipe": "learners.fit",
     "Sinusoids": "tasks.families",
     "Snapshot": "snapshot",
     "Task": "task",

@@ -15,8 +15,8 @@ from neural_complexity.baselines.maml_training import (
     train_maml,
 )
 from neural_complexity.learners.batched import PlacedLearner, stack
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task

@@ -9,8 +9,8 @@ from torch import Tensor
 from conftest import holds_for_seeds
 from neural_complexity.baselines.metareg import train_metareg
 from neural_complexity.baselines.optimize import Optimization
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.regularizers.norms import weighted_l1_penalty
 from neural_complexity.seeding import stream

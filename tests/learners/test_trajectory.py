@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners import trajectory
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import (
     Trajectory,
     diverged,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp, mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.meta_learn import meta_learn
 from neural_complexity.meta.plan import Plan

@@ -1,5 +1,5 @@
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.meta_run import batch_size, settle
 from neural_complexity.tasks.families import Sinusoids
 

@@ -1,8 +1,8 @@
 import torch
 from torch import Tensor
 
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.executor import Job
 from neural_complexity.meta.sources import (
     Part,

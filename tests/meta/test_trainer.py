@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conftest import holds_for_seeds
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss
 from neural_complexity.meta.trainer import MetaLearner, Status, meta_train
 from neural_complexity.model.cached import embed_store

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from conftest import convolutional, flat
 from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.losses import Categorical, cross_entropy
 from neural_complexity.model.cached import Encoder, cache, embed_store
 from neural_complexity.model.network import Context, NeuralComplexity

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.fit import evaluate
+from neural_complexity.learners.fit import Recipe, evaluate
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.regularizers.noise import VariationalDropout, variational_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import take_snapshot

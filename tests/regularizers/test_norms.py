@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.regularizers.norms import NORMS, norm_penalty, weighted_l1_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot

@@ -1,6 +1,6 @@
 import torch
 
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.losses import squared_error
 from neural_complexity.regularizers.oracle import oracle_penalty
 from neural_complexity.seeding import stream

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from neural_complexity import ledger
 from neural_complexity.baselines.optimize import Optimization, optimize
 from neural_complexity.learners.batched import PlacedLearner
-from neural_complexity.learners.fit import unroll
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe, unroll
 from neural_complexity.meta.trainer import Status
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from neural_complexity import ledger
 from neural_complexity.baselines.optimize import Optimization, optimize
 from neural_complexity.learners.batched import stack
-from neural_complexity.learners.fit import unroll
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe, unroll
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.norms import weighted_l1_penalty
 from neural_complexity.seeding import stream

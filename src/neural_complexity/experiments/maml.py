@@ -27,7 +27,7 @@ from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
 from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import usable_rows
 from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status

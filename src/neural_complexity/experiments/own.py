@@ -24,8 +24,8 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
 from neural_complexity.integrations.sklearn import NCClassifier
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_cnn, mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta import scores
 from neural_complexity.meta.meta_learn import meta_learn

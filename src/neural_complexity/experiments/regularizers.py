@@ -21,7 +21,7 @@ from neural_complexity.experiments.base.plots import learner_axis
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.model.network import NeuralComplexity

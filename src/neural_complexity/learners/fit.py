@@ -1,4 +1,4 @@
-"""Task learning, Algorithm 1: the only inner loop."""
+"""Task learning, Algorithm 1: the only inner loop, and recipes that say how learners learn."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -6,18 +6,18 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Gamma
 from torch.optim import SGD, Optimizer
 
 from neural_complexity import ledger
-from neural_complexity.learners.batched import BatchedLearner, PlacedLearner
+from neural_complexity.learners.batched import BatchedLearner, PlacedLearner, stack
 from neural_complexity.losses import PointLoss, squared_error
 from neural_complexity.points import values
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
 
-__all__ = ["Batches", "Learner", "Learning", "Regularizer", "evaluate", "fit", "mixup", "unroll"]
+__all__ = ["Batches", "Learner", "Recipe", "Regularizer", "evaluate", "fit", "mixup", "unroll"]
 
 
 class Learner(Protocol):
@@ -138,6 +138,38 @@ def fit(
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         descent.step()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Learning):
+    """A learning algorithm: everything but the tasks and the regularizer.
+
+    Args:
+        make: Builds one freshly initialised module.
+    """
+
+    make: Callable[[], nn.Module]
+
+    def train(
+        self, task: Task | Batches, generator: torch.Generator, **options: Any
+    ) -> BatchedLearner:
+        """Trains one new learner per task and returns them, in evaluation mode.
+
+        The generator draws the initial parameters, and the noise of layers that have some; the
+        options are those of `fit`: `regularizer`, `schedule`, `observe`, `visit` and `visits`.
+        """
+        device = (task if isinstance(task, Task) else task(0)).X_tr.device
+        h = stack(self.make, len(task), generator).to(device)
+        seed = int(torch.randint(2**62, (), generator=generator))
+        elsewhere = [] if device.type == "cpu" else [device]
+        # Noise layers draw from the global generators; so that learners depend on `generator`
+        # alone, these are seeded for the time being.
+        with torch.random.fork_rng(elsewhere, device_type=device.type if elsewhere else "cuda"):
+            start = torch.manual_seed if elsewhere else torch.default_generator.manual_seed
+            start(seed)
+            fit(h, task, self, **options)
+        h.eval()
+        return h
 
 
 def _descended(

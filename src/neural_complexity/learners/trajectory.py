@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity import ledger
-from neural_complexity.learners.fit import Observer, Regularizer
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Observer, Recipe, Regularizer
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task

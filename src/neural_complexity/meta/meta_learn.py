@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from neural_complexity.files import write_json
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.executor import Collection
 from neural_complexity.meta.held_out_report import belief_loss, compare, describe, make_report
 from neural_complexity.meta.meta_run import MetaRun, batch_size, settle

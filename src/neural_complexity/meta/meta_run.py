@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.executor import Collection, CollectionQueue
 from neural_complexity.meta.own_recipe import batchable, make_recipe
 from neural_complexity.meta.plan import Plan

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from neural_complexity.experiments.base.config import BaseConfig
 from neural_complexity.experiments.base.rows import Keys
-from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import (
     Trajectory,
     diverged,

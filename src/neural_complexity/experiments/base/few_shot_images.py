@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
 from neural_complexity.experiments.base.training import Head, Training
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_cnn, image_mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.model.heads import HEADS
 from neural_complexity.tasks.images import FewShot, Images

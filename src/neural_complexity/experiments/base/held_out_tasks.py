@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.experiments.base.few_shot_images import FewShotConfig
-from neural_complexity.learners.fit import Regularizer
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import Belief, zero_one
 from neural_complexity.model.network import Context, NeuralComplexity

@@ -42,8 +42,7 @@ from neural_complexity.experiments.base.one_dataset import ImageData
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.table_views import select, show
 from neural_complexity.experiments.base.training import Head
-from neural_complexity.learners.fit import Regularizer
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.losses import Categorical, cross_entropy, zero_one
 from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.scores import Estimate

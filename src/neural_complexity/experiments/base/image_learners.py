@@ -16,8 +16,7 @@ from neural_complexity.experiments.base.rows import Key, Row
 from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.fit import Regularizer, mixup
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe, Regularizer, mixup
 from neural_complexity.losses import SmoothedCrossEntropy, cross_entropy, zero_one
 from neural_complexity.meta import scores
 from neural_complexity.meta.scores import Estimate, estimate, estimate_over_seeds
