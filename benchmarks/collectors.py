@@ -7,8 +7,8 @@ from torch.optim import SGD
 
 from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.one_dataset import split_posterior
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.collect import SplitCollector
 from neural_complexity.meta.executor import CollectionQueue, process_pool

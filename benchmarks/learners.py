@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners.batched import stack
-from neural_complexity.learners.fit import fit
+from neural_complexity.learners.fit import Recipe, fit
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import squared_error
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from timing import Ratio, seconds_each, show
 
 B, STEPS, LR = 512, 16, 0.01

@@ -8,7 +8,7 @@ from neural_complexity.meta.nc_loss import nc_loss
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from timing import Ratio, matmul_peak, seconds_each, show
 
 BATCH = 512

@@ -11,14 +11,14 @@ from hypothesis import settings
 from torch import nn
 
 from glyphs import thumbnails, write_zip
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
+from neural_complexity.tasks.images import FewShot
 
 if TYPE_CHECKING:
     from smoke_runs import FinishedRun, SmokeRuns

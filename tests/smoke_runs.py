@@ -19,7 +19,7 @@ from neural_complexity.experiments.base.run_folder import RunFolder
 from neural_complexity.files import write_json
 from neural_complexity.ledger import recording
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.tasks.datasets import VARIABLE
+from neural_complexity.tasks.image_datasets import VARIABLE
 
 # Where no learner may see what is reported on.
 ONE_DATASET = {"single", "single_curves", "dataset_size", "capacity", "own"}

@@ -9,7 +9,7 @@ import torch
 
 from golden import behaviour
 from golden.behaviour import EXPERIMENTS, FOLDER
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 from smoke_runs import SmokeRuns
 
 # How much a row moved when the same run was made with the arithmetic of another processor stands

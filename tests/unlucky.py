@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.executor import Collection, Job
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 
 family = Sinusoids(train_points=5, test_points=7)
 recipe = Recipe(make=partial(mlp, 1, (8, 8), 1), steps=3, lr=0.05)

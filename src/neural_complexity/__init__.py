@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from neural_complexity.assessment.result import Assessment as Assessment
     from neural_complexity.integrations.sklearn import NCClassifier as NCClassifier
     from neural_complexity.integrations.sklearn import NCRegressor as NCRegressor
+    from neural_complexity.learners.fit import Recipe as Recipe
     from neural_complexity.learners.fit import fit as fit
     from neural_complexity.learners.networks import mlp as mlp
-    from neural_complexity.learners.recipe import Recipe as Recipe
     from neural_complexity.losses import cross_entropy as cross_entropy
     from neural_complexity.losses import squared_error as squared_error
     from neural_complexity.meta.meta_learn import meta_learn as meta_learn
@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from neural_complexity.snapshot import take_snapshot as take_snapshot
     from neural_complexity.task import Task as Task
     from neural_complexity.task import TaskFamily as TaskFamily
-    from neural_complexity.tasks.sinusoids import Sinusoids as Sinusoids
-    from neural_complexity.tasks.split_tasks import split_tasks as split_tasks
+    from neural_complexity.tasks.families import Sinusoids as Sinusoids
+    from neural_complexity.tasks.splits import split_tasks as split_tasks
 
 # Loaded on first use: the bank's storage alone takes as long to import as torch itself.
 _NAMES = {
     "assessment.result": ["Assessment"],
     "integrations.sklearn": ["NCClassifier", "NCRegressor"],
-    "learners.fit": ["fit"],
+    "learners.fit": ["Recipe", "fit"],
     "learners.networks": ["mlp"],
-    "learners.recipe": ["Recipe"],
     "losses": ["cross_entropy", "squared_error"],
     "meta.meta_learn": ["meta_learn"],
     "meta.plan": ["Plan"],
@@ -45,8 +44,8 @@ _NAMES = {
     "seeding": ["stream"],
     "snapshot": ["Snapshot", "gap", "take_snapshot"],
     "task": ["Task", "TaskFamily"],
-    "tasks.sinusoids": ["Sinusoids"],
-    "tasks.split_tasks": ["split_tasks"],
+    "tasks.families": ["Sinusoids"],
+    "tasks.splits": ["split_tasks"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -22,8 +22,7 @@ from neural_complexity.model.encoders import ImageEncoder
 from neural_complexity.points import Points, values
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.images import moved
+from neural_complexity.tasks.images import FewShot, moved
 
 CLASSES = 3
 dataset = thumbnails(classes=CLASSES, drawings=20)

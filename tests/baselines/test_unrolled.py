@@ -17,15 +17,14 @@ from neural_complexity.baselines.unrolled import (
     train_metareg,
 )
 from neural_complexity.learners.batched import PlacedLearner, stack
-from neural_complexity.learners.fit import unroll
+from neural_complexity.learners.fit import Recipe, unroll
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.meta.trainer import Status
 from neural_complexity.regularizers.penalties import weighted_l1_penalty
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace
 
 
@@ -115,7 +114,7 @@ def one_by_one(recipe: Recipe, module: nn.Module, task: Task, steps: int) -> Ten
         part = task[b : b + 1]
         own = {name: p.unsqueeze(0) for name, p in module.named_parameters()}
         start = PlacedLearner(module, own, tuple(own))
-        h = unroll(start, part, loss=recipe.loss, steps=steps, lr=recipe.lr)
+        h = unroll(start, part, recipe, steps=steps)
         losses.append(recipe.loss(h(part.X_te), part.Y_te).mean(dim=1))
     return torch.cat(losses).mean()
 

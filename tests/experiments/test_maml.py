@@ -11,9 +11,9 @@ from neural_complexity.experiments.base.saved_networks import load_networks
 from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.experiments.maml import EXPERIMENT, Config, Initialisation
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
 

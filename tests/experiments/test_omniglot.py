@@ -18,7 +18,7 @@ from neural_complexity.experiments.base.few_shot_images import (
 )
 from neural_complexity.experiments.base.table_views import distinct, find, select
 from neural_complexity.experiments.omniglot import EXPERIMENT, FIT, LEARNERS, Config
-from neural_complexity.tasks import datasets
+from neural_complexity.tasks import image_datasets as datasets
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
 

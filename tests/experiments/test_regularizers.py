@@ -10,7 +10,7 @@ from neural_complexity.experiments.base.table_views import select
 from neural_complexity.experiments.regularizers import PAPER, STEPS, WEIGHTS, Config, _stop_early
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from smoke_runs import SmokeRuns
 
 

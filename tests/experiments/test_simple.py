@@ -12,7 +12,7 @@ from neural_complexity.experiments.simple import (
     sinusoid_kernel,
 )
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from smoke_runs import SmokeRuns
 
 

@@ -23,7 +23,7 @@ from neural_complexity.experiments.surfaces import (
     _surfaces,
 )
 from neural_complexity.meta.scores import correlation
-from neural_complexity.tasks.datasets import VARIABLE
+from neural_complexity.tasks.image_datasets import VARIABLE
 from neural_complexity.workspace import Workspace
 
 SMOKE = EXPERIMENT.presets["smoke"]()

@@ -20,7 +20,7 @@ from glyphs import thumbnails
 from golden import behaviour
 from golden.behaviour import EXPERIMENTS, FOLDER
 from neural_complexity import NeuralComplexity
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 
 
 def write(name: str, content: Any) -> None:

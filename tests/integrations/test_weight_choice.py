@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from neural_complexity.integrations.weight_choice import RegularizedTraining, Training
-from neural_complexity.learners.fit import evaluate
+from neural_complexity.learners.fit import Recipe, evaluate
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from neural_complexity.learners.batched import PlacedLearner, stack
-from neural_complexity.learners.loss_surface import Measure, Surface, filter_normalised, surface
+from neural_complexity.learners.loss_surface import Measure, filter_normalised, surface
 from neural_complexity.learners.networks import mlp
 from neural_complexity.seeding import stream
 
@@ -49,7 +49,7 @@ def mean_output(X: Tensor) -> Measure:
     return measure
 
 
-def measured(h: nn.Module, X: Tensor, **options: int | float) -> Surface:
+def measured(h: nn.Module, X: Tensor, **options: int | float) -> dict[str, Tensor]:
     return surface(h, mean_output(X), generator=stream(0, "directions"), **options)  # type: ignore[arg-type]
 
 
@@ -85,19 +85,19 @@ def test_a_filter_of_zeros_stays_and_directions_are_drawn_from_the_generator() -
 def test_the_surface_is_that_of_modules_placed_one_by_one(name: str) -> None:
     h, X = made(name)
     found = measured(h, X, size=5, radius=0.7, chunk=4)
-    assert found.alpha.tolist() == pytest.approx([-0.7, -0.35, 0.0, 0.35, 0.7])
+    assert found["alpha"].tolist() == pytest.approx([-0.7, -0.35, 0.0, 0.35, 0.7])
     generator = stream(0, "directions")
     theta = {n: p.detach() for n, p in h.named_parameters()}
     d1, d2 = (filter_normalised(theta, generator) for _ in range(2))
     h.eval()
     expected = torch.empty(2, 5, 5)
-    for i, alpha in enumerate(found.alpha):
-        for j, beta in enumerate(found.beta):
+    for i, alpha in enumerate(found["alpha"]):
+        for j, beta in enumerate(found["beta"]):
             moved = {n: v + alpha * d1[n] + beta * d2[n] for n, v in theta.items()}
             H = functional_call(h, moved, (X,)).detach()
             expected[:, i, j] = torch.stack([H[:, 0].mean(), H.square().mean()])
-    torch.testing.assert_close(found.values["first"], expected[0])
-    torch.testing.assert_close(found.values["square"], expected[1])
+    torch.testing.assert_close(found["first"], expected[0])
+    torch.testing.assert_close(found["square"], expected[1])
     assert expected[1].std() > 1e-3  # it does move
 
 
@@ -108,12 +108,12 @@ def test_the_module_is_in_the_centre_and_stays_as_it_was(name: str) -> None:
     before = {n: t.clone() for n, t in h.state_dict().items()}
     modes = [m.training for m in h.modules()]
     found = measured(h, X, size=7)
-    assert found.alpha[3] == 0 == found.beta[3]
+    assert found["alpha"][3] == 0 == found["beta"][3]
     assert modes == [m.training for m in h.modules()]
     assert all(torch.equal(before[n], t) for n, t in h.state_dict().items())
-    assert not any(v.requires_grad for v in found.values.values())
+    assert not any(v.requires_grad for v in found.values())
     own = h.eval()(X).detach()
-    torch.testing.assert_close(found.values["first"][3, 3], own[:, 0].mean())
+    torch.testing.assert_close(found["first"][3, 3], own[:, 0].mean())
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 25, 100])
@@ -129,7 +129,7 @@ def test_the_chunk_changes_nothing_but_bounds_the_copies(chunk: int) -> None:
     whole = measured(h, X, size=5)
     assert max(seen) <= chunk
     assert sum(seen) == 25
-    torch.testing.assert_close(found.values, whole.values)
+    torch.testing.assert_close(found, whole)
 
 
 def test_scaling_one_layer_up_and_the_next_down_leaves_the_surface_alone() -> None:
@@ -140,7 +140,7 @@ def test_scaling_one_layer_up_and_the_next_down_leaves_the_surface_alone() -> No
         for parameter in h[0].parameters():
             parameter.mul_(8.0)
         h[2].weight.div_(8.0)  # type: ignore[operator]
-    torch.testing.assert_close(measured(h, X, size=5).values, before.values)
+    torch.testing.assert_close(measured(h, X, size=5), before)
 
 
 def test_one_of_many_learners_is_a_module_of_its_own() -> None:

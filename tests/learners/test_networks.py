@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import evaluate, fit
-from neural_complexity.learners.networks import image_mlp, mlp, pooled, resnet, resnet18
+from neural_complexity.learners.networks import image_mlp, mlp, pooled, resnet
 from neural_complexity.losses import cross_entropy
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
@@ -49,7 +49,7 @@ def test_perceptrons_of_images_may_have_noise() -> None:
 
 
 def test_resnet18_has_as_many_parameters_and_layers_as_is_known() -> None:
-    network = resnet18((3, 32, 32), 10)
+    network = resnet((3, 32, 32), 10)
     assert count(network) == 11_173_962  # the variant for 32 x 32 pixels, for CIFAR-10
     counted = [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     around = [m for m in counted if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)]
@@ -57,7 +57,7 @@ def test_resnet18_has_as_many_parameters_and_layers_as_is_known() -> None:
 
 
 def test_the_stages_of_resnet18_halve_the_image_and_double_the_filters() -> None:
-    network = resnet18((3, 32, 32), 10)
+    network = resnet((3, 32, 32), 10)
     x, shapes = torch.randn(1, 3, 32, 32), []
     for layer in network.eval():
         x = layer(x)

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners import trajectory
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import (
     Trajectory,
     diverged,
@@ -19,7 +19,7 @@ from neural_complexity.regularizers.penalties import oracle_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 
 
 def test_losses_gap_and_snapshot_belong_to_the_learner_after_its_last_update(

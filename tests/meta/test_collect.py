@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glyphs import thumbnails
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import diverged
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.meta.bank import MemoryBank
@@ -20,9 +20,8 @@ from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.images import SingleDataset
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
+from neural_complexity.tasks.images import FewShot, SingleDataset
 from neural_complexity.tasks.splits import Splits
 
 family = Sinusoids(train_points=5, test_points=7)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import unlucky
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.executor import Collection, CollectionQueue, Job, process_pool
 from neural_complexity.meta.trainer import MetaLearner, MetaTraining, meta_train
 from neural_complexity.model.network import NeuralComplexity

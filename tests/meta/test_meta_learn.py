@@ -8,17 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp, mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.meta_learn import meta_learn
 from neural_complexity.meta.plan import Plan
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
-from neural_complexity.tasks.split_tasks import split_tasks
-from neural_complexity.tasks.splits import Splits
+from neural_complexity.tasks.families import Sinusoids
+from neural_complexity.tasks.splits import Splits, split_tasks
 
 PLAN = Plan(iterations=4, updates=2, learners=20, chosen_by=8)
 SMALL: dict[str, Any] = {"width": 8, "heads": 2, "progress": False}

@@ -1,7 +1,7 @@
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.meta_run import batch_size, settle
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 
 RECIPE = Recipe(make=lambda: mlp(1, (4,), 1), steps=2, lr=0.01)
 

@@ -12,7 +12,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import raw
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, point_gaps
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 
 
 def test_supervision_per_set_is_the_papers_huber_loss_on_the_gap() -> None:

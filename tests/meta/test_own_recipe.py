@@ -5,7 +5,7 @@ from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.meta.own_recipe import batchable, make_recipe
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 
 
 def test_the_default_network_does_not_mind_units() -> None:

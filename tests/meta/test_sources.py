@@ -1,8 +1,8 @@
 import torch
 from torch import Tensor
 
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.executor import Job
 from neural_complexity.meta.sources import (
     Part,
@@ -15,8 +15,8 @@ from neural_complexity.meta.sources import (
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import raw
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.sinusoids import Sinusoids
-from neural_complexity.tasks.split_tasks import split_tasks
+from neural_complexity.tasks.families import Sinusoids
+from neural_complexity.tasks.splits import split_tasks
 
 RECIPE = Recipe(make=lambda: mlp(1, (4,), 1), steps=5, lr=0.01)
 PARTS: tuple[Part, ...] = ("validation", "report")

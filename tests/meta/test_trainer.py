@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from conftest import holds_for_seeds
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss
 from neural_complexity.meta.trainer import MetaLearner, Status, meta_train
 from neural_complexity.model.cached import embed_store
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
+from neural_complexity.tasks.images import FewShot
 from neural_complexity.workspace import Workspace
 
 family = Sinusoids(train_points=5, test_points=7)

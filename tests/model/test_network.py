@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch.nn.functional import softplus
 
 from conftest import labelled_snapshot, random_snapshot
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import (
     Categorical,
@@ -30,7 +30,7 @@ from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 
 FOR_LABELS = {name: dict(head.for_labels) for name, head in heads_package.HEADS.items()}
 _squareplus = cross_entropy.positive

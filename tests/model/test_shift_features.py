@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from conftest import labelled_snapshot, random_snapshot
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model import shift_features
@@ -30,8 +30,7 @@ from neural_complexity.reliability.shift import shift_p_values
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import TaskFamily
-from neural_complexity.tasks.families import Polynomials
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Polynomials, Sinusoids
 
 FOR_LABELS = {name: dict(head.for_labels) for name, head in HEADS.items()}
 FIELDS = ("predicted", "true", "spread", "features")

@@ -4,7 +4,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.untrained import default_fields, set_units
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 
 
 def test_targets_decide_the_loss_and_the_number_of_outputs() -> None:

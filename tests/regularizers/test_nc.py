@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from conftest import convolutional, flat, labelled_snapshot
 from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.losses import Categorical, Gaussian, cross_entropy
 from neural_complexity.model.cached import Encoder, cache, embed_store
 from neural_complexity.model.network import Context, NeuralComplexity
@@ -18,9 +18,8 @@ from neural_complexity.regularizers.nc import minibatch_penalty, nc_penalty, tru
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.families import StepFunctions
-from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids, StepFunctions
+from neural_complexity.tasks.images import FewShot
 
 
 @pytest.fixture(params=["posterior", "direct"])

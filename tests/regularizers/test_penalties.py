@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.fit import evaluate
+from neural_complexity.learners.fit import Recipe, evaluate
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import squared_error
 from neural_complexity.regularizers.penalties import (
     NORMS,

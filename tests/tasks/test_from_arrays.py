@@ -23,7 +23,6 @@ from neural_complexity.tasks.from_arrays import (
     from_arrays,
     from_datasets,
     open_store,
-    store,
     write_store,
 )
 from neural_complexity.tasks.images import Images, SingleDataset
@@ -223,6 +222,12 @@ def dataset(P: int, *shape: int, train: int) -> SingleDataset:
     pixels, labels = draw(P, *shape, seed=P)
     images = Images(torch.from_numpy(pixels), torch.from_numpy(labels).long() % 2)
     return SingleDataset(f"noise {P}", images, train)
+
+
+def store(one: SingleDataset, path: Path) -> SingleDataset:
+    pixels = one.images.pixels
+    parts = zip(pixels.split(7), one.labels.split(7), strict=True)
+    return write_store(path, one.name, pixels.shape, one.train, parts)
 
 
 @pytest.fixture(scope="session")

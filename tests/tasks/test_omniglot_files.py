@@ -16,9 +16,9 @@ from PIL import Image
 
 import neural_complexity
 from glyphs import draw, entries, glyphs, png, write_zip
-from neural_complexity.tasks import datasets
+from neural_complexity.tasks import image_datasets as datasets
 from neural_complexity.tasks import omniglot_files as module
-from neural_complexity.tasks.datasets import VARIABLE
+from neural_complexity.tasks.image_datasets import VARIABLE
 from neural_complexity.tasks.images import Images
 from neural_complexity.tasks.omniglot_files import omniglot, preprocess
 

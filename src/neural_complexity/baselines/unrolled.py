@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from neural_complexity import ledger
 from neural_complexity.learners.batched import PlacedLearner, stack
-from neural_complexity.learners.fit import unroll
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe, unroll
 from neural_complexity.meta.optimizer import ScheduledAdam, warmup_cosine
 from neural_complexity.meta.trainer import Status
 from neural_complexity.progress import ProgressCallback
@@ -114,7 +113,7 @@ def train_maml(
         own = [*module.named_parameters(), *module.named_buffers()]
         state = {name: tensor.expand(training.tasks, *tensor.shape) for name, tensor in own}
         start = PlacedLearner(module, state, trained)
-        h = unroll(start, task, loss=recipe.loss, steps=training.steps, lr=recipe.lr)
+        h = unroll(start, task, recipe, steps=training.steps)
         return recipe.loss(h(task.X_te), task.Y_te).mean(dim=1).mean()
 
     own = work and work.sub("maml", family, recipe, training, seed)
@@ -156,7 +155,7 @@ def train_metareg(
         h = stack(recipe.make, tasks, stream(seed, "metareg learners", update)).to(device).placed()
         penalty, losses = weighted_l1_penalty(list(weights)), []
         for _ in range(recipe.steps):
-            h = unroll(h, task, loss=recipe.loss, steps=1, lr=recipe.lr, regularizer=penalty)
+            h = unroll(h, task, recipe, steps=1, regularizer=penalty)
             losses.append(recipe.loss(h(task.X_te), task.Y_te).mean())
         return torch.stack(losses).mean()
 

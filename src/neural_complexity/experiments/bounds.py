@@ -52,7 +52,7 @@ class Config(NetworksConfig):
     unlike: Annotated[int, AtLeast(2)] = 1024  # Learners of each kind that is shifted.
     nc: str = ""
     """The file of an NC for scikit-learn's digits that knows the training part of
-    `tasks.split_tasks.own_digits` only, as the run `own` leaves it; the shipped one if empty."""
+    `tasks.splits.own_digits` only, as the run `own` leaves it; the shipped one if empty."""
     digits_tasks: int = 2048  # Held-out tasks of digits.
     digits_train: Count = 100  # Training images of each.
     digits_test: Count = 100  # Test images of each.

@@ -30,8 +30,13 @@ from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.nc import trust
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.families import GaussianProcesses, Polynomials, StepFunctions, Tables
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import (
+    GaussianProcesses,
+    Polynomials,
+    Sinusoids,
+    StepFunctions,
+    Tables,
+)
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]

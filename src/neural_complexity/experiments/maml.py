@@ -27,7 +27,7 @@ from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
 from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import usable_rows
 from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status
@@ -35,7 +35,7 @@ from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]

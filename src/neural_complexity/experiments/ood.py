@@ -19,7 +19,7 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, find, show
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta import scores
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity

@@ -24,8 +24,8 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
 from neural_complexity.integrations.sklearn import NCClassifier
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_cnn, mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta import scores
 from neural_complexity.meta.meta_learn import meta_learn
@@ -35,8 +35,7 @@ from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.loop import NCRegularizer
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.split_tasks import own_digits, split_tasks
-from neural_complexity.tasks.splits import Minibatches
+from neural_complexity.tasks.splits import Minibatches, own_digits, split_tasks
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]

@@ -20,14 +20,14 @@ from neural_complexity.experiments.base.plots import learner_axis
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, share_of_oracle
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.penalties import weighted_l1_penalty
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]

@@ -35,7 +35,7 @@ from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import gap, take_snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]

@@ -27,7 +27,7 @@ from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]

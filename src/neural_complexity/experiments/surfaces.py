@@ -95,8 +95,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         gaps = gap_measure(networks, task[b : b + 1], loss=recipe.loss, classes=config.ways)
         sizes: Any = {"size": config.size, "radius": config.radius, "chunk": config.chunk}
         generator = stream(config.seed, "directions", b)
-        found = surface(h.one(b), gaps, generator=generator, **sizes)
-        return {"alpha": found.alpha, "beta": found.beta, **found.values}
+        return surface(h.one(b), gaps, generator=generator, **sizes)
 
     measured = [parts.do(f"task {b + 1}", partial(measure, b)) for b in range(len(task))]
     planes = {name: torch.stack([plane[name] for plane in measured]) for name in measured[0]}

@@ -20,8 +20,8 @@ from torch.optim import Adam
 from neural_complexity.convert.arrays_in import encode, inputs
 from neural_complexity.integrations.weight_choice import RegularizedTraining, Training
 from neural_complexity.learners.batched import BatchedLearner
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import Affine, mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.regularizers.loop import UNTRUSTED

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.fit import Regularizer, evaluate
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe, Regularizer, evaluate
 from neural_complexity.model.cached import Encoder, FixedContext, cache, embed_store
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed, join, raw, values

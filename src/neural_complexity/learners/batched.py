@@ -1,8 +1,8 @@
 """B copies of any module, with parameters of their own, run as one."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,29 +29,12 @@ FILLS |= {aten.div_.Scalar, aten.div_.Tensor, aten.erfinv_.default}
 HARMLESS = {aten.empty.memory_format, aten.detach.default, aten.alias.default}
 
 # The modules of PyTorch that behave differently in training and evaluation.
-MODAL = (
-    _DropoutNd,
-    _NormBase,
-    nn.RReLU,
-    nn.RNNBase,
-    nn.MultiheadAttention,
-    nn.TransformerEncoderLayer,
-    nn.TransformerDecoderLayer,
-)
-
+ATTENTIVE = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+MODAL = (_DropoutNd, _NormBase, nn.RReLU, nn.RNNBase, *ATTENTIVE)
 # Where modules live whose own code knows no modes; what they are made of is looked at by itself.
 PLAIN = ("torch.nn.", "neural_complexity.learners.networks")
 
 Fill = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class _History:
-    """A tensor, the fills that made it, and what it was after the last of them."""
-
-    tensor: Tensor  # kept alive, so that no other tensor takes its address
-    fills: tuple[Fill, ...]
-    value: Tensor
 
 
 class _RecordFills(TorchDispatchMode):
@@ -59,30 +42,24 @@ class _RecordFills(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.histories: dict[int, _History] = {}
+        # A tensor, kept alive so that no other takes its address; its fills; what they made of it.
+        self.histories: dict[int, tuple[Tensor, tuple[Fill, ...], Tensor]] = {}
         # False once randomness was drawn in another way: what is the same twice may differ then.
         self.pure = True
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Iterable[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func in FILLS and all(isinstance(a, int | float) for a in args[1:]):
             history = self.histories.get(_address(args[0]))
-            if history is not None and history.tensor.shape == args[0].shape:
-                fills = (*history.fills, (func, tuple(args[1:]), kwargs))
-                value = args[0].detach().clone()
-                self.histories[_address(args[0])] = _History(history.tensor, fills, value)
+            if history is not None and history[0].shape == args[0].shape:
+                fills = (*history[1], (func, tuple(args[1:]), kwargs))
+                self.histories[_address(args[0])] = (history[0], fills, args[0].detach().clone())
                 return result
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.pure = False
         if func is aten.empty.memory_format:
-            self.histories[_address(result)] = _History(result, (), result)
+            self.histories[_address(result)] = (result, (), result)
         elif func not in HARMLESS:
             # Anything else may have written in a way that a fill cannot repeat.
             for leaf in tree_leaves((args, kwargs, result)):
@@ -92,113 +69,36 @@ class _RecordFills(TorchDispatchMode):
 
     def fills(self, value: Tensor) -> tuple[Fill, ...]:
         """Returns the fills that made a tensor, none if it is not what they made."""
-        history = self.histories.get(_address(value))
-        if history is None or not torch.equal(history.value, value):
-            return ()
-        return history.fills
+        _, fills, made = self.histories.get(_address(value), (value, (), value))
+        return fills if torch.equal(made, value) else ()
 
 
 def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _replay(value: Tensor, fills: Iterable[Fill], batch: int, generator: torch.Generator) -> Tensor:
-    """Repeats the fills that made `value` on B copies at once."""
-    stacked = torch.empty(batch, *value.shape, dtype=value.dtype, device=generator.device)
-    for func, args, kwargs in fills:
-        source = {"generator": generator} if func in RANDOM_FILLS else {}
-        func(stacked, *args, **{**kwargs, **source})
-    return stacked
-
-
-def _one_by_one(
-    make: Callable[[], nn.Module], batch: int, generator: torch.Generator
-) -> dict[str, Tensor]:
-    """Builds B modules and stacks their states; slow, and right for any initialisation."""
-    seeds = torch.randint(2**62, (batch,), generator=generator, device=generator.device).tolist()
-    states: list[dict[str, Tensor]] = []
-    with torch.random.fork_rng(devices=[]):
-        for seed in seeds:
-            torch.default_generator.manual_seed(seed)
-            states.append(_state(make()))
-    return {
-        name: torch.stack([state[name] for state in states]).to(generator.device)
-        for name in states[0]
-    }
-
-
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    return {n: t.detach() for n, t in [*module.named_parameters(), *module.named_buffers()]}
-
-
-def stack(
-    make: Callable[[], nn.Module], batch: int, generator: torch.Generator
-) -> "BatchedLearner":
-    """Returns B independent learners, with parameters drawn as the module itself would draw them.
-
-    Building B modules in Python costs far more than training them. So two are built under a
-    recorder, and the elementwise fills that made each parameter of both (`uniform_`, `normal_`,
-    `zeros_`, ...) are repeated once on the stacked tensor. A module with any other initialisation
-    (orthogonal, say) is built B times instead.
-
-    Args:
-        make: Builds one freshly initialised module; called on the CPU.
-        batch: The number of learners, B.
-        generator: The source of randomness; parameters live on its device.
-    """
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
-    first, second = _RecordFills(), _RecordFills()
-    with torch.random.fork_rng(devices=[]):
-        with first:
-            template = make()
-        if not isinstance(template, nn.Module):
-            raise TypeError(f"make must build a torch.nn.Module, got {type(template).__name__}")
-        with second:
-            twin = _state(make())
-    stacked: dict[str, Tensor] = {}
-    for name, value in _state(template).items():
-        fills = first.fills(value)
-        if fills and fills == second.fills(twin[name]):
-            stacked[name] = _replay(value, fills, batch, generator)
-        elif first.pure and torch.equal(value, twin[name]):  # drawn from nothing: equal in all
-            stacked[name] = value.to(generator.device).expand(batch, *value.shape).clone()
-        else:
-            return BatchedLearner(template, _one_by_one(make, batch, generator))
-    return BatchedLearner(template, stacked)
-
-
-def _as_gradient(stacked: Tensor) -> Tensor:
-    """Lays out stacked matrices, (B, out, in), as their gradients come: transposed in memory.
-
-    Otherwise each update would walk two layouts at once, which takes several times as long.
-    """
-    # A single learner runs without vmap, and its gradients come as they do for any module.
-    return stacked.mT.contiguous().mT if stacked.ndim == 3 and len(stacked) > 1 else stacked
-
-
 class BatchedLearner(nn.Module):
     """B learners of one architecture; learner b sees row b of its inputs and nothing else.
 
-    Stacked parameters keep the learners independent under any optimizer that works element by
-    element (SGD, Adam and their kin), as long as the objective is summed over learners.
-
-    Args:
-        template: A module whose forward pass every learner runs.
-        state: Its parameters and buffers by name, each with a leading axis of length B.
+    `state` has the template's parameters and buffers by name, (B, ...). Learners stay independent
+    under optimizers that work element by element, if the objective is summed over learners.
     """
+
+    template: nn.Module
 
     def __init__(self, template: nn.Module, state: dict[str, Tensor]) -> None:
         super().__init__()
         trained = {name for name, p in template.named_parameters() if p.requires_grad}
-        # Kept in tuples and dictionaries of our own: parameter names hold dots, which modules
-        # refuse.
+        # Under names of our own: those of parameters hold dots, which modules refuse.
         self._names = tuple(state)
-        for i, name in enumerate(self._names):
+        for i, (name, own) in enumerate(state.items()):
             if name in trained:
-                self.register_parameter(f"p{i}", nn.Parameter(_as_gradient(state[name])))
+                # As gradients of more than one learner come: transposed in memory. Otherwise each
+                # update would walk two layouts at once, which takes several times as long.
+                laid = own.mT.contiguous().mT if own.ndim == 3 and len(own) > 1 else own
+                self.register_parameter(f"p{i}", nn.Parameter(laid))
             else:
-                self.register_buffer(f"p{i}", state[name])
+                self.register_buffer(f"p{i}", own)
         # Hidden from the module tree, so that `parameters()` gives the stacked ones alone.
         self.__dict__["template"] = template
 
@@ -209,24 +109,20 @@ class BatchedLearner(nn.Module):
     def train(self, mode: bool = True) -> "BatchedLearner":
         """Switches noise layers and batch statistics on or off, as for any module."""
         super().train(mode)
-        self.__dict__["template"].train(mode)
+        self.template.train(mode)
         return self
 
     @property
     def has_modes(self) -> bool:
-        """Whether training and evaluation may give different predictions.
-
-        A module that is neither PyTorch's own nor ours may do anything, so it counts.
-        """
-        return any(
+        """Whether training and evaluation may give different predictions."""
+        return any(  # a module that is neither PyTorch's own nor ours may do anything
             isinstance(module, MODAL) or not type(module).__module__.startswith(PLAIN)
-            for module in self.__dict__["template"].modules()
+            for module in self.template.modules()
         )
 
     def one(self, b: int) -> nn.Module:
         """Returns learner b as a module of its own, (points, D) to (points, C); a copy."""
-        module: nn.Module = deepcopy(self.__dict__["template"])
-        state = self.state()
+        module, state = deepcopy(self.template), self.state()
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
             own = state[name][b].detach()
             tensor.data = own.clone(memory_format=torch.contiguous_format)
@@ -234,14 +130,13 @@ class BatchedLearner(nn.Module):
 
     def placed(self) -> "PlacedLearner":
         """Returns the learners as values that gradients can flow through."""
-        parameters = {name for name, _ in self.__dict__["template"].named_parameters()}
-        state = self.state()
+        state, parameters = self.state(), dict(self.template.named_parameters())
         trained = tuple(n for n in state if n in parameters and state[n].requires_grad)
-        return PlacedLearner(self.__dict__["template"], state, trained)
+        return PlacedLearner(self.template, state, trained)
 
     def forward(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
-        return _predict(self.__dict__["template"], self.state(), values(X))
+        return _predict(self.template, self.state(), values(X))
 
 
 @dataclass(frozen=True)
@@ -267,7 +162,7 @@ class PlacedLearner:
     def moved(self, parameters: Iterable[Tensor]) -> "PlacedLearner":
         """Returns the same learners with other parameters, in the order of `parameters`."""
         new = dict(zip(self.trained, parameters, strict=True))
-        return PlacedLearner(self.template, {**self.values, **new}, self.trained)
+        return replace(self, values={**self.values, **new})
 
 
 def _predict(template: nn.Module, state: dict[str, Tensor], X: Tensor) -> Tensor:
@@ -285,3 +180,46 @@ def _predict(template: nn.Module, state: dict[str, Tensor], X: Tensor) -> Tensor
         return one({name: t.squeeze(0) for name, t in state.items()}, x).unsqueeze(0)
     predictions: Tensor = vmap(one, randomness="different")(state, X)
     return predictions
+
+
+def stack(make: Callable[[], nn.Module], batch: int, generator: torch.Generator) -> BatchedLearner:
+    """Returns B independent learners, with parameters drawn as the module itself would draw them.
+
+    Building B modules in Python costs far more than training them. So two are built under a
+    recorder, and the elementwise fills that made each parameter of both (`uniform_`, `normal_`,
+    `zeros_`, ...) are repeated once on the stacked tensor, on the generator's device.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    first, second = _RecordFills(), _RecordFills()
+    with torch.random.fork_rng(devices=[]):
+        with first:
+            template = make()
+        if not isinstance(template, nn.Module):
+            raise TypeError(f"make must build a torch.nn.Module, got {type(template).__name__}")
+        with second:
+            twin = _state(make())
+    device, stacked = generator.device, dict[str, Tensor]()
+    for name, value in _state(template).items():
+        fills = first.fills(value)
+        if fills and fills == second.fills(twin[name]):
+            stacked[name] = value.new_empty(batch, *value.shape, device=device)
+            for func, args, kwargs in fills:
+                source = {"generator": generator} if func in RANDOM_FILLS else {}
+                func(stacked[name], *args, **{**kwargs, **source})
+        elif first.pure and torch.equal(value, twin[name]):  # drawn from nothing: equal in all
+            stacked[name] = value.to(device).expand(batch, *value.shape).clone()
+        else:  # one by one; slow, and right for any initialisation
+            seeds = torch.randint(2**62, (batch,), generator=generator, device=device).tolist()
+            states = []
+            with torch.random.fork_rng(devices=[]):
+                for seed in seeds:
+                    torch.default_generator.manual_seed(seed)
+                    states.append(_state(make()))
+            own = {n: torch.stack([state[n] for state in states]).to(device) for n in states[0]}
+            return BatchedLearner(template, own)
+    return BatchedLearner(template, stacked)
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    return {n: t.detach() for n, t in [*module.named_parameters(), *module.named_buffers()]}

@@ -9,25 +9,17 @@ from torch import Tensor
 
 from neural_complexity.losses import Gaussian
 
-__all__ = [
-    "ClosedForm",
-    "Features",
-    "GaussianProcess",
-    "Hypothesis",
-    "Kernel",
-    "fourier_features",
-    "gaussian_process",
-    "linear_features",
-    "nearest_neighbour",
-    "polynomial",
-    "rbf",
-    "ridge",
-]
+__all__ = ["GaussianProcess", "gaussian_process", "nearest_neighbour", "polynomial", "rbf", "ridge"]
 
 Hypothesis = Callable[[Tensor], Tensor]  # h: inputs (B, points, D) to predictions (B, points, C)
 ClosedForm = Callable[[Tensor, Tensor], Hypothesis]  # X_tr (B, M, D), Y_tr (B, M, C) to h
 Features = Callable[[Tensor], Tensor]  # inputs (B, points, D) to features (B, points, any)
 Kernel = Callable[[Tensor, Tensor], Tensor]  # inputs (B, P, D) and (B, Q, D) to (B, P, Q)
+
+
+def _distance(X: Tensor, other: Tensor) -> Tensor:
+    """Computes Euclidean distances, (B, P, Q), without the rounding of the fast formula."""
+    return torch.cdist(X, other, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def nearest_neighbour(X_tr: Tensor, Y_tr: Tensor) -> Hypothesis:
@@ -41,17 +33,8 @@ def nearest_neighbour(X_tr: Tensor, Y_tr: Tensor) -> Hypothesis:
     return h
 
 
-def _distance(X: Tensor, other: Tensor) -> Tensor:
-    """Computes Euclidean distances, (B, P, Q), without the rounding of the fast formula."""
-    return torch.cdist(X, other, compute_mode="donot_use_mm_for_euclid_dist")
-
-
 def polynomial(degree: int) -> ClosedForm:
-    """Returns the learner that fits a polynomial of one input by least squares.
-
-    Of degree 0 it is the mean of the targets. Where the training points do not determine it, all
-    coefficients but the constant one are as small as they can be.
-    """
+    """Returns the learner that fits a polynomial of one input by least squares, as `ridge` does."""
     if degree < 0:
         raise ValueError(f"degree must not be negative, got {degree}")
 
@@ -63,18 +46,8 @@ def polynomial(degree: int) -> ClosedForm:
     return ridge(0.0, features=powers)
 
 
-def linear_features(X: Tensor) -> Tensor:
-    """Returns the inputs as they are, (B, points, D)."""
-    return X
-
-
 def fourier_features(period: float, frequencies: int) -> Features:
-    """Returns sines and cosines of every input: of the period, half of it, a third, and so on.
-
-    Args:
-        period: The longest period.
-        frequencies: How many periods, K; the features are (B, points, 2 K D).
-    """
+    """Returns sines and cosines of each input, of K periods: the longest, half of it, and so on."""
     if not period > 0:
         raise ValueError(f"period must be positive, got {period}")
     if frequencies < 1:
@@ -84,21 +57,16 @@ def fourier_features(period: float, frequencies: int) -> Features:
         multiples = torch.arange(1, frequencies + 1, device=X.device)
         angles = (2 * math.pi / period * X).unsqueeze(-1) * multiples  # (B, points, D, K)
         angles = angles.flatten(-2)  # (B, points, D K)
-        return torch.cat([angles.sin(), angles.cos()], dim=-1)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)  # (B, points, 2 D K)
 
     return features
 
 
-def ridge(strength: float, *, features: Features = linear_features) -> ClosedForm:
-    """Returns the learner that is linear in features, by least squares with a penalty.
+def ridge(strength: float, *, features: Features = lambda X: X) -> ClosedForm:
+    """Returns the learner that is linear in features and a constant, by penalized least squares.
 
-    It minimises the sum of squared errors plus `strength` times the squared weights; the constant
-    is not penalized. Solved in double precision, by singular values: without a penalty and with too
-    few points these are the smallest weights that fit.
-
-    Args:
-        strength: Of the penalty.
-        features: Maps inputs to features, without the constant.
+    It minimises the sum of squared errors plus `strength` times the squared weights, by singular
+    values: without a penalty and with too few points these are the smallest weights that fit.
     """
     if not strength >= 0:
         raise ValueError(f"strength must not be negative, got {strength}")
@@ -135,10 +103,7 @@ def rbf(lengthscale: float, amplitude: float = 1.0) -> Kernel:
 
 @dataclass(frozen=True)
 class GaussianProcess:
-    """B Gaussian processes given their training sets; outputs are independent of each other.
-
-    Called as a learner, they predict their mean.
-    """
+    """B Gaussian processes given their training sets; outputs are independent of each other."""
 
     kernel: Kernel
     noise: float  # variance
@@ -148,7 +113,7 @@ class GaussianProcess:
     weights: Tensor  # (B, M, C), (k(X_tr, X_tr) + noise)^-1 Y_tr
 
     def __call__(self, X: Tensor) -> Tensor:
-        """Predicts with each process on its own inputs, (B, points, D), as (B, points, C)."""
+        """Predicts the mean at inputs, (B, points, D), as (B, points, C)."""
         return (self.kernel(X.double(), self.X_tr) @ self.weights).to(X.dtype)
 
     def belief(self, X: Tensor) -> Gaussian:
@@ -176,11 +141,8 @@ def gaussian_process(
 ) -> Callable[[Tensor, Tensor], GaussianProcess]:
     """Returns the learner that conditions a Gaussian process of mean zero, exactly.
 
-    Args:
-        kernel: The prior covariance of f.
-        noise: The variance of y around f.
-        jitter: Added to the diagonal, as a share of its mean, so that rounding does not make the
-            matrix indefinite; unlike noise it is no part of the belief.
+    `kernel` is the prior covariance of f, `noise` the variance of y around f. `jitter`, a share of
+    the diagonal's mean, is added to it against rounding; unlike noise it is no part of the belief.
     """
     for name, number in (("noise", noise), ("jitter", jitter)):
         if not number >= 0:

@@ -1,33 +1,23 @@
-"""Task learning, Algorithm 1: the only inner loop."""
+"""Task learning, Algorithm 1: the only inner loop, and recipes that say how learners learn."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributions import Gamma
 from torch.optim import SGD, Optimizer
 
 from neural_complexity import ledger
-from neural_complexity.learners.batched import BatchedLearner, PlacedLearner
+from neural_complexity.learners.batched import BatchedLearner, PlacedLearner, stack
 from neural_complexity.losses import PointLoss, squared_error
+from neural_complexity.points import values
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
 
-__all__ = [
-    "Batches",
-    "Learner",
-    "Learning",
-    "Objective",
-    "Observer",
-    "Regularizer",
-    "Visitor",
-    "evaluate",
-    "fit",
-    "sgd",
-    "unroll",
-]
+__all__ = ["Batches", "Learner", "Recipe", "Regularizer", "evaluate", "fit", "mixup", "unroll"]
 
 
 class Learner(Protocol):
@@ -43,21 +33,21 @@ class Learner(Protocol):
 class Batches(Protocol):
     """Minibatches of B tasks too large to be seen at once; a pure function of the step."""
 
-    def __len__(self) -> int:
-        """Returns the number of tasks, B."""
+    def __len__(self) -> int: ...
 
     def __call__(self, step: int) -> Task:
         """Returns the points that all learners see at a step."""
 
 
-# The paper's; all parameters in one call.
-sgd = partial(SGD, foreach=True)
-
+sgd = partial(SGD, foreach=True)  # the paper's; all parameters in one call
 Regularizer = Callable[[Learner, Snapshot], Tensor]  # one penalty per task, (B,)
 Objective = Callable[[BatchedLearner, Task], Tensor]  # what a step descends, per task, (B,)
 Observer = Callable[[int, Snapshot], None]  # updates done so far, the learners as they are then
 Visitor = Callable[[int, BatchedLearner], None]  # likewise, with the learners themselves
+Penalty = Regularizer | None
 Gradients = Sequence[Tensor | None]  # none for what a step does not use
+T = TypeVar("T")
+Schedule = Callable[[float], float]  # the part of training that is done to a factor of the penalty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,31 +72,11 @@ class Learning:
     sharpness: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise ValueError(f"steps must not be negative, got {self.steps}")
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
-        if not self.sharpness >= 0:
-            raise ValueError(f"sharpness must not be negative, got {self.sharpness}")
-
-    def value(
-        self,
-        h: BatchedLearner,
-        task: Task,
-        regularizer: Regularizer | None,
-        joined: bool,
-        wanted: bool,
-    ) -> tuple[Tensor, Snapshot | None]:
-        """Computes what a step descends, (B,), and where it is wanted the snapshot it came from."""
-        if not wanted and regularizer is None:
-            objective = self.objective or partial(_mean_loss, self.loss)
-            return objective(h, task), None
-        snapshot = take_snapshot(h, task, joined=joined)
-        if self.objective is None:
-            value = self.loss(snapshot.H_tr, task.Y_tr).mean(dim=1)
-        else:
-            value = self.objective(h, task)
-        return value if regularizer is None else value + regularizer(h, snapshot), snapshot
+        for name, value in (("steps", self.steps), ("sharpness", self.sharpness)):
+            if not value >= 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
 
 
 def fit(
@@ -115,7 +85,7 @@ def fit(
     learning: Learning | None = None,
     *,
     regularizer: Regularizer | None = None,
-    schedule: Callable[[float], float] | None = None,
+    schedule: Schedule | None = None,
     observe: Observer | None = None,
     visit: Visitor | None = None,
     visits: Container[int] = (),
@@ -138,63 +108,88 @@ def fit(
         fields: Of `Learning` (`loss`, `steps`, `lr` ...), instead of or in addition to `learning`.
     """
     learning = Learning(**fields) if learning is None else replace(learning, **fields)
-    batch = _whole(task) if isinstance(task, Task) else task
     parameters = list(h.parameters())
     descent = learning.optimizer(parameters, lr=learning.lr)
     # Learners without modes train as they are evaluated: one forward pass serves both.
     shared = observe is not None and not h.has_modes
     joined = not isinstance(task, Task) and not h.has_modes
-    for step in range(learning.steps):
-        now = batch(step)
-        ledger.record("train", now.X_tr, now.Y_tr)
-        if visit is not None and step in visits:
-            _call(visit, step, h)
-        factor = 1.0 if schedule is None else schedule(step / learning.steps)
-        value = partial(learning.value, h, now, _scaled(regularizer, factor), joined)
-        # Others are seen first: the pass that trains them moves their running statistics.
-        if observe is not None and not shared:
+    for step in range(learning.steps + 1):
+        now = task if isinstance(task, Task) else task(step)
+        last = step == learning.steps
+        # Learners with modes are seen first: the pass that trains them moves running statistics.
+        if observe is not None and (last or not shared):
             observe(step, evaluate(h, now))
+        if visit is not None and step in visits:
+            _look(h, partial(visit, step, h))
+        if last:
+            return
+        ledger.record("train", now.X_tr, now.Y_tr)
+        factor = 1.0 if schedule is None else schedule(step / learning.steps)
+        penalty = regularizer if factor else None
+        value = partial(_descended, learning, h, now, penalty, factor, joined)
         total, snapshot = value(shared)
-        if observe is not None and shared and snapshot is not None:
+        if observe is not None and snapshot is not None and shared:
             observe(step, snapshot.detach())
-        gradients = _gradients(total, parameters)
+        # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
+        # Handed over as they are: `backward` would copy them first, to the parameters' layout.
+        gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
         if learning.sharpness:
             gradients = _sharp(h, gradients, learning.sharpness, partial(value, False))
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         descent.step()
-    if observe is not None:
-        observe(learning.steps, evaluate(h, batch(learning.steps)))
-    if visit is not None and learning.steps in visits:
-        _call(visit, learning.steps, h)
 
 
-def _whole(task: Task) -> Callable[[int], Task]:
-    return lambda _: task
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Learning):
+    """A learning algorithm: everything but the tasks and the regularizer.
+
+    Args:
+        make: Builds one freshly initialised module.
+    """
+
+    make: Callable[[], nn.Module]
+
+    def train(
+        self, task: Task | Batches, generator: torch.Generator, **options: Any
+    ) -> BatchedLearner:
+        """Trains one new learner per task and returns them, in evaluation mode.
+
+        The generator draws the initial parameters, and the noise of layers that have some; the
+        options are those of `fit`: `regularizer`, `schedule`, `observe`, `visit` and `visits`.
+        """
+        device = (task if isinstance(task, Task) else task(0)).X_tr.device
+        h = stack(self.make, len(task), generator).to(device)
+        seed = int(torch.randint(2**62, (), generator=generator))
+        elsewhere = [] if device.type == "cpu" else [device]
+        # Noise layers draw from the global generators; so that learners depend on `generator`
+        # alone, these are seeded for the time being.
+        with torch.random.fork_rng(elsewhere, device_type=device.type if elsewhere else "cuda"):
+            start = torch.manual_seed if elsewhere else torch.default_generator.manual_seed
+            start(seed)
+            fit(h, task, self, **options)
+        h.eval()
+        return h
 
 
-def _gradients(objective: Tensor, parameters: Sequence[Tensor]) -> Gradients:
-    """Returns the gradients of an objective, (B,), of each learner by itself."""
-    # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
-    # Handed over as they are: `backward` would copy them first, to the parameters' layout.
-    return torch.autograd.grad(objective.sum(), parameters, allow_unused=True)
-
-
-def _mean_loss(loss: PointLoss, h: Learner, task: Task) -> Tensor:
-    return loss(h(task.X_tr), task.Y_tr).mean(dim=1)
-
-
-def _scaled(regularizer: Regularizer | None, factor: float) -> Regularizer | None:
-    if regularizer is None or not factor:
-        return None
-    return regularizer if factor == 1 else lambda h, snapshot: factor * regularizer(h, snapshot)
+def _descended(
+    how: Learning, h: Any, task: Task, penalty: Penalty, factor: float, joined: bool, wanted: bool
+) -> tuple[Tensor, Snapshot | None]:
+    """Computes what a step descends, (B,), and where there is need or it is wanted a snapshot."""
+    needed = wanted or penalty is not None
+    snapshot = take_snapshot(h, task, joined=joined) if needed else None
+    if how.objective is not None:
+        value = how.objective(h, task)
+    else:
+        H_tr = h(task.X_tr) if snapshot is None else snapshot.H_tr
+        value = how.loss(H_tr, task.Y_tr).mean(dim=1)
+    if penalty is not None and snapshot is not None:
+        value = value + factor * penalty(h, snapshot)
+    return value, snapshot
 
 
 def _sharp(
-    h: BatchedLearner,
-    gradients: Gradients,
-    radius: float,
-    value: Callable[[], tuple[Tensor, Snapshot | None]],
+    h: BatchedLearner, gradients: Gradients, radius: float, value: Callable[[], Any]
 ) -> Gradients:
     """Returns the gradients a step of length `radius` uphill, for each learner by itself."""
     parameters, buffers = list(h.parameters()), list(h.buffers())
@@ -206,55 +201,69 @@ def _sharp(
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 parameter.add_(gradient * factor.view(-1, *[1] * (gradient.ndim - 1)))
-    gradients = _gradients(value()[0], parameters)
+    found = torch.autograd.grad(value()[0].sum(), parameters, allow_unused=True)
     with torch.no_grad():
         # Subtracting the moves again would round; and running statistics are those of the learners
         # as they are, not uphill.
         for tensor, own in zip((*parameters, *buffers), before, strict=True):
             tensor.copy_(own)
-    return gradients
+    return found
+
+
+def evaluate(h: BatchedLearner, task: Task) -> Snapshot:
+    """Takes a snapshot of learners with noise layers off and running statistics fixed."""
+    return _look(h, partial(take_snapshot, h, task))
 
 
 @torch.no_grad()
-def _call(visit: Visitor, step: int, h: BatchedLearner) -> None:
+def _look(h: BatchedLearner, look: Callable[[], T]) -> T:
     mode = h.training
     h.eval()
-    visit(step, h)
+    seen = look()
     h.train(mode)
+    return seen
 
 
 def unroll(
-    h: PlacedLearner,
-    task: Task,
-    *,
-    loss: PointLoss,
-    steps: int,
-    lr: float,
-    regularizer: Regularizer | None = None,
+    h: PlacedLearner, task: Task, learning: Learning, *, steps: int, regularizer: Penalty = None
 ) -> PlacedLearner:
     """Trains like `fit` by plain gradient descent, but so that gradients flow through training.
 
-    Returns:
-        The learners as they end, differentiable in the parameters they start from and in whatever
-        the regularizer depends on, to any order.
+    The result is differentiable in the parameters at the start and in the regularizer's.
     """
     for _ in range(steps):
-        if regularizer is None:
-            objective = _mean_loss(loss, h, task)
-        else:
-            snapshot = take_snapshot(h, task)
-            objective = loss(snapshot.H_tr, task.Y_tr).mean(dim=1) + regularizer(h, snapshot)
+        value, _ = _descended(learning, h, task, regularizer, 1.0, False, False)
         parameters = list(h.parameters())
-        gradients = torch.autograd.grad(objective.sum(), parameters, create_graph=True)
-        h = h.moved([p - lr * g for p, g in zip(parameters, gradients, strict=True)])
+        gradients = torch.autograd.grad(value.sum(), parameters, create_graph=True)
+        h = h.moved([p - learning.lr * g for p, g in zip(parameters, gradients, strict=True)])
     return h
 
 
-@torch.no_grad()
-def evaluate(h: BatchedLearner, task: Task) -> Snapshot:
-    """Takes a snapshot of learners with noise layers off and running statistics fixed."""
-    mode = h.training
-    h.eval()
-    snapshot = take_snapshot(h, task)
-    h.train(mode)
-    return snapshot
+def mixup(loss: PointLoss, alpha: float) -> Objective:
+    """Returns the objective of Zhang et al. (2018): the loss of mixed inputs for mixed targets.
+
+    Each training point is mixed with another one, in the same proportion for all points of a task:
+    x = share x_i + (1 - share) x_j, with share ~ Beta(alpha, alpha) drawn anew for each task and
+    step. It costs share L(h(x), y_i) + (1 - share) L(h(x), y_j). Draws come from PyTorch's own
+    generator, as those of noise layers, which `Recipe.train` seeds.
+    """
+    if not 0 < alpha < float("inf"):
+        raise ValueError(f"alpha must be positive and finite, got {alpha}")
+    return partial(_mixed, loss, alpha)
+
+
+def _mixed(loss: PointLoss, alpha: float, h: BatchedLearner, task: Task) -> Tensor:
+    inputs = values(task.X_tr)
+    B, M = inputs.shape[:2]
+    rows = torch.arange(B, device=inputs.device).unsqueeze(-1)
+    order = torch.rand(B, M, device=inputs.device).argsort(dim=1)
+    # A ratio of two gamma variables, by their logarithms: PyTorch's own draws from a beta
+    # distribution become 1/2 for a small alpha, where they should be 0 or 1.
+    boosted = Gamma(inputs.new_full((2, B), alpha + 1), 1.0).sample()
+    uniform = 1 - torch.rand_like(boosted)  # never 0
+    log_gamma = boosted.log() + uniform.log() / alpha  # (2, B), Gamma(alpha)
+    share = (log_gamma[0] - log_gamma[1]).sigmoid()  # (B,)
+    weight = share.view(B, *[1] * (inputs.ndim - 1))
+    H = h(torch.lerp(inputs[rows, order], inputs, weight))  # (B, M, C)
+    own, other = loss(H, task.Y_tr), loss(H, task.Y_tr[rows, order])  # (B, M)
+    return share * own.mean(dim=1) + (1 - share) * other.mean(dim=1)

@@ -2,25 +2,15 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from neural_complexity.learners.batched import PlacedLearner
 
-__all__ = ["Measure", "Surface", "filter_normalised", "surface"]
+__all__ = ["Measure", "filter_normalised", "surface"]
 
 Measure = Callable[[PlacedLearner], dict[str, Tensor]]  # of K learners: named values, (K,) each
-
-
-@dataclass(frozen=True)
-class Surface:
-    """Values of learners at theta + alpha d1 + beta d2."""
-
-    alpha: Tensor  # (size,)
-    beta: Tensor  # (size,)
-    values: dict[str, Tensor]  # by name, (size, size): alpha down, beta across
 
 
 def filter_normalised(
@@ -30,22 +20,19 @@ def filter_normalised(
 
     Networks with ReLUs do the same when one layer is doubled and the next is halved, so a step of
     fixed length means nothing by itself; relative to each filter it does. The filters of a
-    parameter are its slices along the first axis.
+    parameter are its slices along the first axis. Biases and the scales of normalisation have none:
+    each number would be one, and move by plus or minus its own size. They stay, as in Li et al.
     """
-    return {name: _direction(value.detach(), generator) for name, value in parameters.items()}
-
-
-def _direction(value: Tensor, generator: torch.Generator) -> Tensor:
-    # Biases and the scales of normalisation have no filters: each number would be one, and move by
-    # plus or minus its own size. They stay where they are, as in the figures of Li et al.
-    if value.ndim < 2:
-        return torch.zeros_like(value)
-    d = torch.randn(value.shape, generator=generator, dtype=value.dtype, device=generator.device)
-    d = d.to(value.device)
-    rest = tuple(range(1, value.ndim))
-    lengths, drawn = (torch.linalg.vector_norm(t, dim=rest, keepdim=True) for t in (value, d))
-    scale: Tensor = lengths / drawn  # (filters, 1, ...)
-    return d * scale
+    directions = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    for name, value in parameters.items():
+        if value.ndim > 1:
+            d = torch.randn(
+                value.shape, generator=generator, dtype=value.dtype, device=generator.device
+            ).to(value.device)
+            rest = tuple(range(1, value.ndim))
+            scale, drawn = (torch.linalg.vector_norm(t, dim=rest, keepdim=True) for t in (value, d))
+            directions[name] = d * (scale / drawn)
+    return directions
 
 
 @torch.no_grad()
@@ -57,18 +44,14 @@ def surface(
     size: int = 25,
     radius: float = 1.0,
     chunk: int = 64,
-) -> Surface:
-    """Measures a module over a plane of two random filter-normalised directions.
+) -> dict[str, Tensor]:
+    """Measures any trained module over a plane of two random filter-normalised directions.
 
-    Args:
-        h: Any trained module; it stays as it is. One of B learners is `BatchedLearner.one(b)`.
-        measure: Sees K copies of the module at K points of the plane, in evaluation mode: maps
-            them to named values, (K,) each. The copies map inputs (K, points, D) to predictions
-            (K, points, C); inputs that all of them share are best expanded, not copied.
-        generator: Draws the directions.
-        size: Points along each direction. With an odd number the module itself is in the centre.
-        radius: How far the plane reaches, in lengths of the filters.
-        chunk: Copies at a time: bounds memory.
+    `measure` maps K copies of the module, at most `chunk`, at K points of the plane and in
+    evaluation mode, to named values, (K,) each; they map inputs (K, points, D) to (K, points, C).
+    The plane theta + alpha d1 + beta d2 reaches `radius` lengths of the filters, with `size` points
+    each way; of an odd number the module is in the centre. Returned are the values by name, (size,
+    size), alpha down and beta across, and alpha and beta themselves, (size,).
     """
     for name, number, least in (("size", size, 2), ("chunk", chunk, 1)):
         if number < least:
@@ -82,31 +65,21 @@ def surface(
     directions = [filter_normalised(theta, generator) for _ in range(2)]
     # Not linspace: the centre is to be zero exactly.
     steps = (torch.arange(size) - (size - 1) / 2) * (2 * radius / (size - 1))  # (size,)
-    plane = torch.cartesian_prod(steps, steps)  # (size * size, 2)
-    parts = [measure(_copies(template, directions, part)) for part in plane.split(chunk)]
-    for name, value in parts[0].items():
-        if value.shape != (K := min(chunk, len(plane)),):
-            got = tuple(value.shape)
-            raise ValueError(
-                f"measure must return one value per copy, got shape {got} for {K} copies as {name}"
-            )
-    values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    planes = {name: value.unflatten(0, (size, size)) for name, value in values.items()}
-    return Surface(steps, steps.clone(), planes)
-
-
-def _copies(
-    template: nn.Module, directions: list[dict[str, Tensor]], where: Tensor
-) -> PlacedLearner:
-    """Places copies of the module at some points of the plane, (K, 2); buffers never move."""
-    K = len(where)
-    values = {n: b.expand(K, *b.shape) for n, b in template.named_buffers()}
-    parameters = dict(template.named_parameters())
-    for name, value in parameters.items():
-        values[name] = value.expand(K, *value.shape)
-        if value.ndim < 2:
-            continue
-        for direction, step in zip(directions, where.to(value).unbind(dim=1), strict=True):
-            along = step.view(K, *[1] * value.ndim) * direction[name]  # (K, ...)
-            values[name] = values[name] + along
-    return PlacedLearner(template, values, tuple(parameters))
+    found: dict[str, list[Tensor]] = {}
+    for where in torch.cartesian_prod(steps, steps).split(chunk):  # (K, 2)
+        K = len(where)
+        values = {n: t.expand(K, *t.shape) for n, t in [*theta.items(), *template.named_buffers()]}
+        for name, value in theta.items():
+            for direction, step in zip(directions, where.to(value).unbind(dim=1), strict=True):
+                if value.ndim > 1:
+                    along = step.view(K, *[1] * value.ndim) * direction[name]  # (K, ...)
+                    values[name] = values[name] + along
+        for name, value in measure(PlacedLearner(template, values, tuple(theta))).items():
+            if value.shape != (K,):
+                raise ValueError(
+                    f"measure must return one value per copy, got shape {tuple(value.shape)} "
+                    f"for {K} copies as {name}"
+                )
+            found.setdefault(name, []).append(value)
+    planes = {name: torch.cat(parts).unflatten(0, (size, size)) for name, parts in found.items()}
+    return {"alpha": steps, "beta": steps.clone(), **planes}

@@ -7,16 +7,15 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Affine", "image_cnn", "image_mlp", "mlp", "pooled", "resnet", "resnet18"]
+__all__ = ["Affine", "image_cnn", "image_mlp", "mlp", "pooled", "resnet"]
+
+Sizes = Sequence[int]
+Make = Callable[[], nn.Module]
+Noise = Callable[[int], nn.Module] | None  # makes a layer from its width
 
 
 def mlp(
-    inputs: int,
-    hidden: Sequence[int],
-    outputs: int,
-    *,
-    activation: Callable[[], nn.Module] = nn.ReLU,
-    noise: Callable[[int], nn.Module] | None = None,
+    inputs: int, hidden: Sizes, outputs: int, *, activation: Make = nn.ReLU, noise: Noise = None
 ) -> nn.Sequential:
     """Builds a multilayer perceptron; `mlp(1, (40, 40), 1)` is the paper's sinusoid learner.
 
@@ -52,18 +51,12 @@ class Affine(nn.Module):
         return x * self.scale + self.shift
 
 
-def image_mlp(
-    shape: Sequence[int],
-    hidden: Sequence[int],
-    classes: int,
-    *,
-    noise: Callable[[int], nn.Module] | None = None,
-) -> nn.Sequential:
+def image_mlp(shape: Sizes, hidden: Sizes, classes: int, *, noise: Noise = None) -> nn.Sequential:
     """Builds an `mlp` that sees an image of channels, height and width as one vector."""
     return nn.Sequential(nn.Flatten(), *mlp(prod(shape), hidden, classes, noise=noise))
 
 
-def image_cnn(shape: Sequence[int], channels: Sequence[int], classes: int) -> nn.Sequential:
+def image_cnn(shape: Sizes, channels: Sizes, classes: int) -> nn.Sequential:
     """Builds a convolutional network whose layers, of so many filters, halve the image."""
     depth, height, width = shape
     layers: list[nn.Module] = []
@@ -73,69 +66,52 @@ def image_cnn(shape: Sequence[int], channels: Sequence[int], classes: int) -> nn
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * width, classes))
 
 
-class _Residual(nn.Module):
-    """The basic block of He et al. (2016): two convolutions, and a way around them."""
-
-    def __init__(self, depth: int, filters: int, *, stride: int, dropout: float) -> None:
-        super().__init__()
-        self.through = nn.Sequential(
-            *_normed(depth, filters, size=3, stride=stride),
-            nn.ReLU(),
-            *([nn.Dropout(dropout)] if dropout else []),
-            *_normed(filters, filters, size=3, stride=1),
-        )
-        same = depth == filters and stride == 1
-        self.around = nn.Sequential(
-            *([] if same else _normed(depth, filters, size=1, stride=stride))
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.through(x) + self.around(x))
-
-
-def _normed(depth: int, filters: int, *, size: int, stride: int) -> list[nn.Module]:
+def _normed(depth: int, filters: int, size: int, stride: int) -> list[nn.Module]:
     """Returns a convolution followed by batch normalization, which has the bias."""
     convolution = nn.Conv2d(depth, filters, size, stride=stride, padding=size // 2, bias=False)
     return [convolution, nn.BatchNorm2d(filters)]
 
 
+class _Residual(nn.Module):
+    """The basic block of He et al. (2016): two convolutions, and a way around them."""
+
+    def __init__(self, depth: int, filters: int, stride: int, dropout: float) -> None:
+        super().__init__()
+        drop = [nn.Dropout(dropout)] if dropout else []
+        first, second = _normed(depth, filters, 3, stride), _normed(filters, filters, 3, 1)
+        self.through = nn.Sequential(*first, nn.ReLU(), *drop, *second)
+        same = depth == filters and stride == 1
+        self.around = nn.Sequential(*([] if same else _normed(depth, filters, 1, stride)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.through(x) + self.around(x))
+
+
 def resnet(
-    shape: Sequence[int],
+    shape: Sizes,
     classes: int,
     *,
     width: int = 64,
-    blocks: Sequence[int] = (2, 2, 2, 2),
+    blocks: Sizes = (2, 2, 2, 2),
     dropout: float = 0.0,
 ) -> nn.Sequential:
     """Builds a residual network for small images (He et al., 2016): no stride or pooling at first.
 
-    Args:
-        shape: Channels, height and width.
-        classes: Classes, C.
-        width: The filters of the first stage; each later stage has twice those of the one before,
-            and half the height and width.
-        blocks: The number of basic blocks in each stage; the default is that of ResNet-18.
-        dropout: The share of what is dropped between the convolutions of a block, as in wide
-            residual networks.
+    The first stage has `width` filters; each later one twice those of the one before, and half the
+    height and width. `blocks` are basic blocks in each stage; the default is ResNet-18.
+    `dropout` is between the convolutions of a block, as in wide residual networks.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1, got {width}")
     if not blocks or min(blocks) < 1:
         raise ValueError(f"blocks must have at least 1 block in each stage, got {tuple(blocks)}")
-    depth = width
-    layers = [*_normed(shape[0], width, size=3, stride=1), nn.ReLU()]
+    depth, layers = width, [*_normed(shape[0], width, 3, 1), nn.ReLU()]
     for stage, count in enumerate(blocks):
         for block in range(count):
-            stride = 2 if stage and not block else 1
-            filters = width * 2**stage
-            layers.append(_Residual(depth, filters, stride=stride, dropout=dropout))
+            stride, filters = 2 if stage and not block else 1, width * 2**stage
+            layers.append(_Residual(depth, filters, stride, dropout))
             depth = filters
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(depth, classes))
-
-
-def resnet18(shape: Sequence[int], classes: int) -> nn.Sequential:
-    """Builds the paper's ResNet-18, in its variant for images of 32 x 32 pixels."""
-    return resnet(shape, classes)
 
 
 class _Pooled(nn.Module):
@@ -147,11 +123,8 @@ class _Pooled(nn.Module):
         return torch.stack([network(x) for network in self.networks]).mean(dim=0)
 
 
-def pooled(make: Callable[[], nn.Module], copies: int) -> nn.Module:
-    """Builds a network of a multiple of the capacity: copies whose predictions are averaged.
-
-    As in the paper's capacity table, the copies are trained jointly, as one network.
-    """
+def pooled(make: Make, copies: int) -> nn.Module:
+    """Builds copies, trained as one network, whose predictions are averaged (capacity table)."""
     if copies < 1:
         raise ValueError(f"copies must be at least 1, got {copies}")
     return _Pooled([make() for _ in range(copies)])

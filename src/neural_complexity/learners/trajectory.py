@@ -3,25 +3,18 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from neural_complexity import ledger
-from neural_complexity.learners.fit import Observer, Regularizer
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Observer, Recipe, Regularizer
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
 
-__all__ = [
-    "CHUNK",
-    "DIVERGED",
-    "Trajectory",
-    "diverged",
-    "train_learners",
-    "usable_rows",
-]
+__all__ = ["CHUNK", "Trajectory", "diverged", "train_learners", "usable_rows"]
 
 # Tasks treated at a time: bounds memory. The initial learners are drawn chunk by chunk.
 CHUNK = 1024
@@ -31,9 +24,7 @@ DIVERGED = 10.0  # losses this many times above where they began
 def diverged(losses: Tensor) -> Tensor:
     """Returns which learners have diverged after each step, (steps + 1, B).
 
-    Args:
-        losses: Training plus test loss from the initial learner on, (steps + 1, B). A learner has
-            diverged when they are ten times above where they began, or were ever not finite.
+    By training plus test loss, (steps + 1, B): ten times above its start, or ever not finite.
     """
     infinite = (~losses.isfinite()).cummax(dim=0).values
     return infinite | (losses > DIVERGED * losses[0])
@@ -49,9 +40,8 @@ class Trajectory:
     gap: Tensor  # (B,), at the end
 
     def __getitem__(self, rows: Tensor) -> "Trajectory":
-        return Trajectory(
-            self.loss_tr[:, rows], self.loss_te[:, rows], self.end[rows], self.gap[rows]
-        )
+        losses = self.loss_tr[:, rows], self.loss_te[:, rows]
+        return Trajectory(*losses, self.end[rows], self.gap[rows])
 
     @property
     def diverged(self) -> Tensor:
@@ -82,7 +72,8 @@ def train_learners(
         regularizer = None if penalty is None else penalty(rows)
         see = None if observe is None else partial(observe, rows)
         generator = stream(seed, "evaluate learners", rows.start)
-        parts.append(_train_chunk(recipe, task[rows], generator, regularizer, see))
+        options = {"generator": generator, "regularizer": regularizer}
+        parts.append(_train_chunk(recipe, task[rows], see, **options))
     return Trajectory(
         torch.cat([part.loss_tr for part in parts], dim=1),
         torch.cat([part.loss_te for part in parts], dim=1),
@@ -91,44 +82,27 @@ def train_learners(
     )
 
 
-def _train_chunk(
-    recipe: Recipe,
-    task: Task,
-    generator: torch.Generator,
-    regularizer: Regularizer | None,
-    observe: Observer | None,
-) -> Trajectory:
-    loss, snapshots = recipe.loss, list[Snapshot]()
-    curves = list[tuple[Tensor, Tensor]]()
+def _train_chunk(recipe: Recipe, task: Task, see: Observer | None, **options: Any) -> Trajectory:
+    loss, ends, curves = recipe.loss, list[Snapshot](), list[tuple[Tensor, Tensor]]()
 
     def record(step: int, snapshot: Snapshot) -> None:
         loss_tr, loss_te = loss(snapshot.H_tr, task.Y_tr), loss(snapshot.H_te, task.Y_te)
         curves.append((loss_tr.mean(dim=1), loss_te.mean(dim=1)))
-        snapshots[:] = [snapshot]
-        if observe is not None:
-            observe(step, snapshot)
+        ends[:] = [snapshot]
+        if see is not None:
+            see(step, snapshot)
 
-    recipe.train(task, generator, regularizer=regularizer, observe=record)
+    recipe.train(task, observe=record, **options)
     loss_tr, loss_te = (torch.stack(curve) for curve in zip(*curves, strict=True))
-    end = snapshots[-1]
-    return Trajectory(loss_tr, loss_te, end, gap(loss, end, task.Y_te))
+    return Trajectory(loss_tr, loss_te, ends[0], gap(loss, ends[0], task.Y_te))
 
 
 def usable_rows(diverged: Iterable[Tensor]) -> Tensor:
-    """Returns which tasks can be compared between methods, (B,).
+    """Returns which tasks can be compared: where under no method, (B,) each, a learner diverged.
 
-    One learner that diverges under one method would hide what all others did: its task is left out
-    of all methods.
-
-    Args:
-        diverged: For each method, which learners diverged, (B,).
-
-    Raises:
-        FloatingPointError: If there are not two such tasks.
+    One learner that diverges under one method would hide what all others did. There must be two.
     """
     kept = ~torch.stack(list(diverged)).any(dim=0)
-    if kept.sum() < 2:
-        raise FloatingPointError(
-            f"learners must not all diverge, got {int(kept.sum())} that did not"
-        )
+    if (count := int(kept.sum())) < 2:
+        raise FloatingPointError(f"learners must not all diverge, got {count} that did not")
     return kept

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.fit import Regularizer
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.trajectory import diverged
 from neural_complexity.meta.executor import Collection, Job
 from neural_complexity.model.cached import CachedEmbeddings, cache, embed_store, subsample
@@ -19,7 +18,7 @@ from neural_complexity.regularizers.nc import minibatch_penalty, nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.sampling import check_sizes
+from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import Minibatches, Splits
 
 __all__ = ["LearnerCollector", "SplitCollector", "TaskCollector", "log_steps"]

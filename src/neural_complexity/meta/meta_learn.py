@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from neural_complexity.files import write_json
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.executor import Collection
 from neural_complexity.meta.held_out_report import belief_loss, compare, describe, make_report
 from neural_complexity.meta.meta_run import MetaRun, batch_size, settle
@@ -31,8 +31,7 @@ from neural_complexity.model.shift_features import measure
 from neural_complexity.progress import ProgressCallback, ProgressDisplay
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.split_tasks import ArrayStore
-from neural_complexity.tasks.splits import Splits
+from neural_complexity.tasks.splits import ArrayStore, Splits
 from neural_complexity.workspace import Workspace
 
 __all__ = ["meta_learn"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.executor import Collection, CollectionQueue
 from neural_complexity.meta.own_recipe import batchable, make_recipe
 from neural_complexity.meta.plan import Plan
@@ -19,8 +19,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.split_tasks import ArrayStore
-from neural_complexity.tasks.splits import Splits
+from neural_complexity.tasks.splits import ArrayStore, Splits
 from neural_complexity.workspace import Workspace, fingerprint
 
 __all__ = ["MetaRun", "batch_size", "settle"]

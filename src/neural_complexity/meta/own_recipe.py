@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from neural_complexity.learners.batched import stack
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import Affine, image_mlp, mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.collect import SplitCollector, TaskCollector, log_steps
 from neural_complexity.meta.executor import Collection, Collector
 from neural_complexity.seeding import stream

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity import ledger
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.executor import CollectionQueue, Job

@@ -1,6 +1,8 @@
-"""Families other than sinusoids, functions and small real tables, for a distribution shift."""
+"""Families of tasks: sinusoids, other functions and small real tables, and ways to draw."""
 
-from dataclasses import dataclass
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Literal
 
@@ -9,37 +11,119 @@ import torch
 from sklearn import datasets
 from torch import Tensor
 
-from neural_complexity.tasks.sampling import SampledFamily, check_at_most, normal, uniform
+from neural_complexity.task import Task
 
-__all__ = ["GaussianProcesses", "Polynomials", "StepFunctions", "Tables"]
+__all__ = ["GaussianProcesses", "Polynomials", "Sinusoids", "StepFunctions", "Tables"]
 
 JITTER = 1e-6  # relative to the variance: keeps the Cholesky factor real in double precision
 TABLES = ("diabetes", "wine", "breast_cancer", "iris")  # what scikit-learn ships, no download
+
+Range = tuple[float, float]
+
+
+def check_sizes(most: float = math.inf, /, **sizes: int) -> None:
+    """Raises a ValueError if one of named sizes is below 1 or too large."""
+    for name, size in sizes.items():
+        if not 1 <= size <= most:
+            bound = "at least 1" if size < 1 else f"at most {most}"
+            raise ValueError(f"{name} must be {bound}, got {size}")
+
+
+def choose(sizes: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Chooses `count` different indices below each of many sizes, (...), as (..., count)."""
+    # Floyd's algorithm: time and memory grow with the indices chosen, not with the sizes.
+    size = (2, *sizes.shape, count)
+    draws, order = torch.rand(size, generator=generator, dtype=torch.float64, device=sizes.device)
+    chosen = sizes.new_empty(*sizes.shape, count)
+    for i in range(count):
+        last = sizes - count + i
+        index = (draws[..., i] * (last + 1)).long()
+        taken = (chosen[..., :i] == index[..., None]).any(dim=-1)
+        chosen[..., i] = torch.where(taken, last, index)
+    return chosen.gather(-1, order.argsort(dim=-1))
+
+
+def _uniform(bounds: Range, size: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    low, high = bounds
+    return low + (high - low) * torch.rand(size, generator=generator, device=generator.device)
+
+
+def _normal(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(size, generator=generator, device=generator.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledFamily(ABC):
+    """A family that draws all points of a task at once."""
+
+    train_points: int = 10  # of a task, M
+    test_points: int = 15  # of a task, N
+
+    def __post_init__(self) -> None:
+        for name, value in ((field.name, getattr(self, field.name)) for field in fields(self)):
+            if isinstance(value, int):
+                check_sizes(**{name: value})
+            elif isinstance(value, float) and not value >= 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+            elif isinstance(value, tuple) and not value[0] <= value[1]:
+                raise ValueError(f"{name} must be a range from low to high, got {value}")
+
+    def sample(self, batch: int, generator: torch.Generator) -> Task:
+        """Draws `batch` tasks, with X_tr (B, M, D) and X_te (B, N, D)."""
+        check_sizes(batch=batch)
+        X, Y = self._draw(batch, self.train_points + self.test_points, generator)
+        M = self.train_points
+        return Task(X[:, :M], Y[:, :M], X[:, M:], Y[:, M:])
+
+    @abstractmethod
+    def _draw(self, B: int, P: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draws inputs, (B, P, D), and targets, (B, P, C), of P = M + N points, M first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sinusoids(SampledFamily):
+    """Tasks x -> A sin(x + b), with A, b and x uniform, of section 4.1.
+
+    Args:
+        train_points: Training points per task, M.
+        test_points: Test points per task, N.
+        amplitude: The range of A.
+        phase: The range of b.
+        inputs: The range of x.
+    """
+
+    amplitude: Range = (0.1, 5.0)
+    phase: Range = (0.0, math.pi)
+    inputs: Range = (-5.0, 5.0)
+
+    def _draw(self, B: int, P: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        A, b = (_uniform(bounds, (B, 1, 1), generator) for bounds in (self.amplitude, self.phase))
+        sizes = (self.train_points, P - self.train_points)  # drawn one after the other
+        X = torch.cat([_uniform(self.inputs, (B, n, 1), generator) for n in sizes], dim=1)
+        return X, A * torch.sin(X + b)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianProcesses(SampledFamily):
     """Tasks y = f(x) + noise, with f from a Gaussian process with a squared exponential kernel."""
 
-    lengthscale: tuple[float, float] = (0.5, 2.0)  # the range that a task's is drawn from
-    amplitude: tuple[float, float] = (0.5, 3.0)  # of f's standard deviation, likewise
+    lengthscale: Range = (0.5, 2.0)  # the range that a task's is drawn from
+    amplitude: Range = (0.5, 3.0)  # of f's standard deviation, likewise
     noise: float = 0.1  # its standard deviation
-    inputs: tuple[float, float] = (-5.0, 5.0)  # the range of x
+    inputs: Range = (-5.0, 5.0)  # the range of x
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.lengthscale[0] > 0:
             raise ValueError(f"lengthscale must be positive, got {self.lengthscale}")
 
-    def draw_points(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draws x and y, (B, points, 1) each."""
-        X = uniform(self.inputs, (batch, self.points, 1), generator)
-        scale = uniform(self.lengthscale, (batch, 1, 1), generator)
-        amplitude = uniform(self.amplitude, (batch, 1, 1), generator)
-        f, noise = normal((2, batch, self.points, 1), generator)
-        distance = (X - X.mT) / scale  # (B, points, points)
-        K = torch.exp(-0.5 * distance.square().double())
-        eye = torch.eye(self.points, dtype=K.dtype, device=K.device)
+    def _draw(self, B: int, P: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        X = _uniform(self.inputs, (B, P, 1), generator)
+        scale = _uniform(self.lengthscale, (B, 1, 1), generator)
+        amplitude = _uniform(self.amplitude, (B, 1, 1), generator)
+        f, noise = _normal((2, B, P, 1), generator)
+        K = torch.exp(-0.5 * ((X - X.mT) / scale).square().double())  # (B, P, P)
+        eye = torch.eye(P, dtype=K.dtype, device=K.device)
         factor: Tensor = torch.linalg.cholesky(K + JITTER * eye)
         return X, amplitude * (factor @ f.double()).to(f.dtype) + self.noise * noise
 
@@ -50,15 +134,14 @@ class Polynomials(SampledFamily):
 
     degree: int = 4
     coefficient: float = 1.5  # the standard deviation of a c_k
-    inputs: tuple[float, float] = (-5.0, 5.0)  # the range of x, mapped to -1 ... 1 before T_k
+    inputs: Range = (-5.0, 5.0)  # the range of x, mapped to -1 ... 1 before T_k
 
-    def draw_points(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draws x and y, (B, points, 1) each."""
-        X = uniform(self.inputs, (batch, self.points, 1), generator)
+    def _draw(self, B: int, P: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        X = _uniform(self.inputs, (B, P, 1), generator)
         low, high = self.inputs
         angle = torch.acos(((2 * X - low - high) / (high - low)).clamp(-1, 1))
         orders = torch.arange(self.degree + 1, device=X.device, dtype=X.dtype)
-        c = normal((batch, self.degree + 1, 1), generator)
+        c = _normal((B, self.degree + 1, 1), generator)
         return X, torch.cos(angle * orders) @ (self.coefficient * c)  # T_k(cos a) = cos(k a)
 
 
@@ -68,34 +151,30 @@ class StepFunctions(SampledFamily):
 
     jumps: int = 3
     level: float = 2.0  # the standard deviation of a level
-    inputs: tuple[float, float] = (-5.0, 5.0)  # the range of x and of the jumps
+    inputs: Range = (-5.0, 5.0)  # the range of x and of the jumps
 
-    def draw_points(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draws x and y, (B, points, 1) each."""
-        X = uniform(self.inputs, (batch, self.points, 1), generator)
-        jumps = uniform(self.inputs, (batch, 1, self.jumps), generator)
-        levels = self.level * normal((batch, self.jumps + 1, 1), generator)
-        index = (jumps < X).sum(dim=-1, keepdim=True)  # (B, points, 1): the jumps below x
-        return X, levels.gather(1, index)
+    def _draw(self, B: int, P: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        X = _uniform(self.inputs, (B, P, 1), generator)
+        jumps = _uniform(self.inputs, (B, 1, self.jumps), generator)
+        levels = self.level * _normal((B, self.jumps + 1, 1), generator)
+        return X, levels.gather(1, (jumps < X).sum(dim=-1, keepdim=True))  # by the jumps below x
 
 
 @cache
 def _load() -> tuple[Tensor, Tensor, Tensor]:
     """Returns all tables, (T, rows, columns), and how many rows and columns each has, (T,).
 
-    Rows are shuffled, the same way always; columns have mean 0 and standard deviation 1; what a
-    table does not have is zero.
+    Rows are shuffled, the same way always; columns standardized; what a table lacks is zero.
     """
     tables = []
     for name in TABLES:
-        X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
-        table = np.column_stack([X, y])
+        table = np.column_stack(getattr(datasets, f"load_{name}")(return_X_y=True))
         table = (table - table.mean(axis=0)) / table.std(axis=0)
         tables.append(np.random.default_rng(0).permutation(table))
     rows, columns = torch.tensor([table.shape for table in tables]).T
     whole = torch.zeros(len(tables), int(rows.max()), int(columns.max()), dtype=torch.float64)
-    for i, table in enumerate(tables):
-        whole[i, : table.shape[0], : table.shape[1]] = torch.from_numpy(table)
+    for own, table in zip(whole, tables, strict=True):
+        own[: table.shape[0], : table.shape[1]] = torch.from_numpy(table)
     return whole, rows, columns
 
 
@@ -109,28 +188,25 @@ class Tables(SampledFamily):
     def __post_init__(self) -> None:
         super().__post_init__()
         _, rows, columns = _load()
-        check_at_most("points of a task", self.points, int(rows.min()) // 2)
-        check_at_most("features", self.features, int(columns.min()) - 1)
+        points = {"points of a task": self.train_points + self.test_points}
+        check_sizes(int(rows.min()) // 2, **points)
+        check_sizes(int(columns.min()) - 1, features=self.features)
         if self.part not in ("first", "second"):
             raise ValueError(f"part must be first or second, got {self.part}")
 
-    def draw_points(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draws rows, as inputs (B, points, D) and targets (B, points, 1)."""
+    def _draw(self, B: int, P: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         device = generator.device
         whole, rows, columns = (t.to(device) for t in _load())
-        which = torch.randint(len(whole), (batch,), generator=generator, device=device)  # (B,)
+
+        def pick(sizes: Tensor, count: int, most: int) -> Tensor:  # (B, count) below sizes, (B,)
+            keys = torch.rand(B, most, generator=generator, device=device)
+            beyond = torch.arange(most, device=device) >= sizes[:, None]
+            return keys.masked_fill(beyond, 2.0).argsort(dim=1)[:, :count]
+
+        which = torch.randint(len(whole), (B,), generator=generator, device=device)  # (B,)
         half = rows[which] // 2
-        picked = _choose(half, self.points, whole.shape[1], generator)
-        if self.part == "second":
-            picked = picked + half[:, None]
-        chosen = _choose(columns[which], self.features + 1, whole.shape[2], generator)
+        picked = pick(half, P, whole.shape[1]) + (half[:, None] if self.part == "second" else 0)
+        chosen = pick(columns[which], self.features + 1, whole.shape[2])
         values = whole[which[:, None, None], picked[:, :, None], chosen[:, None, :]]
-        values = values.to(torch.get_default_dtype())  # (B, points, D + 1)
+        values = values.to(torch.get_default_dtype())  # (B, P, D + 1)
         return values[..., :-1], values[..., -1:]
-
-
-def _choose(sizes: Tensor, count: int, most: int, generator: torch.Generator) -> Tensor:
-    """Chooses `count` different indices below each of the sizes, (B,), as (B, count)."""
-    keys = torch.rand(len(sizes), most, generator=generator, device=sizes.device)
-    beyond = torch.arange(most, device=sizes.device) >= sizes[:, None]
-    return keys.masked_fill(beyond, 2.0).argsort(dim=1)[:, :count]

@@ -1,6 +1,7 @@
 """Datasets of images that users have, in memory, or in one file that is mapped into memory."""
 
 import json
+import math
 import mmap
 import struct
 import sys
@@ -17,11 +18,13 @@ from torch.utils.data import Dataset, Subset
 
 from neural_complexity.convert.arrays_in import numbers, pair, targets
 from neural_complexity.files import write_chunks
-from neural_complexity.tasks.images import Images, Part, SingleDataset, check_values, chunks
+from neural_complexity.tasks.images import Images, Part, SingleDataset, check_values
 
-__all__ = ["from_arrays", "from_datasets", "open_store", "store", "write_store"]
+__all__ = ["from_arrays", "from_datasets", "open_store", "write_store"]
 
 Array = NDArray[Any] | Tensor
+Place = str | Path | None  # of a file; none for in memory
+Parts = Iterator[Part]
 
 AT_ONCE = 64  # images
 MAX_CHANNELS = 4
@@ -29,43 +32,41 @@ NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # mmap has the name from 
 
 
 def from_arrays(
-    name: str,
-    X_train: Array,
-    y_train: Array,
-    X_test: Array,
-    y_test: Array,
-    *,
-    path: str | Path | None = None,
+    name: str, X_train: Array, y_train: Array, X_test: Array, y_test: Array, *, path: Place = None
 ) -> SingleDataset:
     """Makes a dataset of arrays or tensors; they may be memory-mapped.
 
     Images are uint8 or floats from 0 to 1, rounded to 256 levels: (P, height, width),
     (P, channels, height, width) or (P, height, width, channels) with one to four channels; where
     both are possible the channels come first. Labels, (P,), are 0 ... classes - 1. The dataset, not
-    the user, standardizes values. It is kept in memory, or in the file `path`, see `store`.
+    the user, standardizes values. It is kept in memory, or in the file `path`, see `open_store`.
 
     Example:
         >>> X, y = torch.rand(6, 28, 28), torch.tensor([0, 1, 0, 1, 1, 0])
         >>> from_arrays("mine", X[:4], y[:4], X[4:], y[4:]).train
         4
     """
-    for part, X, y in (("train", X_train, y_train), ("test", X_test, y_test)):
+    sets = (("train", X_train, y_train), ("test", X_test, y_test))
+    for part, X, y in sets:
         if len(X.shape) not in (3, 4) or 0 in X.shape or tuple(y.shape) != (len(X),):
             raise ValueError(
                 f"X_{part} must be images, (P, height, width) or with channels, and y_{part} one "
                 f"label each, got shapes {tuple(X.shape)} and {tuple(y.shape)}"
             )
-    parts = chain(_array_parts("train", X_train, y_train), _array_parts("test", X_test, y_test))
+    parts = (
+        _part(f"X_{part}", f"y_{part}", X[i : i + AT_ONCE], y[i : i + AT_ONCE])
+        for part, X, y in sets
+        for i in range(0, len(X), AT_ONCE)
+    )
     return _build(name, len(X_train), len(X_train) + len(X_test), parts, path)
 
 
 def from_datasets(
-    name: str, train: Dataset[Any], test: Dataset[Any], *, path: str | Path | None = None
+    name: str, train: Dataset[Any], test: Dataset[Any], *, path: Place = None
 ) -> SingleDataset:
-    """Makes a dataset of two PyTorch datasets, each of which is gone through once.
+    """Makes a dataset of two PyTorch datasets with a length, each of which is gone through once.
 
-    They return `(image, label)` by index and have a length; an image is a tensor, an array or a PIL
-    image. All else is as for `from_arrays`.
+    An image is a tensor, an array or a PIL image; all else is as for `from_arrays`.
     """
     sizes = []
     for part, dataset in (("train", train), ("test", test)):
@@ -74,19 +75,16 @@ def from_datasets(
         if len(dataset) == 0:
             raise ValueError(f"{part} must not be empty, got a dataset of length 0")
         sizes.append(len(dataset))
-    parts = chain(_dataset_parts("train", train, sizes[0]), _dataset_parts("test", test, sizes[1]))
+    parts = (
+        _part(part, f"labels of {part}", *pair(part, Subset(dataset, rows)))
+        for part, dataset, size in zip(("train", "test"), (train, test), sizes, strict=True)
+        for rows in (range(size)[i : i + AT_ONCE] for i in range(0, size, AT_ONCE))
+    )
     return _build(name, sizes[0], sum(sizes), parts, path)
 
 
-def store(dataset: SingleDataset, path: str | Path) -> SingleDataset:
-    """Writes a dataset to one safetensors file, whole or not at all, and opens it from there."""
-    pixels = chunks(dataset.images.pixels)
-    parts = zip(pixels, dataset.labels.split(len(pixels[0])), strict=True)
-    return write_store(path, dataset.name, dataset.images.pixels.shape, dataset.train, parts)
-
-
 def open_store(path: str | Path) -> SingleDataset:
-    """Opens what `store` wrote: images are read from the disk as they are looked up."""
+    """Opens a dataset kept in a file: images are read from the disk as they are looked up."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a stored dataset, got no such file")
@@ -97,29 +95,30 @@ def open_store(path: str | Path) -> SingleDataset:
             labels = torch.from_numpy(file.get_tensor("labels"))
         if kind != "U8":
             raise ValueError(f"pixels of {kind}")
-        images = Images(_map_pixels(path).reshape(shape), labels)
+        with path.open("rb") as raw:
+            (size,) = struct.unpack("<Q", raw.read(8))
+            start, _ = json.loads(raw.read(size))["pixels"]["data_offsets"]
+            # A change would change a copy, never the file; and none is reserved in memory, without
+            # which Linux would not map more than it has.
+            flags = mmap.MAP_PRIVATE | NO_RESERVE
+            pages = mmap.mmap(raw.fileno(), 0, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+        where = {"count": math.prod(shape), "offset": 8 + size + start}
+        images = Images(torch.frombuffer(pages, dtype=torch.uint8, **where).reshape(shape), labels)
         return SingleDataset(header["name"], images, int(header["train"]))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} must hold pixels, labels, name and train of a dataset, "
-            f"got another or a damaged file ({error})"
-        ) from None
+        wanted = "must hold pixels, labels, name and train of a dataset"
+        raise ValueError(f"{path} {wanted}, got another or a damaged file ({error})") from None
 
 
 def write_store(
     path: str | Path, name: str, shape: Sequence[int], train: int, parts: Iterable[Part]
 ) -> SingleDataset:
-    """Writes a dataset that comes in parts, of which only one need be in memory, and opens it.
-
-    `shape` is that of all pixels. If the parts are no dataset, nothing is written.
-    """
+    """Writes a dataset of `shape` pixels in parts, of which one need be in memory, and opens it."""
     write_chunks(Path(path), _content(name, shape, train, parts))
     return open_store(path)
 
 
-def _build(
-    name: str, train: int, size: int, parts: Iterator[Part], path: str | Path | None
-) -> SingleDataset:
+def _build(name: str, train: int, size: int, parts: Parts, path: Place) -> SingleDataset:
     """Puts parts together, in memory or in a file."""
     first = next(parts)
     shape = tuple(first[0].shape[1:])
@@ -136,22 +135,10 @@ def _build(
     return SingleDataset(name, Images(pixels, labels), train)
 
 
-def _array_parts(name: str, X: Array, y: Array) -> Iterator[Part]:
-    for start in range(0, len(X), AT_ONCE):
-        rows = slice(start, start + AT_ONCE)
-        yield _part(f"X_{name}", X[rows], f"y_{name}", y[rows])
-
-
-def _dataset_parts(name: str, dataset: Dataset[Any], size: int) -> Iterator[Part]:
-    for start in range(0, size, AT_ONCE):
-        X, y = pair(name, Subset(dataset, range(start, min(start + AT_ONCE, size))))
-        if y is None:
-            raise TypeError(f"{name} must give (image, label), got images alone")
-        yield _part(name, X, f"labels of {name}", y)
-
-
-def _part(X_name: str, X: Any, y_name: str, y: Any) -> Part:
+def _part(X_name: str, y_name: str, X: Any, y: Any) -> Part:
     """Returns images as uint8 with channels first, and labels."""
+    if y is None:
+        raise TypeError(f"{X_name} must give (image, label), got images alone")
     images = numbers(X_name, X).cpu()
     if images.dtype != torch.uint8:
         check_values(X_name, images)
@@ -159,24 +146,10 @@ def _part(X_name: str, X: Any, y_name: str, y: Any) -> Part:
     images = images.unsqueeze(1) if images.ndim == 3 else images
     axes = [axis for axis in (1, 3) if images.ndim == 4 and images.shape[axis] <= MAX_CHANNELS]
     if not axes:
-        raise ValueError(
-            f"{X_name} must have 1 to {MAX_CHANNELS} channels, first or last, "
-            f"got images of {tuple(images.shape[1:])}"
-        )
+        wanted, got = f"1 to {MAX_CHANNELS} channels, first or last", tuple(images.shape[1:])
+        raise ValueError(f"{X_name} must have {wanted}, got images of {got}")
     pixels = images.movedim(axes[0], 1).contiguous()
     return pixels, targets(y_name, y, labels=True, points=len(pixels)).cpu()
-
-
-def _map_pixels(path: Path) -> Tensor:
-    """Maps the pixels of a file that was checked already."""
-    with path.open("rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        start, end = json.loads(file.read(size))["pixels"]["data_offsets"]
-        # A change would change a copy, never the file; and none is reserved in memory, without
-        # which Linux would not map more than it has.
-        flags = mmap.MAP_PRIVATE | NO_RESERVE
-        pages = mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ | mmap.PROT_WRITE)
-    return torch.frombuffer(pages, dtype=torch.uint8, count=end - start, offset=8 + size + start)
 
 
 def _content(

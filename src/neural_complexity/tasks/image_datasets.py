@@ -1,19 +1,25 @@
-"""Public datasets of labelled images, by name.
+"""Public datasets of labelled images, by name: their files, which are downloaded, and readers.
 
 Simple formats are read from any file, and whatever is wrong becomes one ValueError. Archives and
 MATLAB files are left to libraries, which hostile files can crash: their checksum must be known.
 """
 
 import gzip
+import hashlib
 import math
+import os
 import struct
 import tarfile
+import tempfile
+import textwrap
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pooch
 import torch
 from numpy.typing import NDArray
 from scipy.io import loadmat
@@ -21,18 +27,107 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.datasets import DataFile, data_folder, find_file
 from neural_complexity.tasks.images import Images, Part, SingleDataset
+from neural_complexity.workspace import Workspace
 
 __all__ = ["DATASETS", "load", "read_cifar10", "read_idx", "read_svhn"]
 
-DIGITS_TRAIN = 1437  # of 1,797
+VARIABLE = "NEURAL_COMPLEXITY_DATA"
+TIMEOUT = (5, 10)  # seconds to reach a server, and to wait for the next bytes of its answer
 CLASSES = 10  # of every dataset that comes in these formats
 CIFAR10_SHAPE = (3, 32, 32)
 CIFAR10_RECORD = 1 + math.prod(CIFAR10_SHAPE)
 CIFAR10_TRAIN = [f"data_batch_{i}.bin" for i in range(1, 6)]
 CIFAR10_TEST = "test_batch.bin"
 MAX_RATIO = 1032  # no gzip file packs more tightly
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A published file of a dataset."""
+
+    folder: str  # where it belongs within the data folder
+    name: str
+    checksums: tuple[str, ...]  # one must fit: algorithm:digits; gzip+ for the unpacked content
+    urls: tuple[str, ...]  # best first
+    unpacked: tuple[str, ...] = ()  # what it may have been unpacked to, in the same places
+    verify: bool = False  # a file that is there, too: needed by readers that trust the content
+
+
+def cache_folder() -> Path:
+    """Returns the user's cache folder; it need not exist."""
+    return Path(pooch.os_cache("neural-complexity"))
+
+
+def data_folder(given: str | Path | None = None) -> Path:
+    """Returns the given folder, else that of NEURAL_COMPLEXITY_DATA, else the cache folder."""
+    chosen = given or os.environ.get(VARIABLE)
+    return Path(chosen).expanduser() if chosen else cache_folder()
+
+
+def find_file(file: DataFile, data: Path, download: bool = True) -> Path:
+    """Returns the path of a file, or of what it was unpacked to, in its folder or the one above.
+
+    Else it is downloaded; a FileNotFoundError says where to put one that cannot be.
+    """
+    own = data / file.folder / file.name
+    places = [own.parent, own.parent.parent]
+    for path in [place / name for name in (*file.unpacked, file.name) for place in places]:
+        if path.is_file():
+            if file.verify and path.name == file.name:
+                _check(path, file, str(path))
+            return path
+    reason = "and downloads are off"
+    for url in file.urls if download else ():
+        try:
+            _download(url, own, file)
+        except OSError as error:  # no network, no such page, a full disk
+            said = textwrap.shorten(str(error), 100, placeholder=" ...")
+            reason = f"and downloading it failed ({type(error).__name__}: {said})"
+        else:
+            return own
+    wanted = f"must be put into {own.parent}, from {file.urls[0]}"
+    raise FileNotFoundError(f"{file.name} {wanted}: there is no such file yet, {reason}")
+
+
+def cached(name: str, fingerprint: str, folder: Path, read: Callable[[], Tensors]) -> Tensors:
+    """Returns what `read` returns, once: it is kept in the folder or else in the user's cache."""
+    places = [Workspace(place, fingerprint) for place in (folder, cache_folder())]
+    for place in places:
+        with suppress(OSError, ValueError):  # damaged, or of another file of this name
+            if (kept := place.read(name)) is not None:
+                return kept[0]
+    tensors = read()
+    for place in places:
+        with suppress(OSError):  # a read-only folder, a full disk: no reason to fail
+            place.write(name, tensors)
+            break
+    return tensors
+
+
+def _download(url: str, path: Path, file: DataFile) -> None:
+    """Downloads a file, whole and with the right checksum or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as own:
+        part = Path(own) / path.name
+        pooch.HTTPDownloader(timeout=TIMEOUT)(url, str(part), None)
+        _check(part, file, url)
+        os.replace(part, path)
+
+
+def _check(path: Path, file: DataFile, source: str) -> None:
+    for kind, expected in (checksum.split(":") for checksum in file.checksums):
+        algorithm = kind.removeprefix("gzip+")
+        try:
+            with open(path, "rb") if kind == algorithm else gzip.open(path) as content:
+                got = hashlib.file_digest(content, algorithm).hexdigest()
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            got = f"a damaged gzip file ({error})"
+        if got == expected:
+            return
+    raise ValueError(f"{source} must have the {kind} checksum {expected}, got {got}")
 
 
 @dataclass(frozen=True)
@@ -44,14 +139,11 @@ class Source:
 
 
 def load(name: str, data: str | Path | None = None, download: bool = True) -> SingleDataset:
-    """Loads a dataset by name, from files or, `digits`, from scikit-learn.
+    """Loads one of `DATASETS`, from files, downloaded if need be, or, `digits`, from scikit-learn.
 
-    Args:
-        name: One of `DATASETS`.
-        data: The data folder, see `data_folder`, laid out as usual: `MNIST/raw/*-ubyte.gz`, also
-            unpacked and without `raw`, `FashionMNIST` and `KMNIST` alike;
-            `cifar-10-batches-bin/*.bin` or `cifar-10-binary.tar.gz`; `svhn/*_32x32.mat`.
-        download: Whether to download files that are not there.
+    The data folder, see `data_folder`, is laid out as usual: `MNIST/raw/*-ubyte.gz`, also unpacked
+    and without `raw`, `FashionMNIST` and `KMNIST` alike; `cifar-10-batches-bin/*.bin` or
+    `cifar-10-binary.tar.gz`; `svhn/*_32x32.mat`.
     """
     if name not in DATASETS:
         raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name}")
@@ -85,8 +177,15 @@ def read_cifar10(path: Path) -> list[Part]:
         with tarfile.open(path, "r|gz") as archive:  # nothing is extracted to the disk
             files = ((Path(entry.name).name, archive.extractfile(entry)) for entry in archive)
             found = {name: file.read() for name, file in files if file and name in names}
-    pixels, labels = zip(*(_records(path.with_name(n), found[n]) for n in names), strict=True)
-    return [(torch.cat(pixels[:-1]), torch.cat(labels[:-1])), (pixels[-1], labels[-1])]
+    parts = []
+    for place, content in ((path.with_name(name), found[name]) for name in names):
+        if not (size := len(content)) or size % CIFAR10_RECORD:
+            raise ValueError(f"{place} must be records of {CIFAR10_RECORD} bytes, got {size} bytes")
+        records = np.frombuffer(bytearray(content), np.uint8).reshape(-1, CIFAR10_RECORD)
+        pixels = torch.from_numpy(records[:, 1:].reshape(-1, *CIFAR10_SHAPE))
+        parts.append((pixels, _labels(place, records[:, 0])))
+    pixels, labels = (torch.cat(both) for both in zip(*parts[:-1], strict=True))
+    return [(pixels, labels), parts[-1]]
 
 
 def read_svhn(path: Path) -> Part:
@@ -107,10 +206,9 @@ def _idx_values(path: Path, axes: int) -> NDArray[np.uint8]:
         with gzip.open(path) if packed else path.open("rb") as file:
             header, magic = file.read(4 + 4 * axes), bytes([0, 0, 8, axes])
             if len(header) < 4 + 4 * axes or header[:4] != magic:
-                raise ValueError(
-                    f"{path} must be an IDX file of bytes with {axes} axes, which starts with "
-                    f"{magic.hex()}, got {header[:4].hex() or 'an empty file'}"
-                )
+                wanted = f"an IDX file of bytes with {axes} axes, which starts with {magic.hex()}"
+                got = header[:4].hex() or "an empty file"
+                raise ValueError(f"{path} must be {wanted}, got {got}")
             shape = struct.unpack(f">{axes}I", header[4:])
             size = math.prod(shape)
             # Reading takes memory for all that is asked for, whether it is there or not.
@@ -118,20 +216,10 @@ def _idx_values(path: Path, axes: int) -> NDArray[np.uint8]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} must be a whole gzip file, got a damaged one ({error})") from None
     if size == 0 or len(content) != size:
-        raise ValueError(
-            f"{path} must hold {' x '.join(map(str, shape))} values as its header says, "
-            f"got {'more' if len(content) > size else 'fewer'}"
-        )
+        wanted = f"{' x '.join(map(str, shape))} values as its header says"
+        got = "more" if len(content) > size else "fewer"
+        raise ValueError(f"{path} must hold {wanted}, got {got}")
     return np.frombuffer(content, np.uint8).reshape(shape)
-
-
-def _records(path: Path, content: bytes) -> Part:
-    """Takes records of CIFAR-10 apart."""
-    if not (size := len(content)) or size % CIFAR10_RECORD:
-        raise ValueError(f"{path} must be records of {CIFAR10_RECORD} bytes, got {size} bytes")
-    records = np.frombuffer(bytearray(content), np.uint8).reshape(-1, CIFAR10_RECORD)
-    pixels = records[:, 1:].reshape(-1, *CIFAR10_SHAPE)
-    return torch.from_numpy(pixels), _labels(path, records[:, 0])
 
 
 def _labels(path: Path, labels: NDArray[np.uint8]) -> Tensor:
@@ -145,8 +233,7 @@ def _read_digits(_paths: Sequence[Path]) -> list[Part]:
     values, numbers = load_digits(return_X_y=True)  # 0 to 16
     pixels = (torch.from_numpy(values) * 255 / 16).round().to(torch.uint8).reshape(-1, 1, 8, 8)
     order = torch.randperm(len(numbers), generator=stream(0, "digits"))
-    parts = order[:DIGITS_TRAIN], order[DIGITS_TRAIN:]
-    return [(pixels[part], torch.from_numpy(numbers).long()[part]) for part in parts]
+    return [(pixels[some], torch.from_numpy(numbers).long()[some]) for some in order.split(1437)]
 
 
 def _idx(folder: str, urls: Sequence[str], *checksums: str) -> tuple[DataFile, ...]:
@@ -156,12 +243,6 @@ def _idx(folder: str, urls: Sequence[str], *checksums: str) -> tuple[DataFile, .
         addresses = tuple(f"{url}/{name}.gz" for url in urls)
         files.append(DataFile(f"{folder}/raw", f"{name}.gz", (checksum,), addresses, (name,)))
     return tuple(files)
-
-
-def _svhn(part: str, *checksums: str) -> DataFile:
-    name = f"{part}_32x32.mat"
-    url = f"http://ufldl.stanford.edu/housenumbers/{name}"
-    return DataFile("svhn", name, checksums, (url,), verify=True)
 
 
 # Checksums are of the content where that is published, since mirrors pack it anew.
@@ -204,9 +285,18 @@ _CIFAR10 = DataFile(
     verify=True,
 )
 # As published, or the first 12,000 and 4,000 digits, which the committed results are of.
-_SVHN = (
-    _svhn("train", "md5:7adedd7d329f9b0102e4e64095bbd677", "md5:e26dedcc434d2e4c54c9b2d4a06d8373"),
-    _svhn("test", "md5:1578cd27d4871efb282730ed0f59b737", "md5:eb5a983be6a315427106f1b164d9cef3"),
+_SVHN = tuple(
+    DataFile(
+        "svhn",
+        f"{part}_32x32.mat",
+        (f"md5:{published}", f"md5:{first}"),
+        (f"http://ufldl.stanford.edu/housenumbers/{part}_32x32.mat",),
+        verify=True,
+    )
+    for part, published, first in (
+        ("train", "7adedd7d329f9b0102e4e64095bbd677", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        ("test", "1578cd27d4871efb282730ed0f59b737", "eb5a983be6a315427106f1b164d9cef3"),
+    )
 )
 
 DATASETS = {

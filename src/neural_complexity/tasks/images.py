@@ -1,25 +1,21 @@
-"""Stores of labelled images, of which tasks are made by index."""
+"""Stores of labelled images, of which tasks are made by index, and few-shot tasks of them."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from neural_complexity.tasks.sampling import check_at_most, check_sizes
+from neural_complexity.points import indexed
+from neural_complexity.task import Task
+from neural_complexity.tasks.families import check_sizes, choose
 
-__all__ = ["Images", "Part", "SingleDataset", "check_values", "chunks", "moved"]
+__all__ = ["FewShot", "Images", "Part", "SingleDataset", "check_values", "moved"]
 
 CHUNK = 1 << 18  # values, so that they fit a cache even as floats
 
 Part = tuple[Tensor, Tensor]  # pixels, uint8 (P, channels, height, width), and labels, int64 (P,)
-
-
-def chunks(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Cuts a tensor along its first axis, so that a mapped one may be larger than the memory."""
-    parts: tuple[Tensor, ...] = tensor.split(max(1, CHUNK // tensor[0].numel()))
-    return parts
 
 
 def check_values(name: str, images: Tensor) -> None:
@@ -39,22 +35,18 @@ class Images:
     labels: Tensor  # (P,), int64
 
     def __post_init__(self) -> None:
-        if self.pixels.dtype != torch.uint8 or self.labels.dtype != torch.int64:
-            got = f"{self.pixels.dtype} and {self.labels.dtype}"
-            raise TypeError(f"pixels must be uint8 and labels int64, got {got}")
-        if self.pixels.ndim != 4 or self.pixels.numel() == 0:
-            shape = tuple(self.pixels.shape)
+        kinds, shape = (self.pixels.dtype, self.labels.dtype), tuple(self.pixels.shape)
+        if kinds != (torch.uint8, torch.int64):
+            raise TypeError(f"pixels must be uint8 and labels int64, got {kinds[0]} and {kinds[1]}")
+        if len(shape) != 4 or 0 in shape:
             raise ValueError(f"pixels must be (P, channels, height, width), got shape {shape}")
-        if self.labels.shape != self.pixels.shape[:1]:
-            shape = tuple(self.labels.shape)
-            raise ValueError(f"labels must be one for each of {len(self)} images, got {shape}")
+        if (found := tuple(self.labels.shape)) != shape[:1]:
+            raise ValueError(f"labels must be one for each of {len(self)} images, got {found}")
         low, high = int(self.labels.min()), int(self.labels.max())
         # The bound comes first: counting up to an absurd label would fill the memory.
         if low < 0 or high >= len(self) or not self.counts.all():
-            raise ValueError(
-                "labels must be 0 ... classes - 1 with an image each, got "
-                f"{len(self.labels.unique())} different ones from {low} to {high}"
-            )
+            got = f"{len(self.labels.unique())} different ones from {low} to {high}"
+            raise ValueError(f"labels must be 0 ... classes - 1 with an image each, got {got}")
 
     def __len__(self) -> int:
         return self.pixels.shape[0]
@@ -90,12 +82,8 @@ class Images:
         return self.labels.argsort(stable=True)
 
     def rotated(self) -> "Images":
-        """Makes each class into four, turned by 0, 90, 180 and 270 degrees.
-
-        Image n, turned k times counter-clockwise, is `n + k * P`, of class `label + k * classes`.
-        """
-        if self.pixels.shape[-2] != self.pixels.shape[-1]:
-            shape = tuple(self.pixels.shape[-2:])
+        """Makes each class into four: image n, turned k times to the left, becomes `n + k * P`."""
+        if len(set(shape := tuple(self.pixels.shape[-2:]))) > 1:
             raise ValueError(f"images must be square to be rotated, got {shape}")
         pixels = torch.cat([torch.rot90(self.pixels, k, dims=(-2, -1)) for k in range(4)])
         return Images(pixels, torch.cat([self.labels + k * self.classes for k in range(4)]))
@@ -110,15 +98,13 @@ class SingleDataset:
     train: int
 
     def __post_init__(self) -> None:
-        check_sizes(train=self.train)
-        check_at_most("train", self.train, len(self.images) - 1)  # the others are for testing
+        check_sizes(len(self.images) - 1, train=self.train)  # the others are for testing
         classes, trained = self.images.classes, len(self.labels[: self.train].unique())
         if classes < 2:
             raise ValueError(f"{self.name} must have at least two classes, got one")
         if trained < classes:
-            raise ValueError(
-                f"{self.name} must have training images of {classes} classes, got {trained}"
-            )
+            wanted = f"training images of {classes} classes"
+            raise ValueError(f"{self.name} must have {wanted}, got {trained}")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -139,10 +125,7 @@ class SingleDataset:
         return self.images.labels
 
     def __call__(self, indices: Tensor) -> Tensor:
-        """Returns images, (...) to (..., channels, height, width), standardized.
-
-        In each channel the training images have mean 0 and variance 1, or only 0.
-        """
+        """Returns standardized images, (...) to (..., channels, height, width); see `_moments`."""
         values = self.images.levels(indices)
         mean, scale = (moment.to(values) for moment in self._moments)
         return values.sub_(mean).mul_(scale)
@@ -151,7 +134,8 @@ class SingleDataset:
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Mean and inverse standard deviation of training pixels, 0 to 255, (channels, 1, 1)."""
         pixels = self.images.pixels[: self.train].flatten(2)  # (train, channels, pixels)
-        values = (chunk.cpu().double() for chunk in chunks(pixels))  # whole numbers: exact sums
+        parts = pixels.split(max(1, CHUNK // pixels[0].numel()))  # a mapped one may be very large
+        values = (part.cpu().double() for part in parts)  # whole numbers: exact sums
         sums = [torch.stack([x, x.square()]).sum(dim=(1, 3)) for x in values]
         mean, square = (torch.stack(sums).sum(dim=0) / pixels[:, 0].numel())[..., None, None]
         std = (square - mean.square()).clamp(min=0).sqrt()
@@ -161,16 +145,11 @@ class SingleDataset:
 def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = False) -> Tensor:
     """Shifts each image, (P, channels, height, width), by up to `pixels` along each axis.
 
-    What comes in at a border is a copy of the pixels there. With `flip`, half of them are mirrored,
-    left to right. Draws are made on the CPU.
+    Borders are copied outwards. With `flip`, half are mirrored, left to right. Draws on the CPU.
     """
-    P, _, height, width = X.shape
-
-    def places(size: int) -> Tensor:  # (P, size)
-        start = torch.randint(2 * pixels + 1, (P, 1), generator=generator)
-        return start + torch.arange(size)
-
-    rows, columns = places(height), places(width)
+    P, _, *sizes = X.shape
+    starts = [torch.randint(2 * pixels + 1, (P, 1), generator=generator) for _ in sizes]
+    rows, columns = (a + torch.arange(n) for a, n in zip(starts, sizes, strict=True))  # (P, size)
     if flip:
         mirrored = torch.rand(P, 1, generator=generator) < 0.5
         columns = torch.where(mirrored, columns.flip(1), columns)
@@ -179,3 +158,35 @@ def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = Fa
     each = torch.arange(P, device=X.device)[:, None, None]
     rows, columns = rows[:, :, None].to(X.device), columns[:, None, :].to(X.device)
     return X[each, :, rows, columns].movedim(-1, 1)  # channels last in memory, as filters like it
+
+
+@dataclass(frozen=True, eq=False)
+class FewShot:
+    """Tasks that tell `ways` random classes, in random order, apart by `shots` images of each."""
+
+    images: Images  # each class has at least shots + queries
+    _: KW_ONLY
+    ways: int = 10  # classes of a task, C
+    shots: int = 1  # training images of each class: M = ways * shots
+    queries: int = 5  # test images of each class: N = ways * queries
+
+    def __post_init__(self) -> None:
+        check_sizes(self.images.classes, ways=self.ways)
+        check_sizes(shots=self.shots, queries=self.queries)
+        together = {"shots + queries": self.shots + self.queries}
+        check_sizes(int(self.images.counts.min()), **together)
+
+    def sample(self, batch: int, generator: torch.Generator) -> Task:
+        """Draws `batch` tasks of `Points`, (B, M) and (B, N), with labels 0 ... ways - 1."""
+        check_sizes(batch=batch)
+        device = generator.device
+        counts = self.images.counts.to(device)
+        every = torch.full((batch,), len(counts), device=device)
+        classes = choose(every, self.ways, generator)  # (B, ways)
+        picked = choose(counts[classes], self.shots + self.queries, generator)
+        first = counts.cumsum(dim=0) - counts
+        place = first[classes][..., None] + picked  # (B, ways, shots + queries)
+        indices = self.images.by_class.to(device)[place].mT.flatten(1)  # (B, M + N)
+        labels = torch.arange(self.ways, device=device).repeat(batch, self.shots + self.queries)
+        X, M = indexed(indices, self.images), self.ways * self.shots
+        return Task(X[:, :M], labels[:, :M], X[:, M:], labels[:, M:])

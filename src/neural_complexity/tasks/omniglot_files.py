@@ -13,10 +13,12 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from neural_complexity.tasks.datasets import DataFile, cached, data_folder, find_file
+from neural_complexity.tasks.image_datasets import DataFile, cached, data_folder, find_file
 from neural_complexity.tasks.images import Images, check_values
 
-__all__ = ["SIZE", "omniglot", "preprocess"]
+__all__ = ["omniglot", "preprocess"]
+
+Part = Literal["background", "evaluation"]
 
 SIZE = 28
 ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
@@ -36,12 +38,9 @@ MAX_DRAWING = 50_000  # bytes of one file, unpacked
 def preprocess(images: Tensor) -> Tensor:
     """Turns drawings into what an NC for Omniglot was trained on: 28 x 28, ink 1 and paper 0.
 
-    Args:
-        images: Dark ink on light paper, (..., height, width) or (..., 1, height, width), of any
-            size: uint8, floats from 0 to 1, or booleans, which are true for paper.
-
-    Returns:
-        The images averaged over areas and inverted, (..., 1, 28, 28), in the default precision.
+    These are dark ink on light paper, (..., height, width) or (..., 1, height, width), of any size:
+    uint8, floats from 0 to 1, or booleans, which are true for paper. They are averaged over areas
+    and inverted, (..., 1, 28, 28), in the default precision.
 
     Example:
         >>> preprocess(torch.zeros(5, 105, 105, dtype=torch.uint8)).shape
@@ -49,8 +48,7 @@ def preprocess(images: Tensor) -> Tensor:
     """
     if not isinstance(images, Tensor):
         raise TypeError(f"images must be a torch.Tensor, got {type(images).__name__}")
-    if images.ndim < 2 or images.numel() == 0:
-        shape = tuple(images.shape)
+    if len(shape := tuple(images.shape)) < 2 or 0 in shape:
         raise ValueError(f"images must be (..., height, width) and not empty, got shape {shape}")
     check_values("images", images)
     paper = images.to(torch.get_default_dtype())
@@ -62,16 +60,11 @@ def preprocess(images: Tensor) -> Tensor:
     return ink.clamp(0, 1).reshape(*paper.shape[:-2], SIZE, SIZE)
 
 
-def omniglot(
-    part: Literal["background", "evaluation"],
-    *,
-    folder: str | Path | None = None,
-    download: bool = True,
-) -> Images:
+def omniglot(part: Part, *, folder: str | Path | None = None, download: bool = True) -> Images:
     """Reads the 964 characters for meta-training, or the 659 that are held out.
 
-    Drawings are preprocessed as by `preprocess` and ordered by alphabet, character and drawing. The
-    zip archives are in the data folder, see `data_folder`, there or in `omniglot/`, or downloaded.
+    Drawings, as by `preprocess`, are in the order of alphabet, character and drawing. The zips are
+    in `data_folder` or its `omniglot/`, or downloaded.
     """
     if part not in CHECKSUMS:
         raise ValueError(f"part must be background or evaluation, got {part}")
@@ -93,34 +86,25 @@ def _read_archive(archive: Path, content: bytes) -> dict[str, Tensor]:
         file = zipfile.ZipFile(io.BytesIO(content))
     except Exception as error:  # a damaged archive makes the reader raise almost anything
         raise ValueError(f"{archive} must be a whole zip archive, got damage ({error})") from None
-    with file:
-        names, labels = _find_drawings(archive, file)
-        pixels = torch.stack([_read_drawing(archive, file, name) for name in names])
-    return {"pixels": pixels, "labels": labels}
-
-
-def _find_drawings(archive: Path, file: zipfile.ZipFile) -> tuple[list[str], Tensor]:
-    """Returns the names of all drawings, and which character each is of, as numbers."""
     entries = [entry for entry in file.infolist() if not entry.is_dir()]
     names = sorted(entry.filename for entry in entries)
-    if len(names) > MAX_ENTRIES or len(set(names)) < len(names):
-        count = len(names)
+    if (count := len(names)) > MAX_ENTRIES or len(set(names)) < count:
         raise ValueError(f"{archive} must have at most {MAX_ENTRIES} different files, got {count}")
     methods = {entry.compress_type for entry in entries}
     if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # others may fill the memory
         raise ValueError(f"{archive} must be stored or deflated, got another method")
     pattern = re.compile(rf"{archive.stem}/[\w()-]+/character\d+/\w+\.png")
-    wrong = next((name for name in names if not pattern.fullmatch(name)), None)
-    if wrong is not None:
-        raise ValueError(
-            f"{archive} must hold {archive.stem}/ALPHABET/characterNN/DRAWING.png, got {wrong!r}"
-        )
+    for name in names:
+        if not pattern.fullmatch(name):
+            wanted = f"{archive.stem}/ALPHABET/characterNN/DRAWING.png"
+            raise ValueError(f"{archive} must hold {wanted}, got {name!r}")
     characters = [name.rpartition("/")[0] for name in names]
     _, labels, counts = np.unique(characters, return_inverse=True, return_counts=True)
     if len(set(counts)) != 1:
         got = sorted(set(counts.tolist())) or "none"
         raise ValueError(f"{archive} must have equally many drawings of each character, got {got}")
-    return names, torch.from_numpy(labels)
+    pixels = torch.stack([_read_drawing(archive, file, name) for name in names])
+    return {"pixels": pixels, "labels": torch.from_numpy(labels)}
 
 
 def _read_drawing(archive: Path, file: zipfile.ZipFile, name: str) -> Tensor:
@@ -134,8 +118,7 @@ def _read_drawing(archive: Path, file: zipfile.ZipFile, name: str) -> Tensor:
                 raise ValueError(f"{image.width} x {image.height} pixels")
             paper = torch.from_numpy(np.array(image.convert("L")))
     except Exception as error:  # as above, and decoders alike
-        raise ValueError(
-            f"{archive} must hold PNG images of {DRAWN} x {DRAWN} pixels, got {name!r} ({error})"
-        ) from None
+        wanted = f"PNG images of {DRAWN} x {DRAWN} pixels"
+        raise ValueError(f"{archive} must hold {wanted}, got {name!r} ({error})") from None
     # Means of few pixels are often halves; they go up whatever the precision makes of them.
     return (255 * preprocess(paper) + 0.501).floor().to(torch.uint8)

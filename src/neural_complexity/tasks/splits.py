@@ -1,18 +1,32 @@
-"""Task splitting: one large dataset as any number of tasks."""
+"""Task splitting: one dataset, also a user's own, as any number of tasks."""
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
+import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
+from pandas.api.types import infer_dtype
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from neural_complexity.convert.arrays_in import inputs, pair, targets
 from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sampling import check_at_most, check_sizes
+from neural_complexity.tasks.families import check_sizes
 
-__all__ = ["Labelled", "Minibatches", "Rounds", "Splits"]
+__all__ = ["ArrayStore", "Minibatches", "Rounds", "Splits", "own_digits", "split_tasks"]
+
+SEEN = 64  # points of each set that NC sees at a time
+FEWEST = 20  # points, of which tasks can still be made
+MANY = 100  # whole numbers more varied than this are rather counts or amounts than labels
+Kind = Literal["classification", "regression"] | None
+Size = int | None
+LABELS = ("string", "integer", "boolean", "floating")  # kinds that NC's file can hold
 
 
 class Labelled(Protocol):
@@ -28,11 +42,7 @@ class Labelled(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Tasks that split one dataset at random into a training and a validation set (section 2).
-
-    The two are disjoint `Points` of the dataset. `split` returns whole ones, which learners learn
-    from; `sample` returns a few points of one, which is what NC sees at a time.
-    """
+    """Tasks that split one dataset at random, into training and validation sets (section 2)."""
 
     store: Labelled
     pool: Tensor = field(repr=False)  # the indices of the inputs that may be used, (P,)
@@ -43,24 +53,23 @@ class Splits:
     N: int = 128  # validation points that NC sees at a time
 
     def __post_init__(self) -> None:
-        check_sizes(train=self.train, test=self.test, M=self.M, N=self.N)
-        check_at_most("train + test", self.train + self.test, len(self.pool))
-        check_at_most("M", self.M, self.train)
-        check_at_most("N", self.N, self.test)
+        check_sizes(train=self.train, test=self.test)
+        check_sizes(len(self.pool), **{"train + test": self.train + self.test})
+        check_sizes(self.train, M=self.M)
+        check_sizes(self.test, N=self.N)
         labels = self.store.labels[self.pool]
         if (labels == labels[0]).all():
             kind = "of two classes at least" if labels.ndim == 1 else "two different ones at least"
             raise ValueError(f"targets must be {kind}, got {labels[0].tolist()} alone")
 
     def split(self, batch: int, generator: torch.Generator, *, train: int | None = None) -> Task:
-        """Draws `batch` whole splits, (B, m) and (B, m') points, or fewer than m: `train`."""
+        """Draws whole splits, (B, m) and (B, m'), which learners learn from; m may be less."""
         m = self.train if train is None else train
-        check_sizes(train=m)
-        check_at_most("train", m, self.train)
+        check_sizes(self.train, train=m)
         return self._cut(batch, m, self.test, generator)
 
     def sample(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws M and N points of splits."""
+        """Draws M and N points of splits, which is what NC sees at a time."""
         return self._cut(batch, self.M, self.N, generator)
 
     def task(self, train: Tensor, test: Tensor) -> Task:
@@ -77,10 +86,7 @@ class Splits:
 
 
 class Minibatches:
-    """M training and N test points of B large tasks, step by step, all if there are fewer.
-
-    Each set comes in random order, over and over, drawn on the CPU, so that devices agree.
-    """
+    """M training and N test points of B large tasks, step by step, all if there are fewer."""
 
     def __init__(self, task: Task, *, M: int, N: int, seed: int) -> None:
         check_sizes(M=M, N=N)
@@ -100,10 +106,7 @@ class Minibatches:
 
 
 class Rounds:
-    """Places of points, (B, size), such that each round over the steps meets each point once.
-
-    `shape` is rows and points, (B, P), and `generator` returns a round's source of randomness.
-    """
+    """Places of points, such that each round over the steps meets each of (B, P) points once."""
 
     def __init__(
         self, shape: torch.Size, size: int, generator: Callable[[int], torch.Generator]
@@ -116,6 +119,94 @@ class Rounds:
         """Returns the places of a step, (B, size)."""
         now, place = divmod(step, self.steps)
         if now != self.round:
-            self.round = now
+            self.round = now  # drawn on the CPU, so that devices agree
             self.order = torch.rand(self.shape, generator=self.generator(now)).argsort(dim=1)
         return self.order[:, place * self.size : (place + 1) * self.size]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ArrayStore:
+    """Inputs in memory, by index, with labels or real targets."""
+
+    X: Tensor  # (P, D) or (P, channels, height, width)
+    labels: Tensor  # (P,), int64, or real targets, (P, C)
+    classes: tuple[Any, ...] = ()  # what the labels 0, 1, ... were called; nothing for real targets
+
+    @property
+    def outputs(self) -> int:
+        """Classes, or outputs of a real target."""
+        return len(self.classes) or self.labels.shape[1]
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Returns the inputs of indices (...), as (..., D), on their device."""
+        return self.X.to(indices.device)[indices]
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def __repr__(self) -> str:
+        sizes = "x".join(map(str, self.X.shape[1:]))
+        return f"ArrayStore({len(self)} points of {sizes}, outputs={self.outputs})"
+
+
+def split_tasks(
+    X: object, y: object = None, *, kind: Kind = None, train: Size = None, test: Size = None
+) -> Splits:
+    """Returns the tasks of splitting one dataset at random (section 2), for `meta_learn`.
+
+    Args:
+        X: Inputs, (P, D) or images (P, channels, height, width): an array, a tensor, lists or a
+            data frame; or a `Dataset` or `DataLoader` of pairs, and then no y.
+        y: Targets. Whole numbers, truth values and names are labels; numbers with a point are real
+            targets, (P,) or (P, C).
+        kind: Which of the two, where the type of y does not tell.
+        train: Training points of a split; three quarters if `None`.
+        test: Its validation points; the others if `None`.
+
+    Raises:
+        TypeError: If X or y holds no numbers.
+        ValueError: If there are too few points, all targets are the same, or a value is missing or
+            infinite.
+
+    Example:
+        >>> split_tasks(np.eye(40), ["yes", "no"] * 20).train
+        30
+    """
+    X, y = pair("X", X, y)
+    if y is None:
+        raise TypeError("y must be given, unless X is a Dataset or DataLoader of pairs, got none")
+    points = inputs("X", X)
+    P = len(points)
+    if P < FEWEST:
+        raise ValueError(f"X must have at least {FEWEST} points to be split, got {P}")
+    if kind not in (None, "classification", "regression"):
+        raise ValueError(f"kind must be classification, regression or None, got {kind}")
+    if isinstance(y, Tensor):
+        y = y.detach().cpu()
+        y = y.double() if y.is_floating_point() else y  # NumPy does not know all types
+    values = pd.Series(np.asarray(y).reshape(-1)).infer_objects()
+    found = infer_dtype(values)
+    if kind is None and found == "integer" and values.nunique() > MANY:
+        wanted = f"must be given where y has more than {MANY} different whole numbers"
+        raise ValueError(f'kind {wanted}: "classification" or "regression"')
+    if kind == "regression" or (kind is None and found == "floating"):
+        store = ArrayStore(points, targets("y", y, labels=False, points=P))
+    elif found not in LABELS:
+        raise TypeError(f"y must hold names, or numbers, or truth values as labels, got {found}")
+    elif values.hasnans:
+        raise ValueError("y must have no missing values as labels, got some")
+    else:
+        indices, classes = pd.factorize(values, sort=True)
+        labels = targets("y", indices, labels=True, points=P)
+        store = ArrayStore(points, labels, tuple(classes.tolist()))
+    test = max(1, P - (3 * P + 3) // 4 if train is None else P - train) if test is None else test
+    train = P - test if train is None else train
+    seen = {"M": min(SEEN, max(1, train)), "N": min(SEEN, max(1, test))}
+    return Splits(store, torch.arange(P), train=train, test=test, **seen)
+
+
+def own_digits() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Returns X_tr, (1437, 64), y_tr, X_te, y_te of digits; the shipped NC has not seen X_te."""
+    X, y = load_digits(return_X_y=True)
+    X_tr, X_te, y_tr, y_te = train_test_split(X / 16, y, test_size=360, random_state=0)
+    return X_tr, y_tr, X_te, y_te

@@ -16,7 +16,7 @@ from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import take_snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 
 
 def test_every_method_starts_from_the_same_learners_on_the_same_tasks(task: Task) -> None:

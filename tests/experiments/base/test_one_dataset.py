@@ -7,7 +7,7 @@ import torch
 from neural_complexity.experiments.base.one_dataset import ImageData, load_data
 from neural_complexity.experiments.single import PRESETS
 from neural_complexity.points import values
-from neural_complexity.tasks.from_arrays import store
+from neural_complexity.tasks.from_arrays import write_store
 from neural_complexity.tasks.image_datasets import load
 
 smoke = PRESETS["smoke"]
@@ -57,7 +57,9 @@ def test_a_reduced_scale_is_said() -> None:
 
 
 def test_stored_images_of_ones_own_serve_as_the_dataset(tmp_path: Path) -> None:
-    store(load("digits"), tmp_path / "mine.safetensors")
+    one = load("digits")
+    parts, path = [(one.images.pixels, one.labels)], tmp_path / "mine.safetensors"
+    write_store(path, one.name, one.images.pixels.shape, one.train, parts)
     config = replace(smoke(), dataset=str(tmp_path / "mine.safetensors"))
     theirs, own = load_data(smoke()), load_data(config)
     assert config.keys["dataset"] == "mine"

@@ -8,7 +8,7 @@ from neural_complexity.experiments.base.shifted_learners import (
 )
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.split_tasks import own_digits
+from neural_complexity.tasks.splits import own_digits
 
 
 def digits() -> DigitLearners:

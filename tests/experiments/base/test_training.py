@@ -11,10 +11,10 @@ from neural_complexity.experiments.base.training import (
     train_network,
     validation_r2,
 )
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import Trajectory
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace
 
 TINY = ours(width=8, heads=2, batch=8, tasks=8, updates=2, iterations=2, capacity=100)

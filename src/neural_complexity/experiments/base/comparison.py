@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from neural_complexity.experiments.base.config import BaseConfig
 from neural_complexity.experiments.base.rows import Keys
-from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import (
     Trajectory,
     diverged,
@@ -27,7 +26,7 @@ from neural_complexity.regularizers.penalties import (
 )
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.sinusoids import Sinusoids
+from neural_complexity.tasks.families import Sinusoids
 
 __all__ = [
     "FEW",

@@ -12,9 +12,8 @@ from neural_complexity import ledger
 from neural_complexity.baselines import image_baselines
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.training import Head, Training
-from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import image_cnn, image_mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy, zero_one
 from neural_complexity.meta.trainer import MetaTraining
@@ -27,7 +26,7 @@ from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
-from neural_complexity.tasks.few_shot import FewShot
+from neural_complexity.tasks.images import FewShot
 from neural_complexity.tasks.omniglot_files import omniglot
 
 __all__ = ["EmbeddedTasks", "FewShotConfig", "HeldOutTasks", "LabelTraining", "direct", "posterior"]

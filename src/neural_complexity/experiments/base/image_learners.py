@@ -20,9 +20,7 @@ from neural_complexity.experiments.base.run_folder import RunFolder
 from neural_complexity.experiments.base.saved_networks import HEADS, load_network
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.fit import Regularizer
-from neural_complexity.learners.mixup import mixup
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe, Regularizer, mixup
 from neural_complexity.losses import Categorical, SmoothedCrossEntropy, cross_entropy, zero_one
 from neural_complexity.meta.collect import log_steps
 from neural_complexity.model.cached import CachedStates, Encoder, cache, embed_store, subsample

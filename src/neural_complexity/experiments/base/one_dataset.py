@@ -14,8 +14,8 @@ from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseCon
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
 from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.training import Head
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp, resnet
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.collect import SplitCollector
 from neural_complexity.meta.executor import Collection, Job

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from neural_complexity.experiments.base.comparison import sinusoid_recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.recipe import Recipe
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy
 from neural_complexity.model.network import NeuralComplexity
@@ -20,10 +20,13 @@ from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.families import GaussianProcesses, Polynomials, StepFunctions
-from neural_complexity.tasks.sinusoids import Sinusoids
-from neural_complexity.tasks.split_tasks import ArrayStore, own_digits
-from neural_complexity.tasks.splits import Splits
+from neural_complexity.tasks.families import (
+    GaussianProcesses,
+    Polynomials,
+    Sinusoids,
+    StepFunctions,
+)
+from neural_complexity.tasks.splits import ArrayStore, Splits, own_digits
 
 __all__ = ["CALIBRATED", "DigitLearners", "SinusoidLearners", "calibration_of"]
 

@@ -10,7 +10,7 @@ import torch
 
 from neural_complexity import ledger
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked
-from neural_complexity.learners.recipe import Recipe
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import Trajectory, train_learners
 from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.nc_loss import Augment, TrainingInputs
