@@ -1,7 +1,7 @@
 import json
 import re
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -636,10 +636,22 @@ def test_the_direct_heads_loss_of_labels_is_squareplus_of_its_answer() -> None:
     nc, s = make_labelled("direct"), labelled_snapshot()
     context = nc.encode(s.X_tr, s.Y_tr, s.X_te)
     points = nc.points(context, s.H_tr, s.H_te)
-    nc.head.observed_loss = False  # type: ignore[assignment]
+    nc.head.architecture = replace(nc.architecture, observed_loss=False)
     answer = nc.points(context, s.H_tr, s.H_te)
     losses = cross_entropy(s.H_tr, s.Y_tr).mean(dim=1, keepdim=True)
     torch.testing.assert_close(points + losses, _squareplus(answer))
+
+
+def test_targets_decide_the_loss_the_number_of_outputs_and_the_units() -> None:
+    real = Sinusoids().sample(4, stream(0, "tasks"))
+    nc = NeuralComplexity.for_tasks(real, width=8)
+    assert (nc.architecture.loss, nc.outputs, nc.symmetric) == ("squared_error", 1, False)
+    torch.testing.assert_close(nc.x_mean, real.X_tr.mean(dim=(0, 1)))
+    torch.testing.assert_close(nc.y_scale, real.Y_tr.std(dim=(0, 1), correction=0))
+    labels = Task(real.X_tr, torch.zeros(4, 10).long(), real.X_te, torch.full((4, 15), 6))
+    found = NeuralComplexity.for_tasks(labels, width=8, rounds=0).architecture
+    assert (found.loss, found.outputs, found.rounds) == ("cross_entropy", 7, 0)
+    assert found.vote
 
 
 def test_for_tasks_refuses_an_unknown_head_for_labels_too() -> None:

@@ -1,10 +1,15 @@
 """The sizes and switches of NC, as one value that is saved with its weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from neural_complexity.losses import LOSSES, Loss
+from neural_complexity.points import raw, values
+from neural_complexity.task import check_sets
 
 __all__ = ["Architecture"]
 
@@ -20,8 +25,7 @@ class Architecture:
         outputs: Outputs or classes, C. A symmetric NC answers for any other number of classes too.
         head: `"posterior"` (ours) predicts p(y | x, S) and computes the expected loss of h in
             closed form; `"direct"` (the paper's) sees (x, h(x)) and predicts the loss itself.
-        loss: The name of the loss whose gap is predicted; with `"cross_entropy"` targets are
-            labels.
+        loss: The name of the loss whose gap is predicted; `"cross_entropy"` is that of labels.
         width: The width d of every layer.
         heads: Attention heads.
         encoder_layers: Linear layers of the encoder, n_enc.
@@ -44,8 +48,7 @@ class Architecture:
         symmetric: Whether classes are treated alike, so that there can be any number of them.
         metric: Whether attention goes by distance, in one space of queries and keys.
         rounds: Rounds of soft k-means that move keys to the test points that choose them.
-        vote: Whether the attention on each label is the belief that the decoder corrects (posterior
-            head only).
+        vote: Whether the decoder corrects the attention on each label (posterior head only).
         clip: How many standard deviations a feature may be off its mean; any number if 0. A
             feature that hardly ever changes would otherwise tell points apart by itself.
 
@@ -82,22 +85,17 @@ class Architecture:
         if isinstance(self.inputs, Sequence):
             object.__setattr__(self, "inputs", tuple(self.inputs))
         for field in fields(self):
-            if field.type in (int, float) and not (
-                getattr(self, field.name) >= LEAST.get(field.name, 1)
-            ):
-                least, got = LEAST.get(field.name, 1), getattr(self, field.name)
+            least, got = LEAST.get(field.name, 1), getattr(self, field.name)
+            if field.type in (int, float) and not got >= least:
                 raise ValueError(f"{field.name} must be at least {least}, got {got}")
         if len(self.shape) not in (1, 3) or min(self.shape) < 1:
-            raise ValueError(
-                "inputs must be a number of features or (channels, height, width), got "
-                f"{self.inputs}"
-            )
+            wanted = "a number of features or (channels, height, width)"
+            raise ValueError(f"inputs must be {wanted}, got {self.inputs}")
         if self.loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss}")
         if self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, got width={self.width}, heads={self.heads}"
-            )
+            got = f"width={self.width}, heads={self.heads}"
+            raise ValueError(f"width must be a multiple of heads, got {got}")
         if self.symmetric and not self.the_loss.labels:
             raise ValueError("symmetric must be off for real targets, which have no classes")
         if (self.rounds or self.vote) and not self.metric:
@@ -113,12 +111,40 @@ class Architecture:
         """The shape of one input: (D,), or (channels, height, width)."""
         return (self.inputs,) if isinstance(self.inputs, int) else self.inputs
 
-    @property
-    def targets(self) -> int:
-        """How many outputs or classes the network is asked about at a time."""
-        return 1 if self.symmetric else self.outputs
-
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON has them."""
         inputs = self.inputs if isinstance(self.inputs, int) else list(self.inputs)
         return {**asdict(self), "inputs": inputs}
+
+    def check(self, dtype: torch.dtype, classes: int | None, tensors: Mapping[str, Tensor]) -> None:
+        """Refuses what an NC of a type cannot judge; see `NeuralComplexity.check`."""
+        labels = [name for name in tensors if name[0] == "Y" and self.the_loss.labels]
+        for name in labels:
+            # First: real numbers would be asked for features, which labels do not have.
+            if isinstance(tensors[name], Tensor) and tensors[name].dtype != torch.int64:
+                got = tensors[name].dtype
+                raise TypeError(f"{name} must be labels of type torch.int64, got {got}")
+        check_sets(**tensors)
+        if not self.the_loss.labels:
+            classes = self.outputs
+        elif classes is None:
+            given = (tensor.shape[-1] for name, tensor in tensors.items() if name[0] == "H")
+            classes = next(given, self.outputs)
+        if classes != self.outputs and not self.symmetric:
+            wanted = f"the {self.outputs} classes that NC was made for"
+            raise ValueError(f"labels must be of {wanted}, got {classes}")
+        for name, tensor in tensors.items():
+            # Points are many and come from one store: the first of them speaks for all.
+            seen = tensor if raw(tensor) is tensor else values(tensor[:1, :1])
+            shape = () if name in labels else self.shape if name[0] == "X" else (classes,)
+            if tuple(seen.shape[2:]) != shape:
+                wanted = ", ".join(["tasks", "points", *map(str, shape)])
+                raise ValueError(f"{name} must be ({wanted}), got shape {tuple(seen.shape)}")
+            if name in labels:
+                low, high = map(int, torch.aminmax(seen))
+                if low < 0 or high >= classes:
+                    raise ValueError(f"{name} must be from 0 to {classes - 1}, got {low} to {high}")
+            elif seen.dtype != dtype:
+                raise TypeError(f"{name} must be {dtype} like NC, got {seen.dtype}")
+            elif not seen.isfinite().all():
+                raise ValueError(f"{name} must be finite, got NaN or infinity")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from neural_complexity.losses import zero_one
 from neural_complexity.model.cached import Encoder
-from neural_complexity.model.network import Context, NeuralComplexity
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import map_inputs
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
@@ -77,35 +77,27 @@ def judge(
     rows = finite.nonzero().squeeze(1)
     told = snapshot.H_te.new_full((B, N + 3), torch.nan)
     if len(rows):
-        nc.check(classes=None, **(snapshot if finite.all() else snapshot[rows]).named())
-        parts = _parts(M, size, stream(seed, "parts of training points"))
-        learners = max(1, NUMBERS // (C * (min(N, _test_part(C)) + len(parts[0]))))
+        nc.check(**(snapshot if finite.all() else snapshot[rows]).named())
+        train = _parts(M, size, stream(seed, "parts of training points"))
+        most = max(1, min(TEST_PART, NUMBERS // C))  # test points at a time
+        test = torch.arange(N).tensor_split(-(-N // most))
+        learners = max(1, NUMBERS // (C * (min(N, most) + len(train[0]))))
         for some in rows.split(learners):
-            told[some] = _judge(nc, snapshot[some], parts)
+            told[some] = _judge(nc, snapshot[some], train, test)
     # A loss may be too large for a number even where predictions are not.
     told[~told[:, :-1].isfinite().all(dim=1)] = torch.nan
-    losses, loss_tr, spread, accuracy = told.split([N, 1, 1, 1], dim=1)
-    answers = losses - loss_tr
-    return Judgement(
-        answers, answers.mean(dim=1), loss_tr.squeeze(1), spread.squeeze(1), accuracy.squeeze(1)
-    )
+    losses, (loss_tr, spread, accuracy) = told[:, :N], told[:, N:].unbind(dim=1)
+    answers = losses - loss_tr.unsqueeze(1)
+    return Judgement(answers, answers.mean(dim=1), loss_tr, spread, accuracy)
 
 
 @torch.no_grad()
 def judge_minibatches(
     nc: NeuralComplexity, encode: Encoder, snapshot: Snapshot, *, M: int, N: int
 ) -> Tensor:
-    """Predicts the gaps of learners on large tasks from minibatches of the size NC was trained on.
+    """Predicts the gaps of learners on large tasks, (B,), each test point judged once.
 
-    Args:
-        nc: The gap predictor.
-        encode: Returns the context of points.
-        snapshot: B learners on all points.
-        M: Training points of a minibatch.
-        N: Test points of a minibatch.
-
-    Returns:
-        Predicted gaps, (B,): each test point is judged once.
+    NC sees minibatches of the size that it was trained on, M training and N test points.
     """
     test = torch.arange(snapshot.H_te.shape[1], device=snapshot.H_te.device).split(N)
     train = torch.arange(snapshot.H_tr.shape[1], device=snapshot.H_tr.device).split(M)
@@ -122,55 +114,42 @@ def _parts(M: int, size: int, generator: torch.Generator) -> list[Tensor]:
     """Cuts training points at random; what is missing in the last part comes from the first."""
     if size >= M:
         return [torch.arange(M)]
-    order = torch.randperm(M, generator=generator)
-    count = min(PARTS, -(-M // size))
-    return [order[torch.arange(i * size, (i + 1) * size) % M] for i in range(count)]
+    order, starts = torch.randperm(M, generator=generator), range(0, min(PARTS * size, M), size)
+    return [order[torch.arange(i, i + size) % M] for i in starts]
 
 
-def _test_part(classes: int) -> int:
-    return max(1, min(TEST_PART, NUMBERS // classes))
-
-
-def _judge(nc: NeuralComplexity, snapshot: Snapshot, parts: list[Tensor]) -> Tensor:
+def _judge(
+    nc: NeuralComplexity, snapshot: Snapshot, train: list[Tensor], test: tuple[Tensor, ...]
+) -> Tensor:
     """Returns predicted losses, training loss, spread and accuracy of few learners, (B, N + 3)."""
     N, C = snapshot.H_te.shape[1:]
     E_tr, E_te = embed_in_parts(nc, snapshot.X_tr, snapshot.X_te)
-    test = torch.arange(N).tensor_split(-(-N // _test_part(C)))
     answers = []
-    for tr in parts:
-        H_tr, Y_tr = snapshot.H_tr[:, tr], snapshot.Y_tr[:, tr]
+    for tr in train:
         told = []
         for te in test:
-            context = nc.context(E_tr[:, tr], Y_tr, E_te[:, te], classes=C)
-            told.append(_ask(nc, context, H_tr, snapshot.H_te[:, te]))
+            part = snapshot.part(tr, te)
+            context = nc.context(E_tr[:, tr], part.Y_tr, E_te[:, te], classes=C)
+            each = nc.losses(context, part.H_tr, part.H_te)
+            # A head without beliefs knows neither variances nor the chance to be right.
+            variance, right = torch.full((2, *each.shape), torch.nan).to(each)
+            belief = nc.head.belief(context.state)
+            if belief is not None:
+                variance = nc.loss.variance(part.H_te, belief)
+                right = 1 - zero_one.expected(part.H_te, belief) if nc.labels else right
+            told.append(torch.stack([each, variance, right]))
         answers.append(torch.cat(told, dim=-1))
     losses, variances, right = torch.stack(answers).unbind(dim=1)  # (parts, B, N) each
     # Without a belief, the differences between test points are all there is.
     spread_of_answers = losses.var(dim=2, correction=0) / N  # (parts, B)
-    within = torch.where(
-        variances.isnan().any(dim=2), spread_of_answers, variances.sum(dim=2) / N**2
-    )
+    unknown = variances.isnan().any(dim=2)
+    within = torch.where(unknown, spread_of_answers, variances.sum(dim=2) / N**2)
     between = losses.mean(dim=2).var(dim=0, correction=0)  # (B,)
     # An NC that answers every point alike, or is certain, still is not to be divided by zero.
     spread = (within.mean(dim=0) + between).sqrt().clamp(min=torch.finfo(losses.dtype).eps)
     loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1)
     each = torch.stack([loss_tr, spread, right.mean(dim=2).mean(dim=0)], dim=1)  # (B, 3)
     return torch.cat([losses.mean(dim=0), each], dim=1)
-
-
-def _ask(nc: NeuralComplexity, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
-    """Returns each point's predicted loss, its variance and the chance to be right, (3, B, N).
-
-    A head without beliefs knows nothing of the latter two: they are NaN.
-    """
-    losses = nc.losses(context, H_tr, H_te)
-    variance, right = torch.full_like(losses, torch.nan), torch.full_like(losses, torch.nan)
-    belief = nc.head.belief(context.state)
-    if belief is not None:
-        variance = nc.loss.variance(H_te, belief)
-        if nc.labels:
-            right = 1 - zero_one.expected(H_te, belief)
-    return torch.stack([losses, variance, right])
 
 
 def embed_in_parts(nc: NeuralComplexity, *sets: Tensor) -> list[Tensor]:

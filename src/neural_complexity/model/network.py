@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.losses import Belief, zero_one
+from neural_complexity.losses import LOSSES, Belief, cross_entropy, squared_error, zero_one
 from neural_complexity.model.architecture import Architecture
-from neural_complexity.model.card import Card
-from neural_complexity.model.checks import check_tensors
+from neural_complexity.model.card import Card, read_nc, write_nc
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.heads import HEADS, Head, Sets
-from neural_complexity.model.nc_files import read_nc, write_nc
-from neural_complexity.model.shipped import shipped_file, shipped_names
-from neural_complexity.model.untrained import default_fields, set_units
 from neural_complexity.points import map_inputs, values
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.snapshot import Snapshot
@@ -30,6 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["Context", "NeuralComplexity", "find_nc"]
 
 CALIBRATION = 2048  # images that the statistics of an image encoder are taken from
+# What the NCs in the folder `pretrained` judge.
+SHIPPED = {
+    "digits": "scikit-learn's digits, as 64 pixels from 0 to 1; posterior head, calibrated",
+    "omniglot": "drawn characters of any classes, few images of each; posterior head",
+    "omniglot-direct": "drawn characters of ten classes, few images of each; the paper's head",
+    "sinusoid": "regression of sinusoids from about ten points; posterior head",
+    "sinusoid-direct": "regression of sinusoids from about ten points; the paper's head",
+}
 
 
 @dataclass(frozen=True)
@@ -91,11 +95,6 @@ class NeuralComplexity(nn.Module):
         """Where NC is."""
         return self.x_mean.device
 
-    @property
-    def loss_unit(self) -> float:
-        """The size of a loss on NC's targets."""
-        return float(self.loss.unit(self.y_scale))
-
     @classmethod
     def for_tasks(cls, task: Task, **fields: Any) -> "NeuralComplexity":
         """Returns an untrained NC whose units fit a sample of tasks.
@@ -106,9 +105,24 @@ class NeuralComplexity(nn.Module):
             fields: Any field of `Architecture`; `outputs`, too, where some classes may be missing
                 among the tasks.
         """
-        X = values(task.X_tr)
-        nc = cls(X.shape[2:] if X.ndim == 5 else X.shape[-1], **default_fields(task, fields))
-        set_units(nc, X, task.Y_tr)
+        X, Y = values(task.X_tr), task.Y_tr
+        usual = squared_error if Y.is_floating_point() else cross_entropy
+        fields = {"loss": usual.name, **fields}
+        loss, head = LOSSES.get(fields["loss"]), HEADS.get(fields.get("head", "posterior"))
+        if loss is None or not loss.labels:
+            fields = {"outputs": Y.shape[-1], **fields}
+        else:  # labels say how many classes there are at least
+            classes = int(torch.stack([Y.max(), task.Y_te.max()]).max()) + 1
+            fields = {"outputs": classes, **({} if head is None else head.for_labels), **fields}
+        nc = cls(X.shape[2:] if X.ndim == 5 else X.shape[-1], **fields)
+        flat = X.flatten(0, -4).transpose(0, 1).flatten(1).T if X.ndim == 5 else X.flatten(0, -2)
+        for name, seen in (("x", flat), ("y", Y.flatten(0, -2))):
+            if seen.is_floating_point():
+                scale, mean = torch.std_mean(seen, dim=0, correction=0)
+                own: Tensor = getattr(nc, f"{name}_mean")
+                own.copy_(mean.view_as(own))
+                # A constant feature has nothing to scale.
+                getattr(nc, f"{name}_scale").copy_(torch.where(scale > 0, scale, 1.0).view_as(own))
         if nc.image_encoder is not None:
             nc.image_encoder.calibrate(nc._x(X.flatten(0, 1)[:CALIBRATION]))
         return nc
@@ -117,17 +131,12 @@ class NeuralComplexity(nn.Module):
         """Copies the image encoder of a trained NC, and freezes it.
 
         Layers that say which images are alike are copied, too, if both have them in one size.
-
-        Raises:
-            ValueError: If the two see other images or have encoders of other sizes.
         """
         sizes = ("inputs", "channels", "image_layers", "image_encoder")
         own, its = ([getattr(nc.architecture, name) for name in sizes] for nc in (self, other))
         if self.image_encoder is None or other.image_encoder is None or own != its:
-            raise ValueError(
-                f"the image encoders must have the same inputs, channels and layers, got {own} and "
-                f"{its}"
-            )
+            wanted = "the same inputs, channels and layers"
+            raise ValueError(f"the image encoders must have {wanted}, got {own} and {its}")
         self.image_encoder.load_state_dict(other.image_encoder.state_dict())
         self.image_encoder.requires_grad_(False)
         self.x_mean.copy_(other.x_mean)
@@ -147,11 +156,7 @@ class NeuralComplexity(nn.Module):
     ) -> Context:
         """Does all of NC's work that does not depend on h, and returns what `losses` needs.
 
-        Args:
-            X_tr: Training inputs, (B, M, D) or (B, M, channels, height, width), or points.
-            Y_tr: Training targets, (B, M, C), or labels, (B, M).
-            X_te: Test inputs, (B, N, ...).
-            classes: How many classes the labels are of; NC's own number if `None`.
+        Inputs may be points; labels are of NC's own number of classes if `classes` is `None`.
         """
         E_tr, E_te = map_inputs(self.embed, X_tr, X_te)
         return self.context(E_tr, Y_tr, E_te, classes=classes)
@@ -170,13 +175,7 @@ class NeuralComplexity(nn.Module):
         return self.loss.encode(Y, classes or self.outputs, self.x_mean.dtype)
 
     def losses(self, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
-        """Predicts the loss of each test point, (B, N).
-
-        Args:
-            context: From `encode`, for the same tasks.
-            H_tr: Predictions at the context's training inputs, (B, M, C).
-            H_te: Predictions at its test inputs, (B, N, C).
-        """
+        """Predicts the loss of each test point, (B, N), from h's predictions at the context's."""
         return self.head.losses(context.state, H_tr, H_te)
 
     def points(self, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
@@ -196,16 +195,11 @@ class NeuralComplexity(nn.Module):
         return self.believe(self.encode(X_tr, Y_tr, X_te, classes=classes))
 
     def believe(self, context: Context) -> Belief:
-        """Returns the belief of a context.
-
-        Raises:
-            ValueError: If the head has none.
-        """
+        """Returns the belief of a context; refuses if the head has none."""
         belief = self.head.belief(context.state)
         if belief is None:
-            raise ValueError(
-                f"a belief needs the posterior head, got the {self.head.name} head, which has none"
-            )
+            got = f"the {self.head.name} head, which has none"
+            raise ValueError(f"a belief needs the posterior head, got {got}")
         return belief
 
     def predict_points(
@@ -317,7 +311,10 @@ class NeuralComplexity(nn.Module):
         Raises:
             ValueError: If none of that name ships.
         """
-        with resources.as_file(shipped_file(name)) as path:
+        if name not in SHIPPED:
+            raise ValueError(f"name must be one of {', '.join(SHIPPED)}, got {name}")
+        folder = resources.files("neural_complexity") / "pretrained"
+        with resources.as_file(folder / f"{name}.safetensors") as path:
             return cls.load(path)
 
     @staticmethod
@@ -328,15 +325,18 @@ class NeuralComplexity(nn.Module):
             >>> NeuralComplexity.pretrained_names()["sinusoid"]
             'regression of sinusoids from about ten points; posterior head'
         """
-        return shipped_names()
+        return dict(SHIPPED)
+
+    def check(self, *, classes: int | None = None, **tensors: Tensor) -> None:
+        """Refuses what NC cannot judge, before it returns a number that looks like an answer.
+
+        Labels are of `classes`; if `None`, of as many as the predictions, or else as NC's own.
+        """
+        self.architecture.check(self.x_mean.dtype, classes, tensors)
 
     def _x(self, X: Tensor) -> Tensor:
         scaled, clip = (X - self.x_mean) / self.x_scale, self.architecture.clip
         return scaled.clamp(-clip, clip) if clip else scaled
-
-    def check(self, *, classes: int | None = None, **tensors: Tensor) -> None:
-        """Refuses what NC cannot judge; see `model.checks.check_tensors`."""
-        check_tensors(self.architecture, self.x_mean.dtype, classes, tensors)
 
 
 def find_nc(name: str | Path) -> NeuralComplexity:
@@ -344,7 +344,7 @@ def find_nc(name: str | Path) -> NeuralComplexity:
     path = Path(name)
     if path.is_file() or path.suffix == ".safetensors" or isinstance(name, Path):
         return NeuralComplexity.load(path)
-    if name not in shipped_names():
-        names = ", ".join(shipped_names())
+    if name not in SHIPPED:
+        names = ", ".join(SHIPPED)
         raise ValueError(f"nc must be a safetensors file or one of {names}, got {name}")
     return NeuralComplexity.pretrained(name)

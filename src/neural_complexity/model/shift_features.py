@@ -16,7 +16,7 @@ from neural_complexity.reliability.calibration import Calibration, join
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 
-__all__ = ["FEATURES", "features", "measure"]
+__all__ = ["FEATURES", "FEATURES_OF_LABELS", "features", "measure"]
 
 VALUES = 2**22  # of inputs that are looked at at a time: bounds memory
 # What a person would call each feature.
@@ -37,31 +37,24 @@ SMALL = 1e-3  # differences of losses below this part of their unit tell nothing
 
 @torch.no_grad()
 def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> Tensor:
-    """Describes learners and their tasks by what can be seen without test targets.
+    """Describes learners and tasks by what can be seen without test targets, (B, 8) as `FEATURES`.
 
     Learners that NC is asked about should be like those that it was calibrated on in these
     features (`reliability.shift` tests it). All are averages, mostly as logarithms, so that numbers
     of points matter little. The last one hides half of some training points from NC, at random,
     and compares what a guess about them costs with what NC predicts that it costs: a task of
-    another kind shows there, whatever the learner.
-
-    Returns:
-        One row per learner, (B, 8), in the order of `FEATURES`; NaN for learners whose judgement is
-        NaN.
+    another kind shows there, whatever the learner. Where the judgement is NaN, they are, too.
     """
-    unit = nc.loss_unit
-    columns = [
-        (judgement.loss_tr / unit + SMALL).log(),
-        (judgement.loss_te / unit).clamp(min=0).add(SMALL).log(),
-        (judgement.spread / unit + SMALL).log(),
-    ]
+    unit = float(nc.loss.unit(nc.y_scale))
+    told = (judgement.loss_tr, judgement.loss_te.clamp(min=0), judgement.spread)
+    columns = torch.stack([(each / unit + SMALL).log() for each in told], dim=1)
     points = snapshot.H_tr.shape[1] + snapshot.H_te.shape[1]
     learners = max(1, VALUES // (points * math.prod(nc.shape)))
     parts = [
         torch.cat([_of_sets(nc, snapshot[rows]), _surprise(nc, snapshot[rows], unit)], dim=1)
         for rows in torch.arange(len(snapshot)).split(learners)
     ]
-    found = torch.cat([torch.stack(columns, dim=1), torch.cat(parts)], dim=1)
+    found = torch.cat([columns, torch.cat(parts)], dim=1)
     found[judgement.gap.isnan()] = torch.nan
     return found
 
@@ -71,46 +64,34 @@ def measure(
     held_out: Sequence[tuple[Snapshot, Tensor]],
     judgements: Sequence[Judgement] | None = None,
 ) -> Calibration:
-    """Compares what NC predicts about held-out learners with the truth, for bounds.
+    """Compares what NC predicts about held-out learners with the truth; see `NC.calibrate`.
 
-    Args:
-        nc: The gap predictor.
-        held_out: Learners, each on a task of its own, and their test targets, (B, N, C) or (B, N);
-            those with sets of one size together. Learners that diverged are left out.
-        judgements: What NC predicts about them, if that is at hand.
-
-    Raises:
-        ValueError: If nothing is left of all of them, or as by `judge`.
+    The judgements are what NC predicts about them, if that is at hand.
     """
     judged = [judge(nc, snapshot) for snapshot, _ in held_out] if judgements is None else judgements
-    parts = [_measure(nc, *pair, told) for pair, told in zip(held_out, judged, strict=True)]
-    found = [part for part in parts if part is not None]
-    total = sum(len(snapshot) for snapshot, _ in held_out)
-    n = sum(len(part) for part in found)
+    found, total = [], sum(len(snapshot) for snapshot, _ in held_out)
+    for (snapshot, Y_te), judgement in zip(held_out, judged, strict=True):
+        # What is left out is seen in what can be seen of a new learner, too: its predictions.
+        kept = ~judgement.gap.isnan()
+        if not kept.any():
+            continue
+        one, M = snapshot.H_te[kept][:1].expand(len(kept), -1, -1), snapshot.H_tr.shape[1]
+        nc.check(X_te=snapshot.X_te, Y_te=Y_te, H_te=one)
+        true = gap(nc.loss, snapshot[kept], Y_te[kept])
+        calibration = Calibration(
+            judgement.gap[kept],
+            true.nan_to_num(nan=math.inf, posinf=math.inf),
+            judgement.spread[kept],
+            features(nc, snapshot, judgement)[kept],
+            FEATURES_OF_LABELS if nc.labels else FEATURES,
+            ((M, M), (one.shape[1], one.shape[1])),
+        )
+        found.append(calibration)
+    n = sum(map(len, found))
     if n == 0:
         raise ValueError(f"at least one learner must not have diverged, got {total} that did")
     note = f"{total - n} of {total} learners diverged and are left out" if n < total else ""
     return replace(join(found), note=note)
-
-
-def _measure(
-    nc: NeuralComplexity, snapshot: Snapshot, Y_te: Tensor, judgement: Judgement
-) -> Calibration | None:
-    # What is left out is seen in what can be seen of a new learner, too: its predictions.
-    kept = ~judgement.gap.isnan()
-    M, N = snapshot.H_tr.shape[1], snapshot.H_te.shape[1]
-    if not kept.any():
-        return None
-    nc.check(X_te=snapshot.X_te, Y_te=Y_te, H_te=snapshot.H_te[kept][:1].expand(len(kept), -1, -1))
-    true = gap(nc.loss, snapshot[kept], Y_te[kept])
-    return Calibration(
-        judgement.gap[kept],
-        true.nan_to_num(nan=math.inf, posinf=math.inf),
-        judgement.spread[kept],
-        features(nc, snapshot, judgement)[kept],
-        FEATURES_OF_LABELS if nc.labels else FEATURES,
-        ((M, M), (N, N)),
-    )
 
 
 def _of_sets(nc: NeuralComplexity, snapshot: Snapshot) -> Tensor:
@@ -126,8 +107,8 @@ def _of_sets(nc: NeuralComplexity, snapshot: Snapshot) -> Tensor:
         targets = _entropy(shares)
         predictions = 1 - _entropy(softmax(snapshot.H_te, dim=-1)).mean(dim=1)
     else:
-        targets = _size((snapshot.Y_tr - nc.y_mean) / nc.y_scale)
-        predictions = _size((snapshot.H_te - nc.y_mean) / nc.y_scale)
+        both = (snapshot.Y_tr, snapshot.H_te)
+        targets, predictions = (_size((Y - nc.y_mean) / nc.y_scale) for Y in both)
     return torch.stack([shift, _size(X_te), targets, predictions], dim=1)
 
 
@@ -153,9 +134,8 @@ def _surprise(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
     context = nc.context(E[:, ::2], Y[:, ::2], E[:, 1::2], classes=C)
     T = nc.targets(Y[:, ::2], classes=C)  # (B, seen, C)
     guess = nc.loss.constant(T.mean(dim=1, keepdim=True), 1 / T.shape[1])
-    H_tr, H_te = guess.expand_as(T), guess.expand(-1, len(some) // 2, -1)
     belief = nc.head.belief(context.state)
-    H_te = H_te if belief is None else belief.prediction
-    told = nc.losses(context, H_tr, H_te).mean(dim=1, keepdim=True).clamp(min=0)
+    H_te = guess.expand(-1, len(some) // 2, -1) if belief is None else belief.prediction
+    told = nc.losses(context, guess.expand_as(T), H_te).mean(dim=1, keepdim=True).clamp(min=0)
     true = nc.loss(H_te, Y[:, 1::2]).mean(dim=1, keepdim=True)
     return (true / unit + SMALL).log() - (told / unit + SMALL).log()

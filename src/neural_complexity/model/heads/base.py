@@ -2,16 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from neural_complexity.losses import Belief
 from neural_complexity.model.architecture import Architecture
-from neural_complexity.model.set_network import SetNetwork
+from neural_complexity.model.attention import SetNetwork
 
-__all__ = ["Head", "Sets"]
+__all__ = ["FOR_LABELS", "Head", "Sets"]
+
+FOR_LABELS = {"bilinear": True, "metric": True, "rounds": 3}  # works for both heads
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,14 @@ class Sets:
     Y_tr: Tensor  # (B, M, C), or labels, (B, M), as given
     y_mean: Tensor  # (C,)
     y_scale: Tensor  # (C,)
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> "Sets":
+        """Returns the sets with other test points."""
+        return replace(self, X_te=change(self.X_te))
+
+    def join(self, parts: Sequence["Sets"]) -> "Sets":
+        """Concatenates test points."""
+        return replace(self, X_te=torch.cat([part.X_te for part in parts], dim=1))
 
 
 class Head(nn.Module, ABC):
@@ -43,11 +54,22 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def __init__(self, architecture: Architecture, features: int) -> None:
         super().__init__()
-        self.symmetric, self.loss = architecture.symmetric, architecture.the_loss
+        a, self.architecture, self.loss = architecture, architecture, architecture.the_loss
+        if a.pool_first and not self.sees_predictions:
+            why = "which answers per point"
+            raise ValueError(f"pool_first must be off for the posterior head, {why}")
+        if a.vote and (self.sees_predictions or not self.loss.labels):
+            raise ValueError("vote must be off but for the posterior head on labels")
+        if a.loss_conditioning and not (self.sees_predictions and self.loss.labels):
+            raise ValueError("loss_conditioning must be off but for the direct head on labels")
+        self.targets = 1 if a.symmetric else a.outputs  # that the network is asked about at a time
 
     @abstractmethod
     def encode(self, sets: Sets) -> Any:
-        """Returns a state: all that does not depend on h, in a form of the head's own."""
+        """Returns a state: all that does not depend on h, a `Belief` or something as able.
+
+        Its `apply` changes the test points, (B, N, ...), and its `join` concatenates them.
+        """
 
     @abstractmethod
     def losses(self, state: Any, H_tr: Tensor, H_te: Tensor) -> Tensor:
@@ -59,19 +81,11 @@ class Head(nn.Module, ABC):
             H_te: Predictions at the test points, (B, N, C).
         """
 
-    def supervise(self, state: Any, Y_te: Tensor) -> Tensor | None:
-        """Computes a loss by which the state learns from test targets, a scalar, if it can."""
-        belief = self.belief(state)
-        return None if belief is None else belief.supervise(Y_te)
-
     def belief(self, state: Any) -> Belief | None:  # noqa: ARG002
         """Returns p(y | x, S) at the test points, if the head has a belief."""
         return None
 
-    @abstractmethod
-    def select(self, state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-        """Returns the state of other test points: `change` maps (B, N, ...) to (B, n, ...)."""
-
-    @abstractmethod
-    def join(self, states: Sequence[Any]) -> Any:
-        """Concatenates states of the same tasks along their test points."""
+    def supervise(self, state: Any, Y_te: Tensor) -> Tensor | None:
+        """Computes a loss by which the state learns from test targets, a scalar, if it can."""
+        belief = self.belief(state)
+        return None if belief is None else belief.supervise(Y_te)
