@@ -17,7 +17,7 @@ def test_it_is_softmax_attention_head_by_head(scale_by_width: bool) -> None:
         scores = Q[..., head] @ K[..., head].mT / (8 if scale_by_width else 4) ** 0.5
         mixed.append(scores.softmax(dim=-1) @ V[..., head])
     expected = torch.cat(mixed, dim=-1)
-    torch.testing.assert_close(attend(Q, K, V, heads=2, scale_by_width=scale_by_width), expected)
+    torch.testing.assert_close(attend(Q, K, V, heads=2, by_width=scale_by_width), expected)
 
 
 @pytest.mark.parametrize("scale_by_width", [False, True])
@@ -30,14 +30,14 @@ def test_by_distance_near_keys_count_most(scale_by_width: bool, spread: float) -
         square = (q.unsqueeze(2) - k.unsqueeze(1)).square().sum(dim=-1)  # (2, 6, 7)
         shares = (-0.5 * square / (8 if scale_by_width else 4) ** 0.5).softmax(dim=-1)
         mixed.append(shares @ V[..., 2 * head : 2 * head + 2])
-    found = attend(Q, K, V, heads=2, scale_by_width=scale_by_width, by_distance=True)
+    found = attend(Q, K, V, heads=2, by_width=scale_by_width, metric=True)
     torch.testing.assert_close(found, torch.cat(mixed, dim=-1))
 
 
 def test_attention_by_distance_depends_on_distances_alone() -> None:
     Q, K, V, shift = torch.randn(2, 6, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 8), torch.ones(8)
-    here = attend(Q, K, V, heads=2, by_distance=True)
-    there = attend(Q + shift, K + shift, V, heads=2, by_distance=True)
+    here = attend(Q, K, V, heads=2, metric=True)
+    there = attend(Q + shift, K + shift, V, heads=2, metric=True)
     torch.testing.assert_close(here, there)
     # Products do not.
     assert not torch.allclose(attend(Q, K, V, heads=2), attend(Q + shift, K + shift, V, heads=2))
@@ -45,9 +45,7 @@ def test_attention_by_distance_depends_on_distances_alone() -> None:
 
 def test_attention_by_distance_has_the_right_gradient() -> None:
     sets = [torch.randn(1, points, 4, requires_grad=True) for points in (2, 3, 3)]
-    assert torch.autograd.gradcheck(
-        lambda Q, K, V: attend(Q, K, V, heads=2, by_distance=True), sets
-    )
+    assert torch.autograd.gradcheck(lambda Q, K, V: attend(Q, K, V, heads=2, metric=True), sets)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
@@ -205,7 +203,7 @@ def test_a_metric_compares_queries_and_keys_in_one_space(rounds: int, scale_by_w
     e_tr, e_te = net.encoder(F_TR), net.encoder(F_TE)
     Q, K = e_te @ net.on_test.weight.T, e_tr @ net.on_test.weight.T
     if rounds:
-        K = soft_k_means(Q, K, heads=2, rounds=rounds, scale_by_width=scale_by_width)
+        K = soft_k_means(Q, K, heads=2, rounds=rounds, by_width=scale_by_width)
     V = e_tr @ net.on_train.weight.T + T_tr @ net.on_targets.weight.T
     shares = by_distance(Q, K, scale_by_width)
     mixed = torch.cat([shares[0] @ V[..., :4], shares[1] @ V[..., 4:]], dim=-1)
@@ -260,9 +258,9 @@ def seeing(features: int = 6, **options: Any) -> SetNetwork:
     settings: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
     settings |= {"query_skip": True, "pool_first": False, "scale_by_width": False}
     settings |= {"metric": True, "rounds": 2, "bilinear": True}
-    own = options.pop("metric_features", 2)
+    own = options.pop("compared", 2)
     architecture = Architecture(inputs=2, outputs=3, **{**settings, **options})
-    return SetNetwork(features, 3, 1, architecture, metric_features=own)
+    return SetNetwork(features, 3, 1, architecture, compared=own)
 
 
 def watch_attention(net: SetNetwork, *sets: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
@@ -298,7 +296,7 @@ def test_with_features_of_its_own_attention_does_not_see_the_others(rounds: int)
     assert torch.equal(K, same_K)
     assert not torch.allclose(answers, others)  # h changes the values and the decoder's view
     # Made from all features, it does.
-    whole = seeing(rounds=rounds, metric_features=0)
+    whole = seeing(rounds=rounds, compared=0)
     (_, [(Q, K)]), (_, [(other_Q, other_K)]) = (
         watch_attention(whole, with_h(F_TR, H_tr[h]), T_tr, with_h(F_TE, H_te[h])) for h in (0, 1)
     )
@@ -306,14 +304,14 @@ def test_with_features_of_its_own_attention_does_not_see_the_others(rounds: int)
     assert not torch.allclose(K, other_K)
 
 
-@pytest.mark.parametrize("metric_features", [0, 2])
+@pytest.mark.parametrize("compared", [0, 2])
 @pytest.mark.parametrize("query_skip", [False, True])
 def test_a_points_place_is_its_query_and_before_any_round_its_key(
-    metric_features: int, query_skip: bool
+    compared: int, query_skip: bool
 ) -> None:
     F_tr, F_te = torch.randn(2, 5, 6), torch.randn(2, 7, 6)
     for rounds in (0, 2):
-        net = seeing(metric_features=metric_features, query_skip=query_skip, rounds=rounds)
+        net = seeing(compared=compared, query_skip=query_skip, rounds=rounds)
         _, [(Q, K)] = watch_attention(net, F_tr, torch.randn(2, 5, 3), F_te)
         torch.testing.assert_close(net.place(F_te), Q)
         start = net.place(F_tr)
@@ -323,6 +321,6 @@ def test_a_points_place_is_its_query_and_before_any_round_its_key(
 
 def test_without_attention_by_distance_there_are_no_layers_for_it() -> None:
     assert not seeing(metric=False, rounds=0).metric_layers
-    assert not seeing(metric_features=0).metric_layers
+    assert not seeing(compared=0).metric_layers
     with pytest.raises(AssertionError, match="only attention by distance has such a space"):
         seeing(metric=False, rounds=0).place(torch.randn(2, 6))

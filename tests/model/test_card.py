@@ -52,7 +52,7 @@ def test_what_is_no_card_is_refused(content: Any) -> None:
 
 def test_the_provenance_is_a_view_that_is_replaced_as_a_whole() -> None:
     nc = NeuralComplexity(3, 1, width=8, heads=2)
-    nc.provenance = {"seed": 3, "shown": 12}
+    nc.card = Card.from_json({"seed": 3, "shown": 12})
     assert dict(nc.provenance) == {"seed": 3, "shown": 12}
     assert nc.card.context_size == 12
     with pytest.raises(TypeError):

@@ -25,6 +25,7 @@ from neural_complexity.losses import (
 )
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.model import heads as heads_package
+from neural_complexity.model.card import Card
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.seeding import stream
@@ -196,7 +197,7 @@ def test_constant_features_do_no_harm() -> None:
 @heads
 def test_saving_and_loading_changes_nothing(head: str, tmp_path: Path) -> None:
     nc, s = make(head), random_snapshot()
-    nc.provenance = {"seed": 3}
+    nc.card = Card.from_json({"seed": 3})
     nc.save(tmp_path / "nc.safetensors")
     again = NeuralComplexity.load(tmp_path / "nc.safetensors")
     assert torch.equal(again.predict(*s.tensors()), nc.predict(*s.tensors()))
@@ -499,7 +500,7 @@ def test_with_labels_saving_and_loading_changes_nothing(
     head: str, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     nc, s = make_labelled(head, shape), labelled_snapshot(inputs=shape)
-    nc.provenance = {"seed": 3}
+    nc.card = Card.from_json({"seed": 3})
     nc.save(tmp_path / "nc.safetensors")
     again = NeuralComplexity.load(tmp_path / "nc.safetensors")
     assert torch.equal(again.predict(*s.tensors()), nc.predict(*s.tensors()))

@@ -1,5 +1,6 @@
 """Attention between sets of points, and the set network of section 3.3 that is built of it."""
 
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -12,37 +13,31 @@ __all__ = ["SelfAttention", "SetNetwork", "attend", "soft_k_means"]
 
 
 def attend(
-    Q: Tensor,
-    K: Tensor,
-    V: Tensor,
-    *,
-    heads: int,
-    scale_by_width: bool = False,
-    by_distance: bool = False,
+    Q: Tensor, K: Tensor, V: Tensor, *, heads: int, by_width: bool = False, metric: bool = False
 ) -> Tensor:
     """Mixes the values (B, M, F) of keys (B, M, E) for each query (B, N, E), as (B, N, F).
 
     The projections in front are the caller's. There is none behind: a linear layer follows
-    wherever this is used, and two linear maps in a row are one. Scores are divided by the root of a
-    head's width, or of E as in the official code; keys are scored by products, or `by_distance`.
+    wherever this is used, and two linear maps in a row are one. Keys are scored by products, or by
+    distance (`metric`), over the root of a head's width, or of E (`by_width`, the official code).
     """
     q, k, v = (x.reshape(*x.shape[:-1], heads, -1).transpose(1, 2) for x in (Q, K, V))
-    scale = (Q if scale_by_width else q).shape[-1] ** -0.5
+    scale = (Q if by_width else q).shape[-1] ** -0.5
     # -|q - k|^2 / 2 is q k - |k|^2 / 2 up to what is the same for all keys.
-    offset = -0.5 * scale * k.square().sum(dim=-1).unsqueeze(-2) if by_distance else None
+    offset = -0.5 * scale * k.square().sum(dim=-1).unsqueeze(-2) if metric else None
     mixed = scaled_dot_product_attention(q, k, v, attn_mask=offset, scale=scale)
     return mixed.transpose(1, 2).flatten(-2)  # from (B, heads, N, F / heads)
 
 
 def soft_k_means(
-    Q: Tensor, K: Tensor, *, heads: int, rounds: int, scale_by_width: bool = False
+    Q: Tensor, K: Tensor, *, heads: int, rounds: int, by_width: bool = False
 ) -> Tensor:
     """Moves each key, (B, M, E), to the queries, (B, N, E), that choose it: soft k-means.
 
     In `attend` by distance, the product of all heads says how likely a query chooses a key. Each
     round replaces the keys by the mean of themselves, as they were, and the queries so weighted.
     """
-    scale, start = (Q.shape[-1] // (1 if scale_by_width else heads)) ** -0.5, K
+    scale, start = (Q.shape[-1] // (1 if by_width else heads)) ** -0.5, K
     for _ in range(rounds):
         score = Q @ K.mT - 0.5 * K.square().sum(dim=-1).unsqueeze(-2)  # (B, N, M)
         share = softmax(scale * score, dim=-1)
@@ -72,35 +67,34 @@ class SetNetwork(nn.Module):
 
     Points are embedded by one shared encoder; attention takes Q from test points, K and V from
     training points, and V also sees the targets. With attention by distance, two layers make
-    queries and keys from the first `metric_features` alone, or if 0 the common encoding does.
+    queries and keys from the first `compared` features, or if 0 the common encoding does.
     """
 
     def __init__(
-        self,
-        features: int,
-        targets: int,
-        outputs: int,
-        architecture: Architecture,
-        *,
-        metric_features: int = 0,
+        self, features: int, targets: int, outputs: int, a: Architecture, *, compared: int = 0
     ) -> None:
         super().__init__()
-        a, width, self.architecture = architecture, architecture.width, architecture
+        self.architecture, width = a, a.width
+        options = {"heads": a.heads, "by_width": a.scale_by_width}
+        self._attend = partial(attend, **options, metric=a.metric)
+        self._move = partial(soft_k_means, **options, rounds=a.rounds)
         self.encoder = nn.Sequential(*_hidden(features, width, a.encoder_layers))
         # Products that share an input are one: K with V, Q with the decoder's view of the point.
         # None has a bias: K's would not change the attention, the others follow from later ones.
         self.train_parts = [0 if a.metric else width, width if a.bias or not a.bilinear else 0]
-        self.on_train = _linear(width, sum(self.train_parts))
+        seen = sum(self.train_parts)
+        self.on_train = nn.Linear(width, seen, bias=False) if seen else _Nothing()
         sees, acts = (width, targets * width) if a.bilinear else (targets, width)
         self.on_targets = nn.Linear(sees, acts, bias=False)
         last = a.decoder_layers == 1  # the decoder's first layer is its last
         decoded = outputs if last else width
-        self.metric_layers, self.metric_features = nn.Sequential(), metric_features
-        if a.metric and metric_features:
-            first, second = nn.Linear(metric_features, width), nn.Linear(width, width, bias=False)
+        self.metric_layers, self.compared = nn.Sequential(), compared
+        if a.metric and compared:
+            first, second = nn.Linear(compared, width), nn.Linear(width, width, bias=False)
             self.metric_layers.extend([first, nn.ReLU(inplace=True), second])
         self.test_parts = [0 if self.metric_layers else width, decoded if a.query_skip else 0]
-        self.on_test = _linear(width, sum(self.test_parts))
+        seen = sum(self.test_parts)
+        self.on_test = nn.Linear(width, seen, bias=False) if seen else _Nothing()
         final = self.on_attention = nn.Linear(width, decoded)
         self.decoder = nn.Sequential()  # the layers after the first
         if not last:
@@ -135,8 +129,7 @@ class SetNetwork(nn.Module):
         elif a.metric:
             K = (e_tr @ self.on_test.weight[: Q.shape[-1]].T).view(B, M, -1)  # (B, M, E)
         if a.metric:
-            by_width = a.scale_by_width
-            K = soft_k_means(Q, K, heads=a.heads, rounds=a.rounds, scale_by_width=by_width)
+            K = self._move(Q, K)
         V = self._values(e_tr, V, T_tr)  # (B, M, [G,] E)
         if V.ndim == 3:
             e = self._attend(Q, K, V)  # (B, N, E)
@@ -161,8 +154,9 @@ class SetNetwork(nn.Module):
         """Returns where points (..., features) are in the space of attention by distance."""
         assert self.architecture.metric, "only attention by distance has such a space"
         if self.metric_layers:
-            return self.metric_layers(F[..., : self.metric_features])  # type: ignore[no-any-return]
-        return self.encoder(F) @ self.on_test.weight[: self.test_parts[0]].T
+            return self.metric_layers(F[..., : self.compared])  # type: ignore[no-any-return]
+        encoded: Tensor = self.encoder(F)
+        return encoded @ self.on_test.weight[: self.test_parts[0]].T
 
     def take_metric(self, other: "SetNetwork") -> None:
         """Copies where another network places points, if both have such layers of one size."""
@@ -190,11 +184,6 @@ class SetNetwork(nn.Module):
             acted = acted + (V.unsqueeze(2) if T_tr.ndim == 4 else V)
         return acted
 
-    def _attend(self, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
-        a = self.architecture
-        options = {"scale_by_width": a.scale_by_width, "by_distance": a.metric}
-        return attend(Q, K, V, heads=a.heads, **options)
-
 
 class _Nothing(nn.Module):
     """A linear layer without outputs."""
@@ -203,10 +192,6 @@ class _Nothing(nn.Module):
 
     def forward(self, e: Tensor) -> Tensor:
         return e[..., :0]
-
-
-def _linear(features: int, outputs: int) -> nn.Linear | _Nothing:
-    return nn.Linear(features, outputs, bias=False) if outputs else _Nothing()
 
 
 def _hidden(features: int, width: int, layers: int) -> list[nn.Module]:

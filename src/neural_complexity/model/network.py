@@ -86,10 +86,6 @@ class NeuralComplexity(nn.Module):
         """What made the weights, as its file has it; `card` has the same, typed."""
         return MappingProxyType(self.card.to_json())
 
-    @provenance.setter
-    def provenance(self, content: dict[str, Any]) -> None:
-        self.card = Card.from_json(content)
-
     @property
     def device(self) -> torch.device:
         """Where NC is."""
@@ -144,10 +140,7 @@ class NeuralComplexity(nn.Module):
         self.head.network.take_metric(other.head.network)
 
     def embed(self, X: Tensor) -> Tensor:
-        """Embeds inputs, (..., D) or images, as (..., features); neither h nor other inputs matter.
-
-        Vectors become standardized.
-        """
+        """Embeds inputs, (..., D) or images, as (..., features), each by itself and without h."""
         X = self._x(X)
         return X if self.image_encoder is None else self.image_encoder(X)
 
@@ -156,7 +149,7 @@ class NeuralComplexity(nn.Module):
     ) -> Context:
         """Does all of NC's work that does not depend on h, and returns what `losses` needs.
 
-        Inputs may be points; labels are of NC's own number of classes if `classes` is `None`.
+        Labels are of NC's own number of classes if `classes` is `None`.
         """
         E_tr, E_te = map_inputs(self.embed, X_tr, X_te)
         return self.context(E_tr, Y_tr, E_te, classes=classes)
@@ -186,11 +179,7 @@ class NeuralComplexity(nn.Module):
     def belief(
         self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor, *, classes: int | None = None
     ) -> Belief:
-        """Returns the posterior head's own p(y | x, S) at the test points; see `encode`.
-
-        Raises:
-            ValueError: If the head has no belief.
-        """
+        """Returns p(y | x, S) at the test points, which the posterior head has; see `encode`."""
         self.check(classes=classes, X_tr=X_tr, Y_tr=Y_tr, X_te=X_te)
         return self.believe(self.encode(X_tr, Y_tr, X_te, classes=classes))
 
@@ -231,17 +220,12 @@ class NeuralComplexity(nn.Module):
         self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
     ) -> Tensor:
         """Predicts the test loss, training loss plus predicted gap, (B,); see `predict_points`."""
-        gap = self.predict(X_tr, Y_tr, H_tr, X_te, H_te)
-        return gap + self.loss(H_tr, Y_tr).mean(dim=1)
+        return self.predict(X_tr, Y_tr, H_tr, X_te, H_te) + self.loss(H_tr, Y_tr).mean(dim=1)
 
     def predict_accuracy(
         self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
     ) -> Tensor:
-        """Predicts the accuracy on the test points, (B,); see `predict_points`.
-
-        Raises:
-            ValueError: Also if targets are not labels, or the head has no belief.
-        """
+        """Predicts the accuracy from beliefs in labels, (B,); see `predict_points`."""
         self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
         if not self.labels:
             raise ValueError("an accuracy needs labels, got an NC for real targets")
@@ -262,8 +246,8 @@ class NeuralComplexity(nn.Module):
         Raises:
             ValueError: If all learners diverged, or NC cannot judge them.
         """
-        features = import_module("neural_complexity.model.shift_features")  # asks NC
-        self.calibration = features.measure(self, held_out)
+        above = import_module("neural_complexity.model.judgement")
+        self.calibration = above.measure(self, held_out)
 
     def assess(
         self, model: Any, X_tr: object, y_tr: object = None, X_te: object = None, **options: Any
@@ -319,7 +303,7 @@ class NeuralComplexity(nn.Module):
 
     @staticmethod
     def pretrained_names() -> dict[str, str]:
-        """Returns the names of the NCs that ship with the package, each with a line on its tasks.
+        """Returns the names of the NCs that ship, each with a line on its tasks.
 
         Example:
             >>> NeuralComplexity.pretrained_names()["sinusoid"]
@@ -330,7 +314,7 @@ class NeuralComplexity(nn.Module):
     def check(self, *, classes: int | None = None, **tensors: Tensor) -> None:
         """Refuses what NC cannot judge, before it returns a number that looks like an answer.
 
-        Labels are of `classes`; if `None`, of as many as the predictions, or else as NC's own.
+        Labels are of `classes`; if `None`, of as many as the predictions, or else of NC's own.
         """
         self.architecture.check(self.x_mean.dtype, classes, tensors)
 
@@ -341,10 +325,9 @@ class NeuralComplexity(nn.Module):
 
 def find_nc(name: str | Path) -> NeuralComplexity:
     """Loads an NC from a file, or one that ships with the package, by path or name."""
-    path = Path(name)
+    path, names = Path(name), ", ".join(SHIPPED)
     if path.is_file() or path.suffix == ".safetensors" or isinstance(name, Path):
         return NeuralComplexity.load(path)
     if name not in SHIPPED:
-        names = ", ".join(SHIPPED)
         raise ValueError(f"nc must be a safetensors file or one of {names}, got {name}")
     return NeuralComplexity.pretrained(name)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import SetNetwork
-from neural_complexity.model.heads.base import FOR_LABELS, Head, Sets
+from neural_complexity.model.heads import FOR_LABELS, Head, Sets
 
 __all__ = ["DirectHead"]
 
@@ -27,7 +27,7 @@ class DirectHead(Head):
         a, seen = architecture, self.loss.seen * self.targets
         targets = self.targets + a.loss_conditioning
         # What h says must not decide which inputs are alike.
-        self.network = SetNetwork(features + seen, targets, 1, a, metric_features=features)
+        self.network = SetNetwork(features + seen, targets, 1, a, compared=features)
 
     def encode(self, sets: Sets) -> Sets:
         """Returns the sets: without h there is nothing to do."""

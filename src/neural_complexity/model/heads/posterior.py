@@ -7,7 +7,7 @@ from torch import Tensor
 from neural_complexity.losses import Belief
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import SetNetwork
-from neural_complexity.model.heads.base import FOR_LABELS, Head, Sets
+from neural_complexity.model.heads import FOR_LABELS, Head, Sets
 
 __all__ = ["PosteriorHead"]
 
