@@ -28,6 +28,7 @@ from neural_complexity.model import heads as heads_package
 from neural_complexity.model.card import Card
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity, find_nc
+from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -747,6 +748,18 @@ def test_bad_images_and_labels_get_one_clear_sentence(
     with pytest.raises(error, match=re.escape(sentence)) as caught:
         make_labelled(head, IMAGE).predict(*given)
     assert "\n" not in str(caught.value)
+
+
+def test_points_are_checked_by_the_first_of_them() -> None:
+    nc, s = make_labelled("posterior"), labelled_snapshot()
+    for size, fits in ((2, True), (3, False)):
+        X = indexed(torch.arange(12).view(3, 4), lambda i, D=size: torch.zeros(*i.shape, D))  # type: ignore[misc]
+        tensors = {"X_tr": X, "Y_tr": s.Y_tr, "H_tr": s.H_tr}
+        if fits:
+            nc.check(classes=None, **tensors)
+        else:
+            with pytest.raises(ValueError, match=r"X_tr must be \(tasks, points, 2\)"):
+                nc.check(classes=None, **tensors)
 
 
 @pytest.mark.parametrize("head", ["posterior, not symmetric", "direct, not symmetric"])

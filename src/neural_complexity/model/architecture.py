@@ -1,15 +1,10 @@
 """The sizes and switches of NC, as one value that is saved with its weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
 from neural_complexity.losses import LOSSES, Loss
-from neural_complexity.points import raw, values
-from neural_complexity.task import check_sets
 
 __all__ = ["Architecture"]
 
@@ -23,8 +18,8 @@ class Architecture:
     Args:
         inputs: Input features, D, or channels, height and width of an image.
         outputs: Outputs or classes, C. A symmetric NC answers for any other number of classes too.
-        head: `"posterior"` (ours) predicts p(y | x, S) and computes the expected loss of h in
-            closed form; `"direct"` (the paper's) sees (x, h(x)) and predicts the loss itself.
+        head: `"posterior"` (ours) predicts p(y | x, S), and so the expected loss of h;
+            `"direct"` (the paper's) sees (x, h(x)) and predicts the loss itself.
         loss: The name of the loss whose gap is predicted; `"cross_entropy"` is that of labels.
         width: The width d of every layer.
         heads: Attention heads.
@@ -33,14 +28,11 @@ class Architecture:
         query_skip: Whether the decoder also sees the test point's own embedding.
         observed_loss: Whether the direct head predicts a test loss, from which the observed
             training loss is subtracted, instead of the gap. The posterior head always does.
-        pool_first: Whether test points are averaged before decoding (appendix C; direct head only)
-            instead of after (Eq. 8).
-        scale_by_width: Whether attention divides by the root of the whole width instead of a
-            head's, as the official code does.
+        pool_first: Whether test points are averaged before decoding (appendix C; direct head only).
+        scale_by_width: Whether attention divides by the root of the width, as the official code.
         channels: Filters of each layer of the image encoder.
         image_layers: Layers of the image encoder, or stages of two blocks each.
-        image_encoder: `"conv"` for the network of prototypical networks, `"resnet"` for a residual
-            one, as in the paper when learners are residual networks.
+        image_encoder: `"conv"`, that of prototypical networks, or `"resnet"`, for such learners.
         self_layers: Layers of self-attention over the training points, n_self.
         bilinear: Whether targets act on V through the interaction layer of Eq. (9).
         bias: Whether that layer has its 1.
@@ -115,36 +107,3 @@ class Architecture:
         """Returns the fields as JSON has them."""
         inputs = self.inputs if isinstance(self.inputs, int) else list(self.inputs)
         return {**asdict(self), "inputs": inputs}
-
-    def check(self, dtype: torch.dtype, classes: int | None, tensors: Mapping[str, Tensor]) -> None:
-        """Refuses what an NC of a type cannot judge; see `NeuralComplexity.check`."""
-        labels = [name for name in tensors if name[0] == "Y" and self.the_loss.labels]
-        for name in labels:
-            # First: real numbers would be asked for features, which labels do not have.
-            if isinstance(tensors[name], Tensor) and tensors[name].dtype != torch.int64:
-                got = tensors[name].dtype
-                raise TypeError(f"{name} must be labels of type torch.int64, got {got}")
-        check_sets(**tensors)
-        if not self.the_loss.labels:
-            classes = self.outputs
-        elif classes is None:
-            given = (tensor.shape[-1] for name, tensor in tensors.items() if name[0] == "H")
-            classes = next(given, self.outputs)
-        if classes != self.outputs and not self.symmetric:
-            wanted = f"the {self.outputs} classes that NC was made for"
-            raise ValueError(f"labels must be of {wanted}, got {classes}")
-        for name, tensor in tensors.items():
-            # Points are many and come from one store: the first of them speaks for all.
-            seen = tensor if raw(tensor) is tensor else values(tensor[:1, :1])
-            shape = () if name in labels else self.shape if name[0] == "X" else (classes,)
-            if tuple(seen.shape[2:]) != shape:
-                wanted = ", ".join(["tasks", "points", *map(str, shape)])
-                raise ValueError(f"{name} must be ({wanted}), got shape {tuple(seen.shape)}")
-            if name in labels:
-                low, high = map(int, torch.aminmax(seen))
-                if low < 0 or high >= classes:
-                    raise ValueError(f"{name} must be from 0 to {classes - 1}, got {low} to {high}")
-            elif seen.dtype != dtype:
-                raise TypeError(f"{name} must be {dtype} like NC, got {seen.dtype}")
-            elif not seen.isfinite().all():
-                raise ValueError(f"{name} must be finite, got NaN or infinity")

@@ -16,15 +16,7 @@ from neural_complexity.points import Embeddings, Store, find, raw
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
-__all__ = [
-    "CachedEmbeddings",
-    "CachedStates",
-    "Encoder",
-    "FixedContext",
-    "cache",
-    "embed_store",
-    "subsample",
-]
+__all__ = ["CachedEmbeddings", "CachedStates", "FixedContext", "cache", "embed_store", "subsample"]
 
 PART = 2048  # test points that the head is asked about at a time: bounds memory
 
@@ -38,8 +30,7 @@ def embed_store(nc: NeuralComplexity, store: Store, indices: Tensor) -> Embeddin
     shape = tuple(store(distinct[:1]).shape[1:])
     if shape != nc.shape:
         raise ValueError(f"inputs must be of NC's size, {nc.shape}, got {shape}")
-    parts = [nc.embed(store(part)) for part in distinct.split(PART)]
-    return Embeddings(distinct, torch.cat(parts))
+    return Embeddings(distinct, torch.cat([nc.embed(store(i)) for i in distinct.split(PART)]))
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,10 @@ class HeldOutReport:
     def from_json(cls, values: dict[str, Any]) -> "HeldOutReport":
         """Reads what `to_json` returned."""
         own = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        if not isinstance(own.get("verdict", ""), str):
-            raise TypeError(f"the verdict is of type {type(own['verdict']).__name__}")
-        return cls(**{**own, "kinds": tuple(own.get("kinds", ()))})
+        report = cls(**{**own, "kinds": tuple(own.get("kinds", ()))})
+        if not isinstance(report.verdict, str):
+            raise TypeError(f"the verdict is of type {type(report.verdict).__name__}")
+        return report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +77,9 @@ class Card:
     belief_loss: float | None = None
     """What the beliefs themselves cost on points that NC did not learn from."""
     learned_from: str = ""
-    """Checksums of the points that NC learned from, if it was meta-learned from one dataset.
-
-    They do not say what a point is, but whether one that is at hand was among them; of one or two
-    features, or of few values, all can be tried. Who shares an NC and does not want that removes
-    them: `nc.card = dataclasses.replace(nc.card, learned_from="")`."""
+    """Checksums of the points that NC learned from: they tell whether a point at hand was one; of
+    few features or values, all can be tried. Who shares NC and does not want that removes them:
+    `nc.card = dataclasses.replace(nc.card, learned_from="")`."""
     fingerprint: str = ""
     """Of all that decided the result, but the plan."""
     plan: dict[str, int] = field(default_factory=dict)
@@ -124,9 +123,8 @@ class Card:
     def knows(self, X: Tensor) -> Tensor:
         """Returns for points, (points, ...), whether NC learned from them, (points,).
 
-        Only an NC that was meta-learned from splits of one dataset knows. It recognises inputs with
-        the same numbers in single precision; of others, one in 2^32 / n is mistaken for one of the
-        n that it learned from. Inputs that were scaled in another way are not recognised.
+        Only an NC that was meta-learned from splits of one dataset knows, by the numbers in single
+        precision, in the same scale; one in 2^32 / n others is mistaken for one of its n points.
         """
         if not self.learned_from:
             return torch.zeros(len(X), dtype=torch.bool, device=X.device)

@@ -1,7 +1,6 @@
 """Image encoders: an embedding of each image that depends neither on h nor on other images.
 
-Their normalisation is frozen, as in the paper: its statistics are those of a sample of images,
-(..., channels, height, width), taken once by `calibrate`.
+Normalisation is frozen, as in the paper: `calibrate` takes statistics of sample images once.
 """
 
 import torch
@@ -17,17 +16,14 @@ PART = 512  # images at a time: bounds memory, and keeps what a layer leaves clo
 
 
 class ImageEncoder(nn.Module):
-    """The network of prototypical networks: 3x3 filters, normalisation, pooling and ReLU.
-
-    Each layer halves the image, as long as there is something to halve.
-    """
+    """The network of prototypical networks: 3x3 filters, normalisation, pooling and ReLU."""
 
     def __init__(self, shape: tuple[int, int, int], *, channels: int, layers: int) -> None:
         super().__init__()
         depth, height, width = shape
         self.blocks = nn.Sequential()
         for _ in range(layers):
-            pool = min(height, width) >= 2
+            pool = min(height, width) >= 2  # as long as there is something to halve
             self.blocks.append(_Block(depth, channels, pool=pool))
             depth = channels
             if pool:
@@ -51,10 +47,7 @@ class ImageEncoder(nn.Module):
 
 
 class ResidualEncoder(nn.Module):
-    """A residual network without its last layer, for learners that are residual networks.
-
-    A stage is two blocks; the first has so many `channels`, and four stages are ResNet-18.
-    """
+    """A residual network of stages of two blocks, without its last layer; four are ResNet-18."""
 
     def __init__(self, shape: tuple[int, int, int], *, channels: int, stages: int) -> None:
         super().__init__()

@@ -78,10 +78,8 @@ def _exported(nc: NeuralComplexity) -> bytes:
     # No two sizes may be alike, or PyTorch takes them for one: B, M, N, C and an attention head's.
     C = 11 if nc.architecture.width // nc.architecture.heads == 7 else 7
     classes = {2: "C"} if nc.symmetric else {}
-    shapes = (
-        {0: "B", 1: "M" if name.endswith("tr") else "N", **(classes if name[0] == "H" else {})}
-        for name in INPUTS
-    )
+    sets = ({0: "B", 1: "M" if name.endswith("tr") else "N"} for name in INPUTS)
+    shapes = tuple(s | (classes if n[0] == "H" else {}) for n, s in zip(INPUTS, sets, strict=True))
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     before = logger.level
     logger.setLevel(logging.ERROR)  # it misses torchvision
@@ -93,7 +91,7 @@ def _exported(nc: NeuralComplexity) -> bytes:
             program = torch.onnx.export(
                 _Whole(nc).eval(),
                 _example(nc, B=2, M=3, N=5, C=C),
-                dynamic_shapes=tuple(shapes),
+                dynamic_shapes=shapes,
                 input_names=INPUTS,
                 output_names=OUTPUTS,
                 dynamo=True,

@@ -65,25 +65,18 @@ def judge(
 ) -> Judgement:
     """Predicts the gaps of learners whose sets may be larger than what NC can see at once.
 
-    Training points beyond `points` are cut at random into parts of that size, and NC answers from
-    each of at most four parts; the answers are averaged. The spread then has two sources, as the
-    variance of a mixture has: what NC is unsure of once it has seen a part (with the posterior
-    head, the variance of each test point's loss under the belief, as if points were independent;
-    with the direct head, how far its answers differ between test points), and how far its answers
-    differ between parts.
-
-    Test points are asked about in parts, too, of equal size as far as that goes. This changes no
-    answer, but for an NC whose test points see each other (`rounds` or `pool_first`): it sees 2,048
-    of them at a time, and fewer where there are very many classes.
+    Training points beyond `points` are cut at random into parts of that size; answers from at most
+    four parts are averaged. The spread is that of a mixture: how unsure NC is given a part (with
+    the posterior head, the variance of each test point's loss under the belief, as if points were
+    independent; with the direct head, how far answers differ between test points), and how far
+    answers differ between parts. Test points are asked about in parts, too. That changes no answer
+    but where they see each other (`rounds`, `pool_first`): 2,048, or fewer if classes are many.
 
     Args:
         nc: The gap predictor.
         snapshot: B learners, on sets of any size.
         points: Training points that NC sees at once; its context size if `None`.
         seed: Draws the parts, the same ones for all learners on so many training points.
-
-    Returns:
-        The judgement, without gradients.
 
     Raises:
         TypeError: As by `NeuralComplexity.check`.
@@ -115,10 +108,7 @@ def judge(
 def judge_minibatches(
     nc: NeuralComplexity, encode: Encoder, snapshot: Snapshot, *, M: int, N: int
 ) -> Tensor:
-    """Predicts the gaps of learners on large tasks, (B,), each test point judged once.
-
-    NC sees minibatches of the size that it was trained on, M training and N test points.
-    """
+    """Predicts gaps on large tasks, (B,), from minibatches of M and N points, as NC was trained."""
     test = torch.arange(snapshot.H_te.shape[1], device=snapshot.H_te.device).split(N)
     train = torch.arange(snapshot.H_tr.shape[1], device=snapshot.H_tr.device).split(M)
     total = snapshot.H_te.new_zeros(len(snapshot))
@@ -161,9 +151,8 @@ def _judge(
         answers.append(torch.cat(told, dim=-1))
     losses, variances, right = torch.stack(answers).unbind(dim=1)  # (parts, B, N) each
     # Without a belief, the differences between test points are all there is.
-    spread_of_answers = losses.var(dim=2, correction=0) / N  # (parts, B)
-    unknown = variances.isnan().any(dim=2)
-    within = torch.where(unknown, spread_of_answers, variances.sum(dim=2) / N**2)
+    unknown, answered = variances.isnan().any(dim=2), losses.var(dim=2, correction=0) / N
+    within = torch.where(unknown, answered, variances.sum(dim=2) / N**2)  # (parts, B)
     between = losses.mean(dim=2).var(dim=0, correction=0)  # (B,)
     # An NC that answers every point alike, or is certain, still is not to be divided by zero.
     spread = (within.mean(dim=0) + between).sqrt().clamp(min=torch.finfo(losses.dtype).eps)
@@ -213,10 +202,7 @@ def measure(
     held_out: Sequence[tuple[Snapshot, Tensor]],
     judgements: Sequence[Judgement] | None = None,
 ) -> Calibration:
-    """Compares what NC predicts about held-out learners with the truth; see `NC.calibrate`.
-
-    The judgements are what NC predicts about them, if that is at hand.
-    """
+    """Compares what NC predicts, or the judgements at hand, with the truth; see `NC.calibrate`."""
     judged = [judge(nc, snapshot) for snapshot, _ in held_out] if judgements is None else judgements
     found, total = [], sum(len(snapshot) for snapshot, _ in held_out)
     for (snapshot, Y_te), judgement in zip(held_out, judged, strict=True):
@@ -226,16 +212,13 @@ def measure(
             continue
         one, M = snapshot.H_te[kept][:1].expand(len(kept), -1, -1), snapshot.H_tr.shape[1]
         nc.check(X_te=snapshot.X_te, Y_te=Y_te, H_te=one)
-        true = gap(nc.loss, snapshot[kept], Y_te[kept])
-        calibration = Calibration(
-            judgement.gap[kept],
-            true.nan_to_num(nan=math.inf, posinf=math.inf),
-            judgement.spread[kept],
-            features(nc, snapshot, judgement)[kept],
+        true = gap(nc.loss, snapshot[kept], Y_te[kept]).nan_to_num(math.inf, math.inf)
+        seen, names = (
+            features(nc, snapshot, judgement),
             FEATURES_OF_LABELS if nc.labels else FEATURES,
-            ((M, M), (one.shape[1], one.shape[1])),
         )
-        found.append(calibration)
+        told, sizes = judgement[kept], ((M, M), (one.shape[1], one.shape[1]))
+        found.append(Calibration(told.gap, true, told.spread, seen[kept], names, sizes))
     n = sum(map(len, found))
     if n == 0:
         raise ValueError(f"at least one learner must not have diverged, got {total} that did")
@@ -246,10 +229,8 @@ def measure(
 def _of_sets(nc: NeuralComplexity, snapshot: Snapshot) -> Tensor:
     """Describes inputs, training targets and predictions, (B, 4)."""
     # What hardly varies is huge in its own units once it does: one such value would say it all.
-    X_tr, X_te = (
-        ((values(X) - nc.x_mean) / nc.x_scale).clamp(-LARGE, LARGE)
-        for X in (snapshot.X_tr, snapshot.X_te)
-    )
+    own = ((values(X) - nc.x_mean) / nc.x_scale for X in (snapshot.X_tr, snapshot.X_te))
+    X_tr, X_te = (X.clamp(-LARGE, LARGE) for X in own)
     shift = (X_tr.mean(dim=1) - X_te.mean(dim=1)).flatten(1).square().mean(dim=1).sqrt()
     if nc.labels:
         shares = nc.targets(snapshot.Y_tr, classes=snapshot.H_te.shape[-1]).mean(dim=1)  # (B, C)

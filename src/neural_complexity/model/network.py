@@ -1,7 +1,6 @@
 """Neural Complexity: predicts the generalization gap of learners it has never seen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module, resources
 from pathlib import Path
 from types import MappingProxyType
@@ -14,11 +13,11 @@ from neural_complexity.losses import LOSSES, Belief, cross_entropy, squared_erro
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.card import Card, read_nc, write_nc
 from neural_complexity.model.encoders import make_image_encoder
-from neural_complexity.model.heads import HEADS, Head, Sets
-from neural_complexity.points import map_inputs, values
+from neural_complexity.model.heads import HEADS, Context, Head, Sets
+from neural_complexity.points import map_inputs, raw, values
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.snapshot import Snapshot
-from neural_complexity.task import Task
+from neural_complexity.task import Task, check_sets
 
 if TYPE_CHECKING:
     from neural_complexity.assessment.result import Assessment
@@ -34,15 +33,6 @@ SHIPPED = {
     "sinusoid": "regression of sinusoids from about ten points; posterior head",
     "sinusoid-direct": "regression of sinusoids from about ten points; the paper's head",
 }
-
-
-@dataclass(frozen=True)
-class Context:
-    """Everything about B tasks that NC needs to predict the losses of any h on them."""
-
-    Y_tr: Tensor  # (B, M, C), or labels, (B, M)
-    state: Any  # of the head
-    X_tr: Tensor | None = None  # the training inputs, if h must still be asked about them
 
 
 class NeuralComplexity(nn.Module):
@@ -241,10 +231,7 @@ class NeuralComplexity(nn.Module):
         Args:
             held_out: Learners, each on a held-out task of its own, so that they are independent,
                 and their test targets, (B, N, C), or labels, (B, N); those with sets of one size
-                together. Learners that diverged are left out: a bound is not asked for about them.
-
-        Raises:
-            ValueError: If all learners diverged, or NC cannot judge them.
+                together. Learners that diverged are left out, but not all may have.
         """
         above = import_module("neural_complexity.model.judgement")
         self.calibration = above.measure(self, held_out)
@@ -288,9 +275,9 @@ class NeuralComplexity(nn.Module):
         """Loads an NC that ships with the package.
 
         Args:
-            name: One of `pretrained_names`. The NCs on sinusoids are made by the `sinusoid`
-                experiment at preset `cpu`, those on characters by the `omniglot` experiment, and
-                see images made by `tasks.omniglot_files.preprocess`.
+            name: One of `pretrained_names`. Those on sinusoids are made by the experiment `sinusoid`,
+                preset `cpu`, those on characters by the experiment `omniglot`, and see images
+                made by `tasks.omniglot_files.preprocess`.
 
         Raises:
             ValueError: If none of that name ships.
@@ -316,7 +303,35 @@ class NeuralComplexity(nn.Module):
 
         Labels are of `classes`; if `None`, of as many as the predictions, or else of NC's own.
         """
-        self.architecture.check(self.x_mean.dtype, classes, tensors)
+        dtype, labels = self.x_mean.dtype, [n for n in tensors if n[0] == "Y" and self.labels]
+        for name in labels:
+            # First: real numbers would be asked for features, which labels do not have.
+            if isinstance(tensors[name], Tensor) and tensors[name].dtype != torch.int64:
+                got = tensors[name].dtype
+                raise TypeError(f"{name} must be labels of type torch.int64, got {got}")
+        check_sets(**tensors)
+        if not self.labels:
+            classes = self.outputs
+        elif classes is None:
+            classes = next((H.shape[-1] for n, H in tensors.items() if n[0] == "H"), self.outputs)
+        if classes != self.outputs and not self.symmetric:
+            wanted = f"the {self.outputs} classes that NC was made for"
+            raise ValueError(f"labels must be of {wanted}, got {classes}")
+        for name, tensor in tensors.items():
+            # Points are many and come from one store: the first of them speaks for all.
+            seen = tensor if raw(tensor) is tensor else values(tensor[:1, :1])
+            shape = () if name in labels else self.shape if name[0] == "X" else (classes,)
+            if tuple(seen.shape[2:]) != shape:
+                wanted = ", ".join(["tasks", "points", *map(str, shape)])
+                raise ValueError(f"{name} must be ({wanted}), got shape {tuple(seen.shape)}")
+            if name in labels:
+                low, high = map(int, torch.aminmax(seen))
+                if low < 0 or high >= classes:
+                    raise ValueError(f"{name} must be from 0 to {classes - 1}, got {low} to {high}")
+            elif seen.dtype != dtype:
+                raise TypeError(f"{name} must be {dtype} like NC, got {seen.dtype}")
+            elif not seen.isfinite().all():
+                raise ValueError(f"{name} must be finite, got NaN or infinity")
 
     def _x(self, X: Tensor) -> Tensor:
         scaled, clip = (X - self.x_mean) / self.x_scale, self.architecture.clip

@@ -14,7 +14,7 @@ from neural_complexity.losses import Belief
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import SetNetwork
 
-__all__ = ["FOR_LABELS", "HEADS", "Head", "Sets"]
+__all__ = ["FOR_LABELS", "HEADS", "Context", "Head", "Sets"]
 
 FOR_LABELS = {"bilinear": True, "metric": True, "rounds": 3}  # works for both heads
 
@@ -37,6 +37,15 @@ class Sets:
     def join(self, parts: Sequence["Sets"]) -> "Sets":
         """Concatenates test points."""
         return replace(self, X_te=torch.cat([part.X_te for part in parts], dim=1))
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything about B tasks that NC needs to predict the losses of any h on them."""
+
+    Y_tr: Tensor  # (B, M, C), or labels, (B, M)
+    state: Any  # of the head
+    X_tr: Tensor | None = None  # the training inputs, if h must still be asked about them
 
 
 class Head(nn.Module, ABC):
@@ -68,20 +77,11 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, sets: Sets) -> Any:
-        """Returns a state: all that does not depend on h, a `Belief` or something as able.
-
-        Its `apply` changes the test points, (B, N, ...), and its `join` concatenates them.
-        """
+        """Returns all that does not depend on h; it can `apply` and `join`, as a `Belief` can."""
 
     @abstractmethod
     def losses(self, state: Any, H_tr: Tensor, H_te: Tensor) -> Tensor:
-        """Predicts the loss of each test point, (B, N).
-
-        Args:
-            state: From `encode`.
-            H_tr: Predictions at the training points, (B, M, C), if the head sees them.
-            H_te: Predictions at the test points, (B, N, C).
-        """
+        """Predicts the loss of each test point, (B, N), for H_tr, (B, M, C), and H_te."""
 
     def belief(self, state: Any) -> Belief | None:  # noqa: ARG002
         """Returns p(y | x, S) at the test points, if the head has a belief."""
