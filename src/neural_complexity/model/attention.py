@@ -75,9 +75,9 @@ class SetNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.architecture, width = a, a.width
-        options = {"heads": a.heads, "by_width": a.scale_by_width}
-        self._attend = partial(attend, **options, metric=a.metric)
-        self._move = partial(soft_k_means, **options, rounds=a.rounds)
+        heads, by_width = a.heads, a.scale_by_width
+        self._attend = partial(attend, heads=heads, by_width=by_width, metric=a.metric)
+        self._move = partial(soft_k_means, heads=heads, by_width=by_width, rounds=a.rounds)
         self.encoder = nn.Sequential(*_hidden(features, width, a.encoder_layers))
         # Products that share an input are one: K with V, Q with the decoder's view of the point.
         # None has a bias: K's would not change the attention, the others follow from later ones.
@@ -101,7 +101,7 @@ class SetNetwork(nn.Module):
             hidden = _hidden(width, width, a.decoder_layers - 2)
             final = nn.Linear(width, outputs)
             self.decoder.extend([nn.ReLU(inplace=True), *hidden, final])
-        layers = (SelfAttention(width, a.heads) for _ in range(a.self_layers))
+        layers = (SelfAttention(width, heads) for _ in range(a.self_layers))
         self.self_attention = nn.Sequential(*layers)
         if a.vote:  # at first the votes alone count
             nn.init.zeros_(final.weight)

@@ -275,9 +275,9 @@ class NeuralComplexity(nn.Module):
         """Loads an NC that ships with the package.
 
         Args:
-            name: One of `pretrained_names`. Those on sinusoids are made by the experiment `sinusoid`,
-                preset `cpu`, those on characters by the experiment `omniglot`, and see images
-                made by `tasks.omniglot_files.preprocess`.
+            name: One of `pretrained_names`. Those on sinusoids are made by experiment `sinusoid`,
+                preset `cpu`, those on characters by experiment `omniglot`, and see images made
+                by `tasks.omniglot_files.preprocess`.
 
         Raises:
             ValueError: If none of that name ships.
