@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import hypothesis.extra.numpy as arrays
@@ -9,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neural_complexity.model.card import Card, HeldOutReport
+from neural_complexity.files import read_tensors, write_tensors
+from neural_complexity.model.card import Card, HeldOutReport, header, read_nc, write_nc
 from neural_complexity.model.network import NeuralComplexity
 
 NUMBERS = arrays.arrays(np.float32, (6, 3), elements=st.floats(-9, 9, width=32))
@@ -50,8 +52,32 @@ def test_what_is_no_card_is_refused(content: Any) -> None:
 
 def test_the_provenance_is_a_view_that_is_replaced_as_a_whole() -> None:
     nc = NeuralComplexity(3, 1, width=8, heads=2)
-    nc.provenance = {"seed": 3, "shown": 12}
+    nc.card = Card.from_json({"seed": 3, "shown": 12})
     assert dict(nc.provenance) == {"seed": 3, "shown": 12}
     assert nc.card.context_size == 12
     with pytest.raises(TypeError):
         nc.provenance["seed"] = 4  # type: ignore[index]
+
+
+def test_a_file_says_what_it_holds(tmp_path: Path) -> None:
+    nc, path = NeuralComplexity(2, 1, width=8, heads=2), tmp_path / "nc.safetensors"
+    write_nc(path, nc)
+    tensors, text = read_tensors(path)
+    assert text == header(nc)
+    assert json.loads(text["architecture"])["width"] == 8
+    again = read_nc(path, NeuralComplexity)
+    assert all(torch.equal(t, again.state_dict()[name]) for name, t in tensors.items())
+
+
+@pytest.mark.parametrize("field", ["architecture", "provenance"])
+@pytest.mark.parametrize("content", ["{", "[]", "3", '{"width": "wide"}', '{"shown": -1}'])
+def test_a_header_of_something_else_is_called_damaged(
+    tmp_path: Path, field: str, content: str
+) -> None:
+    nc, path = NeuralComplexity(2, 1, width=8, heads=2), tmp_path / "nc.safetensors"
+    write_tensors(path, dict(nc.state_dict()), {**header(nc), field: content})
+    if (field, content) == ("provenance", '{"width": "wide"}'):  # a note like any other
+        assert read_nc(path, NeuralComplexity).provenance["width"] == "wide"
+        return
+    with pytest.raises(ValueError, match="must hold a complete NC, got a damaged one"):
+        read_nc(path, NeuralComplexity)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from conftest import labelled_snapshot, random_snapshot
+from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.snapshot import Snapshot
 
@@ -42,7 +43,7 @@ def same(nc: NeuralComplexity, path: Path, snapshot: Snapshot) -> None:
 @pytest.mark.slow
 def test_real_targets_on_sets_of_any_size(tmp_path: Path) -> None:
     nc = NeuralComplexity(2, 3, head="direct", self_layers=1, **SMALL).train()
-    nc.provenance = {"experiment": "none"}
+    nc.card = Card.from_json({"experiment": "none"})
     path = tmp_path / "nc.onnx"
     nc.to_onnx(path)
     assert nc.training  # stays as it is

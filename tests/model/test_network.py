@@ -1,7 +1,7 @@
 import json
 import re
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from neural_complexity.losses import (
 )
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.model import heads as heads_package
+from neural_complexity.model.card import Card
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity, find_nc
+from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -196,7 +198,7 @@ def test_constant_features_do_no_harm() -> None:
 @heads
 def test_saving_and_loading_changes_nothing(head: str, tmp_path: Path) -> None:
     nc, s = make(head), random_snapshot()
-    nc.provenance = {"seed": 3}
+    nc.card = Card.from_json({"seed": 3})
     nc.save(tmp_path / "nc.safetensors")
     again = NeuralComplexity.load(tmp_path / "nc.safetensors")
     assert torch.equal(again.predict(*s.tensors()), nc.predict(*s.tensors()))
@@ -499,7 +501,7 @@ def test_with_labels_saving_and_loading_changes_nothing(
     head: str, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     nc, s = make_labelled(head, shape), labelled_snapshot(inputs=shape)
-    nc.provenance = {"seed": 3}
+    nc.card = Card.from_json({"seed": 3})
     nc.save(tmp_path / "nc.safetensors")
     again = NeuralComplexity.load(tmp_path / "nc.safetensors")
     assert torch.equal(again.predict(*s.tensors()), nc.predict(*s.tensors()))
@@ -636,10 +638,22 @@ def test_the_direct_heads_loss_of_labels_is_squareplus_of_its_answer() -> None:
     nc, s = make_labelled("direct"), labelled_snapshot()
     context = nc.encode(s.X_tr, s.Y_tr, s.X_te)
     points = nc.points(context, s.H_tr, s.H_te)
-    nc.head.observed_loss = False  # type: ignore[assignment]
+    nc.head.architecture = replace(nc.architecture, observed_loss=False)
     answer = nc.points(context, s.H_tr, s.H_te)
     losses = cross_entropy(s.H_tr, s.Y_tr).mean(dim=1, keepdim=True)
     torch.testing.assert_close(points + losses, _squareplus(answer))
+
+
+def test_targets_decide_the_loss_the_number_of_outputs_and_the_units() -> None:
+    real = Sinusoids().sample(4, stream(0, "tasks"))
+    nc = NeuralComplexity.for_tasks(real, width=8)
+    assert (nc.architecture.loss, nc.outputs, nc.symmetric) == ("squared_error", 1, False)
+    torch.testing.assert_close(nc.x_mean, real.X_tr.mean(dim=(0, 1)))
+    torch.testing.assert_close(nc.y_scale, real.Y_tr.std(dim=(0, 1), correction=0))
+    labels = Task(real.X_tr, torch.zeros(4, 10).long(), real.X_te, torch.full((4, 15), 6))
+    found = NeuralComplexity.for_tasks(labels, width=8, rounds=0).architecture
+    assert (found.loss, found.outputs, found.rounds) == ("cross_entropy", 7, 0)
+    assert found.vote
 
 
 def test_for_tasks_refuses_an_unknown_head_for_labels_too() -> None:
@@ -734,6 +748,18 @@ def test_bad_images_and_labels_get_one_clear_sentence(
     with pytest.raises(error, match=re.escape(sentence)) as caught:
         make_labelled(head, IMAGE).predict(*given)
     assert "\n" not in str(caught.value)
+
+
+def test_points_are_checked_by_the_first_of_them() -> None:
+    nc, s = make_labelled("posterior"), labelled_snapshot()
+    for size, fits in ((2, True), (3, False)):
+        X = indexed(torch.arange(12).view(3, 4), lambda i, D=size: torch.zeros(*i.shape, D))  # type: ignore[misc]
+        tensors = {"X_tr": X, "Y_tr": s.Y_tr, "H_tr": s.H_tr}
+        if fits:
+            nc.check(classes=None, **tensors)
+        else:
+            with pytest.raises(ValueError, match=r"X_tr must be \(tasks, points, 2\)"):
+                nc.check(classes=None, **tensors)
 
 
 @pytest.mark.parametrize("head", ["posterior, not symmetric", "direct, not symmetric"])

@@ -29,9 +29,8 @@ from neural_complexity.convert.predictions import (
     predict,
 )
 from neural_complexity.losses import zero_one
-from neural_complexity.model.judgement import judge
+from neural_complexity.model.judgement import features, judge
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.shift_features import features
 from neural_complexity.regularizers.nc import trust
 from neural_complexity.reliability.gap_bounds import METHODS, Method, bound
 from neural_complexity.reliability.shift import detect_shift

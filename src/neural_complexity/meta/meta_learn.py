@@ -25,9 +25,8 @@ from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.sources import FINISHED, SplitSource
 from neural_complexity.meta.trainer import Status, meta_train
 from neural_complexity.model.card import Card
-from neural_complexity.model.judgement import judge
+from neural_complexity.model.judgement import judge, measure
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.shift_features import measure
 from neural_complexity.progress import ProgressCallback, ProgressDisplay
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily

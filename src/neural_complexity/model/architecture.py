@@ -18,10 +18,9 @@ class Architecture:
     Args:
         inputs: Input features, D, or channels, height and width of an image.
         outputs: Outputs or classes, C. A symmetric NC answers for any other number of classes too.
-        head: `"posterior"` (ours) predicts p(y | x, S) and computes the expected loss of h in
-            closed form; `"direct"` (the paper's) sees (x, h(x)) and predicts the loss itself.
-        loss: The name of the loss whose gap is predicted; with `"cross_entropy"` targets are
-            labels.
+        head: `"posterior"` (ours) predicts p(y | x, S), and so the expected loss of h;
+            `"direct"` (the paper's) sees (x, h(x)) and predicts the loss itself.
+        loss: The name of the loss whose gap is predicted; `"cross_entropy"` is that of labels.
         width: The width d of every layer.
         heads: Attention heads.
         encoder_layers: Linear layers of the encoder, n_enc.
@@ -29,14 +28,11 @@ class Architecture:
         query_skip: Whether the decoder also sees the test point's own embedding.
         observed_loss: Whether the direct head predicts a test loss, from which the observed
             training loss is subtracted, instead of the gap. The posterior head always does.
-        pool_first: Whether test points are averaged before decoding (appendix C; direct head only)
-            instead of after (Eq. 8).
-        scale_by_width: Whether attention divides by the root of the whole width instead of a
-            head's, as the official code does.
+        pool_first: Whether test points are averaged before decoding (appendix C; direct head only).
+        scale_by_width: Whether attention divides by the root of the width, as the official code.
         channels: Filters of each layer of the image encoder.
         image_layers: Layers of the image encoder, or stages of two blocks each.
-        image_encoder: `"conv"` for the network of prototypical networks, `"resnet"` for a residual
-            one, as in the paper when learners are residual networks.
+        image_encoder: `"conv"`, that of prototypical networks, or `"resnet"`, for such learners.
         self_layers: Layers of self-attention over the training points, n_self.
         bilinear: Whether targets act on V through the interaction layer of Eq. (9).
         bias: Whether that layer has its 1.
@@ -44,8 +40,7 @@ class Architecture:
         symmetric: Whether classes are treated alike, so that there can be any number of them.
         metric: Whether attention goes by distance, in one space of queries and keys.
         rounds: Rounds of soft k-means that move keys to the test points that choose them.
-        vote: Whether the attention on each label is the belief that the decoder corrects (posterior
-            head only).
+        vote: Whether the decoder corrects the attention on each label (posterior head only).
         clip: How many standard deviations a feature may be off its mean; any number if 0. A
             feature that hardly ever changes would otherwise tell points apart by itself.
 
@@ -82,22 +77,17 @@ class Architecture:
         if isinstance(self.inputs, Sequence):
             object.__setattr__(self, "inputs", tuple(self.inputs))
         for field in fields(self):
-            if field.type in (int, float) and not (
-                getattr(self, field.name) >= LEAST.get(field.name, 1)
-            ):
-                least, got = LEAST.get(field.name, 1), getattr(self, field.name)
+            least, got = LEAST.get(field.name, 1), getattr(self, field.name)
+            if field.type in (int, float) and not got >= least:
                 raise ValueError(f"{field.name} must be at least {least}, got {got}")
         if len(self.shape) not in (1, 3) or min(self.shape) < 1:
-            raise ValueError(
-                "inputs must be a number of features or (channels, height, width), got "
-                f"{self.inputs}"
-            )
+            wanted = "a number of features or (channels, height, width)"
+            raise ValueError(f"inputs must be {wanted}, got {self.inputs}")
         if self.loss not in LOSSES:
             raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss}")
         if self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, got width={self.width}, heads={self.heads}"
-            )
+            got = f"width={self.width}, heads={self.heads}"
+            raise ValueError(f"width must be a multiple of heads, got {got}")
         if self.symmetric and not self.the_loss.labels:
             raise ValueError("symmetric must be off for real targets, which have no classes")
         if (self.rounds or self.vote) and not self.metric:
@@ -112,11 +102,6 @@ class Architecture:
     def shape(self) -> tuple[int, ...]:
         """The shape of one input: (D,), or (channels, height, width)."""
         return (self.inputs,) if isinstance(self.inputs, int) else self.inputs
-
-    @property
-    def targets(self) -> int:
-        """How many outputs or classes the network is asked about at a time."""
-        return 1 if self.symmetric else self.outputs
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON has them."""

@@ -16,15 +16,7 @@ from neural_complexity.points import Embeddings, Store, find, raw
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
-__all__ = [
-    "CachedEmbeddings",
-    "CachedStates",
-    "Encoder",
-    "FixedContext",
-    "cache",
-    "embed_store",
-    "subsample",
-]
+__all__ = ["CachedEmbeddings", "CachedStates", "FixedContext", "cache", "embed_store", "subsample"]
 
 PART = 2048  # test points that the head is asked about at a time: bounds memory
 
@@ -33,39 +25,28 @@ Encoder = Callable[[Task | Snapshot], Context]  # what NC knows of the points of
 
 @torch.no_grad()
 def embed_store(nc: NeuralComplexity, store: Store, indices: Tensor) -> Embeddings:
-    """Embeds inputs of a store, each of them once however often its index occurs.
-
-    Raises:
-        ValueError: If the inputs are of another size than NC was made for.
-    """
+    """Embeds inputs of a store, each of them once however often its index occurs."""
     distinct = indices.unique()
     shape = tuple(store(distinct[:1]).shape[1:])
     if shape != nc.shape:
         raise ValueError(f"inputs must be of NC's size, {nc.shape}, got {shape}")
-    parts = [nc.embed(store(part)) for part in distinct.split(PART)]
-    return Embeddings(distinct, torch.cat(parts))
+    return Embeddings(distinct, torch.cat([nc.embed(store(i)) for i in distinct.split(PART)]))
 
 
 @dataclass(frozen=True)
 class CachedEmbeddings:
-    """Encodes the points of a step from embeddings by index, or with NC itself if there are none.
-
-    Args:
-        nc: The gap predictor.
-        embeddings: Of all inputs that may occur; `None` if inputs are values.
-    """
+    """Encodes the points of a step from embeddings by index, or from values if there are none."""
 
     nc: NeuralComplexity
-    embeddings: Embeddings | None = None
+    embeddings: Embeddings | None = None  # of all inputs that may occur
 
     @torch.no_grad()
     def __call__(self, points: Task | Snapshot) -> Context:
         """Returns the context of the points."""
-        classes = points.H_te.shape[-1] if isinstance(points, Snapshot) else None
         if self.embeddings is None:
-            return self.nc.encode(points.X_tr, points.Y_tr, points.X_te, classes=classes)
+            return self.nc.encode(points.X_tr, points.Y_tr, points.X_te, classes=_classes(points))
         E_tr, E_te = (self.embeddings(raw(X)) for X in (points.X_tr, points.X_te))
-        return self.nc.context(E_tr, points.Y_tr, E_te, classes=classes)
+        return self.nc.context(E_tr, points.Y_tr, E_te, classes=_classes(points))
 
 
 @dataclass(frozen=True)
@@ -77,69 +58,47 @@ class CachedStates:
     state: Any  # of the head, about these
 
     def __call__(self, points: Task | Snapshot) -> Context:
-        """Returns the context of some of the test points.
-
-        Raises:
-            ValueError: If one is none of them.
-        """
+        """Returns the context of some of the test points; refuses others."""
         place = find(self.indices, raw(points.X_te))  # (B, N)
         row = torch.arange(len(place), device=place.device)[:, None]
-
-        def chosen(values: Tensor) -> Tensor:
-            return values[row, place]
-
-        return Context(points.Y_tr, self.nc.head.select(self.state, chosen))
+        return Context(points.Y_tr, self.state.apply(lambda values: values[row, place]))
 
 
 @dataclass(frozen=True)
 class FixedContext:
-    """Encodes the test points of a step together with training points that stay the same.
-
-    Args:
-        nc: The gap predictor.
-        X_tr: The training inputs, (B, M, ...).
-        Y_tr: Their targets.
-    """
+    """Encodes the test points of a step together with training points that stay the same."""
 
     nc: NeuralComplexity
-    X_tr: Tensor
+    X_tr: Tensor  # (B, M, ...)
     Y_tr: Tensor
 
     @torch.no_grad()
     def __call__(self, points: Task | Snapshot) -> Context:
         """Returns the context; it asks for predictions at the training points if NC sees them."""
-        classes = points.H_te.shape[-1] if isinstance(points, Snapshot) else None
-        context = self.nc.encode(self.X_tr, self.Y_tr, points.X_te, classes=classes)
+        context = self.nc.encode(self.X_tr, self.Y_tr, points.X_te, classes=_classes(points))
         return replace(context, X_tr=self.X_tr if self.nc.head.sees_predictions else None)
 
 
-def subsample(task: Task, size: int, generator: torch.Generator) -> Task:
-    """Returns the tasks with `size` training points each, chosen at random, or all if fewer.
+def _classes(points: Task | Snapshot) -> int | None:
+    return points.H_te.shape[-1] if isinstance(points, Snapshot) else None
 
-    Args:
-        task: B tasks.
-        size: How many.
-        generator: The source of randomness, on the CPU.
-    """
+
+def subsample(task: Task, size: int, generator: torch.Generator) -> Task:
+    """Returns the tasks with `size` training points each, chosen at random, or all if fewer."""
     keys = torch.rand(task.X_tr.shape[:2], generator=generator)
     few = keys.topk(min(size, keys.shape[1]), dim=1).indices.to(task.Y_tr.device)
     row = torch.arange(len(task), device=few.device)[:, None]
-    return Task(task.X_tr[row, few], task.Y_tr[row, few], task.X_te, task.Y_te)
+    return replace(task, X_tr=task.X_tr[row, few], Y_tr=task.Y_tr[row, few])
 
 
 @torch.no_grad()
 def cache(
     nc: NeuralComplexity, task: Task, embeddings: Embeddings, *, classes: int | None = None
 ) -> CachedStates | CachedEmbeddings:
-    """Prepares NC for learners that see minibatches of tasks.
+    """Prepares NC for learners that see minibatches of tasks, whose inputs are points.
 
-    Args:
-        nc: The gap predictor.
-        task: The tasks, inputs as points. A head that does not see predictions is asked now about
-            all test points, given all training points; another one is asked at each step, given
-            those of the minibatch.
-        embeddings: Of the tasks' inputs.
-        classes: How many classes labels are of; NC's own number if `None`.
+    A head that does not see predictions is asked now about all test points, given all training
+    points; another one is asked at each step, given those of the minibatch.
     """
     if nc.head.sees_predictions:
         return CachedEmbeddings(nc, embeddings)
@@ -148,4 +107,4 @@ def cache(
         nc.context(E_tr, task.Y_tr, embeddings(part), classes=classes).state
         for part in indices.split(PART, dim=1)
     ]
-    return CachedStates(nc, indices, nc.head.join(states))
+    return CachedStates(nc, indices, states[0].join(states))

@@ -1,21 +1,35 @@
-"""What NC's file knows about how NC was made, as typed fields."""
+"""NC's file, format version 2, and what it knows about how NC was made, as typed fields."""
 
 import base64
+import json
 import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["CONTEXT_SIZE", "Card", "HeldOutReport", "checksums"]
+from neural_complexity import ledger
+from neural_complexity.files import read_tensors, write_tensors
+from neural_complexity.reliability.calibration import Calibration
+
+if TYPE_CHECKING:
+    from neural_complexity.model.network import NeuralComplexity
+
+__all__ = ["CONTEXT_SIZE", "Card", "HeldOutReport", "header", "read_nc", "write_nc"]
 
 CONTEXT_SIZE = 256  # training points that an NC sees at once if its file does not say
 # Fields whose names in files are older than those here.
 IN_FILES = {"fingerprint": "identity", "context_size": "shown"}
+FORMAT, VERSION = "neural-complexity", "2"
+READABLE = ("1", VERSION)  # version 1 knew no calibration
+CALIBRATED = "calibration."  # what the names of a calibration's tensors start with
+# What a damaged file can lead to.
+DAMAGE = (AttributeError, ArithmeticError, LookupError, TypeError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +57,11 @@ class HeldOutReport:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "HeldOutReport":
         """Reads what `to_json` returned."""
-        known = {f.name for f in fields(cls)}
-        own = {name: value for name, value in values.items() if name in known}
-        if not isinstance(own.get("verdict", ""), str):
-            raise TypeError(f"the verdict is of type {type(own['verdict']).__name__}")
-        return cls(**{**own, "kinds": tuple(own.get("kinds", ()))})
+        own = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        report = cls(**{**own, "kinds": tuple(own.get("kinds", ()))})
+        if not isinstance(report.verdict, str):
+            raise TypeError(f"the verdict is of type {type(report.verdict).__name__}")
+        return report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +77,9 @@ class Card:
     belief_loss: float | None = None
     """What the beliefs themselves cost on points that NC did not learn from."""
     learned_from: str = ""
-    """Checksums of the points that NC learned from; see `checksums`."""
+    """Checksums of the points that NC learned from: they tell whether a point at hand was one; of
+    few features or values, all can be tried. Who shares NC and does not want that removes them:
+    `nc.card = dataclasses.replace(nc.card, learned_from="")`."""
     fingerprint: str = ""
     """Of all that decided the result, but the plan."""
     plan: dict[str, int] = field(default_factory=dict)
@@ -75,68 +91,91 @@ class Card:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields that are known, by their names in files."""
-        default = Card()
-        own = {
-            IN_FILES.get(f.name, f.name): getattr(self, f.name)
-            for f in fields(self)
-            if f.name != "notes" and getattr(self, f.name) != getattr(default, f.name)
-        }
+        given = {n: v for n, v in vars(self).items() if v != getattr(Card(), n) and n != "notes"}
         if self.classes is not None:
-            own["classes"] = list(self.classes)
-        if "report" in own:
-            own["report"] = self.report.to_json()
-        return {**self.notes, **own}
+            given["classes"] = list(self.classes)
+        if "report" in given:
+            given["report"] = self.report.to_json()
+        return {**self.notes, **{IN_FILES.get(n, n): v for n, v in given.items()}}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Card":
-        """Reads what `to_json` returned.
-
-        Raises:
-            TypeError: If a field is of another type.
-            ValueError: If a field has an impossible value.
-        """
+        """Reads what `to_json` returned; refuses fields of other types or impossible values."""
         if not isinstance(values, dict):
             raise TypeError(f"the provenance is of type {type(values).__name__}")
         names = {IN_FILES.get(f.name, f.name): f.name for f in fields(cls) if f.name != "notes"}
         own = {names[name]: value for name, value in values.items() if name in names}
-        notes = {name: value for name, value in values.items() if name not in names}
-        if "classes" in own and own["classes"] is not None:
+        if own.get("classes") is not None:
             own["classes"] = tuple(own["classes"])
         if "report" in own:
             own["report"] = HeldOutReport.from_json(dict(own["report"]))
-        card = cls(**own, notes=notes)
+        card = cls(**own, notes={n: value for n, value in values.items() if n not in names})
         if not isinstance(card.context_size, int) or card.context_size < 1:
             raise ValueError(f"the context size is {card.context_size}")
-        card._checksums()
+        card._known()
         return card
 
     def remember(self, parts: Iterable[Tensor]) -> str:
         """Returns `learned_from` for points, (points, ...) each part, as NC sees them."""
-        sums = np.unique(np.concatenate([checksums(part) for part in parts]))
+        sums = np.unique(np.concatenate([_checksums(part) for part in parts]))
         return base64.b64encode(sums.astype("<u4").tobytes()).decode()
 
     def knows(self, X: Tensor) -> Tensor:
         """Returns for points, (points, ...), whether NC learned from them, (points,).
 
-        Only an NC that was meta-learned from splits of one dataset knows. It recognises inputs with
-        the same numbers in single precision; of others, one in 2^32 / n is mistaken for one of the
-        n that it learned from. Inputs that were scaled in another way are not recognised.
+        Only an NC that was meta-learned from splits of one dataset knows, by the numbers in single
+        precision, in the same scale; one in 2^32 / n others is mistaken for one of its n points.
         """
         if not self.learned_from:
             return torch.zeros(len(X), dtype=torch.bool, device=X.device)
-        return torch.from_numpy(np.isin(checksums(X), self._checksums())).to(X.device)
+        return torch.from_numpy(np.isin(_checksums(X), self._known())).to(X.device)
 
-    def _checksums(self) -> NDArray[np.uint32]:
+    def _known(self) -> NDArray[np.uint32]:
         return np.frombuffer(base64.b64decode(self.learned_from), dtype="<u4")
 
 
-def checksums(X: Tensor) -> NDArray[np.uint32]:
-    """Returns a checksum of four bytes for each point of (points, ...).
-
-    It does not say what a point is, but whether one that is at hand was among them; of one or two
-    features, or of few values, all can be tried. Who shares an NC and does not want that removes
-    them: `nc.card = dataclasses.replace(nc.card, learned_from="")`.
-    """
+def _checksums(X: Tensor) -> NDArray[np.uint32]:
     rows = np.ascontiguousarray(X.detach().cpu().float().flatten(1).numpy())
     rows = rows + 0.0  # there are two zeros, but one number
     return np.array([zlib.crc32(row) for row in rows], dtype=np.uint32)
+
+
+def header(nc: "NeuralComplexity") -> dict[str, str]:
+    """Returns what a file says about its weights."""
+    content = {"architecture": nc.architecture.to_json(), "provenance": nc.card.to_json()}
+    own = {name: json.dumps(value) for name, value in content.items()}
+    return {"format": FORMAT, "version": VERSION, **own}
+
+
+def write_nc(path: Path, nc: "NeuralComplexity") -> None:
+    """Writes weights, architecture, units, calibration and provenance to one file, at once."""
+    text, tensors = header(nc), dict(nc.state_dict())
+    if nc.calibration is not None:
+        text["calibration"] = nc.calibration.text()
+        tensors |= {CALIBRATED + name: t for name, t in nc.calibration.tensors().items()}
+    write_tensors(path, tensors, text)
+
+
+def read_nc(path: Path, kind: type["NeuralComplexity"]) -> "NeuralComplexity":
+    """Reads an NC; runs no code from the file."""
+    tensors, text = read_tensors(path)
+    if text.get("format") != FORMAT:
+        raise ValueError(f"{path} must be a saved NC, got a safetensors file of another kind")
+    if text.get("version") not in READABLE:
+        raise ValueError(
+            f"{path} must have format version {' or '.join(READABLE)}, got "
+            f"{text.get('version')}; use a release of this library that knows it"
+        )
+    own = {name: t for name, t in tensors.items() if not name.startswith(CALIBRATED)}
+    known = {name.removeprefix(CALIBRATED): t for name, t in tensors.items() if name not in own}
+    try:
+        nc = kind(**json.loads(text["architecture"]))
+        nc.load_state_dict(own)
+        nc.card = Card.from_json(json.loads(text["provenance"]))
+        if "calibration" in text or known:
+            nc.calibration = Calibration.read(known, text["calibration"])
+    except DAMAGE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} must hold a complete NC, got a damaged one ({reason})") from None
+    ledger.record_known(nc.card.knows)
+    return nc

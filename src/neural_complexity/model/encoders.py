@@ -1,6 +1,7 @@
-"""Image encoders: an embedding of each image that does not depend on h."""
+"""Image encoders: an embedding of each image that depends neither on h nor on other images.
 
-from collections.abc import Callable
+Normalisation is frozen, as in the paper: `calibrate` takes statistics of sample images once.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -15,59 +16,38 @@ PART = 512  # images at a time: bounds memory, and keeps what a layer leaves clo
 
 
 class ImageEncoder(nn.Module):
-    """The network of prototypical networks: 3x3 filters, normalisation, pooling and ReLU.
-
-    Normalisation is frozen, as in the paper: its statistics are those of a sample of images, taken
-    once by `calibrate`. An image's embedding then depends on no other image.
-
-    Args:
-        shape: Channels, height and width of an image.
-        channels: Filters of each layer.
-        layers: How many layers; each halves the image, as long as there is something to halve.
-    """
+    """The network of prototypical networks: 3x3 filters, normalisation, pooling and ReLU."""
 
     def __init__(self, shape: tuple[int, int, int], *, channels: int, layers: int) -> None:
         super().__init__()
         depth, height, width = shape
-        blocks = []
+        self.blocks = nn.Sequential()
         for _ in range(layers):
-            pool = min(height, width) >= 2
-            blocks.append(_Block(depth, channels, pool=pool))
+            pool = min(height, width) >= 2  # as long as there is something to halve
+            self.blocks.append(_Block(depth, channels, pool=pool))
             depth = channels
             if pool:
                 height, width = height // 2, width // 2
-        self.blocks = nn.ModuleList(blocks)
         self.features = depth * height * width
 
     def forward(self, X: Tensor) -> Tensor:
         """Embeds images (..., channels, height, width) as (..., features)."""
-        return _in_parts(self._embed, X).view(*X.shape[:-3], self.features)
-
-    def _embed(self, e: Tensor) -> Tensor:
-        for block in self.blocks:
-            e = block(e)
-        return e.flatten(1)
+        return _in_parts(self.blocks, X)
 
     @torch.no_grad()
     def calibrate(self, X: Tensor) -> None:
-        """Takes the statistics of every normalisation from images (..., C, H, W)."""
+        """Takes the statistics of every normalisation from images."""
         e = _as_batch(X)
         for block in self.blocks:
             assert isinstance(block, _Block)
-            block.calibrate(e)
+            filtered = conv2d(e, block.filters, padding=1)
+            block.mean.copy_(filtered.mean(dim=(0, 2, 3)))
+            block.variance.copy_(filtered.var(dim=(0, 2, 3), correction=0))
             e = block(e)
 
 
 class ResidualEncoder(nn.Module):
-    """A residual network without its last layer, for learners that are residual networks.
-
-    Normalisation is frozen, as in `ImageEncoder`.
-
-    Args:
-        shape: Channels, height and width of an image.
-        channels: Filters of the first stage.
-        stages: How many stages of two blocks each; four are ResNet-18.
-    """
+    """A residual network of stages of two blocks, without its last layer; four are ResNet-18."""
 
     def __init__(self, shape: tuple[int, int, int], *, channels: int, stages: int) -> None:
         super().__init__()
@@ -81,15 +61,15 @@ class ResidualEncoder(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Embeds images (..., channels, height, width) as (..., features)."""
-        return _in_parts(self.body, X).view(*X.shape[:-3], self.features)
+        return _in_parts(self.body, X)
 
     @torch.no_grad()
     def calibrate(self, X: Tensor) -> None:
-        """Takes the statistics of every normalisation from images (..., C, H, W)."""
-        norms = [m for m in self.body.modules() if isinstance(m, nn.BatchNorm2d)]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a plain mean over all that is seen
+        """Takes the statistics of every normalisation from images."""
+        for norm in self.body.modules():
+            if isinstance(norm, nn.BatchNorm2d):
+                norm.reset_running_stats()
+                norm.momentum = None  # a plain mean over all that is seen
         self.body.train()
         for part in _as_batch(X).split(PART):
             self.body(part)
@@ -97,11 +77,7 @@ class ResidualEncoder(nn.Module):
 
 
 def make_image_encoder(architecture: Architecture) -> ImageEncoder | ResidualEncoder:
-    """Builds the network that embeds images.
-
-    Raises:
-        ValueError: If there is no such kind.
-    """
+    """Builds the network that embeds images."""
     a = architecture
     assert len(a.shape) == 3
     if a.image_encoder == "conv":
@@ -111,11 +87,11 @@ def make_image_encoder(architecture: Architecture) -> ImageEncoder | ResidualEnc
     raise ValueError(f"image_encoder must be conv or resnet, got {a.image_encoder}")
 
 
-def _in_parts(embed: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
+def _in_parts(embed: nn.Module, X: Tensor) -> Tensor:
     batch = _as_batch(X)
     # A graph has as many parts as it was made with, so there it is one.
     parts = [batch] if torch.compiler.is_compiling() else batch.split(PART)
-    return torch.cat([embed(part) for part in parts])
+    return torch.cat([embed(part).flatten(1) for part in parts]).view(*X.shape[:-3], -1)
 
 
 def _as_batch(X: Tensor) -> Tensor:
@@ -146,8 +122,3 @@ class _Block(nn.Module):
         e = conv2d(e, filters, self.shift - self.mean * scale, padding=1)
         # The largest of four, then ReLU, is ReLU, then the largest: with a quarter of the work.
         return relu(max_pool2d(e, 2) if self.pool else e)
-
-    def calibrate(self, e: Tensor) -> None:
-        e = conv2d(e, self.filters, padding=1)
-        self.mean.copy_(e.mean(dim=(0, 2, 3)))
-        self.variance.copy_(e.var(dim=(0, 2, 3), correction=0))

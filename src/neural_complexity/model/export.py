@@ -3,29 +3,20 @@
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from neural_complexity.files import write_bytes
-from neural_complexity.model.nc_files import header
+from neural_complexity.model.card import header
 from neural_complexity.model.network import NeuralComplexity
 
 __all__ = ["to_onnx"]
 
-INPUTS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te")
-OUTPUTS = ("gap", "points")
-# What PyTorch says to those who develop its exporter.
-CHATTER = (
-    (UserWarning, "# The axis name: . will not be used"),
-    (FutureWarning, r"`isinstance\(treespec, LeafSpec\)` is deprecated"),
-)
+INPUTS, OUTPUTS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te"), ("gap", "points")
 
 
 def to_onnx(nc: NeuralComplexity, path: str | Path) -> None:
@@ -56,7 +47,15 @@ def to_onnx(nc: NeuralComplexity, path: str | Path) -> None:
         raise TypeError(f"nc must be torch.float32 for ONNX, got {nc.x_mean.dtype}")
     plain = copy.deepcopy(nc).cpu().eval().requires_grad_(False)
     content = _exported(plain)
-    _check(plain, runtime.InferenceSession(content, providers=["CPUExecutionProvider"]))
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for B, M, N, C in ((1, 1, 1, 2), (3, 4, 2, 9)):  # other sizes than it was exported with
+        example = _example(plain, B=B, M=M, N=N, C=C)
+        its = session.run(None, {k: v.numpy() for k, v in zip(INPUTS, example, strict=True)})
+        for name, a, b in zip(OUTPUTS, _Whole(plain)(*example), its, strict=True):
+            difference = float((a - torch.from_numpy(b)).abs().max())
+            # Far from its data attention by distance is steep, and rounding shows.
+            if not difference <= 1e-2 * (1 + float(a.abs().max())):
+                raise ValueError(f"{name} must be the same in ONNX, got {difference} apart")
     write_bytes(Path(path), content)
 
 
@@ -76,17 +75,23 @@ class _Whole(nn.Module):
 
 
 def _exported(nc: NeuralComplexity) -> bytes:
-    classes = {2: "C"} if nc.symmetric else {}
     # No two sizes may be alike, or PyTorch takes them for one: B, M, N, C and an attention head's.
     C = 11 if nc.architecture.width // nc.architecture.heads == 7 else 7
-    axes: tuple[dict[int, str], ...] = ({}, {}, classes, {}, classes)
-    sets = [{0: "B", 1: "M" if name.endswith("tr") else "N"} for name in INPUTS]
+    classes = {2: "C"} if nc.symmetric else {}
+    sets = ({0: "B", 1: "M" if name.endswith("tr") else "N"} for name in INPUTS)
+    shapes = tuple(s | (classes if n[0] == "H" else {}) for n, s in zip(INPUTS, sets, strict=True))
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    before = logger.level
+    logger.setLevel(logging.ERROR)  # it misses torchvision
     try:
-        with _quiet():
+        with warnings.catch_warnings():  # of what PyTorch says to those who develop its exporter
+            warnings.filterwarnings("ignore", "# The axis name: . will not be used", UserWarning)
+            leaf = r"`isinstance\(treespec, LeafSpec\)` is deprecated"
+            warnings.filterwarnings("ignore", leaf, FutureWarning)
             program = torch.onnx.export(
                 _Whole(nc).eval(),
                 _example(nc, B=2, M=3, N=5, C=C),
-                dynamic_shapes=tuple({**s, **a} for s, a in zip(sets, axes, strict=True)),
+                dynamic_shapes=shapes,
                 input_names=INPUTS,
                 output_names=OUTPUTS,
                 dynamo=True,
@@ -95,51 +100,23 @@ def _exported(nc: NeuralComplexity) -> bytes:
     except torch.onnx.errors.OnnxExporterError as error:
         reason = str(error).strip().splitlines()[-1]
         raise ValueError(f"nc must be one that PyTorch can export, got {reason}") from error
+    finally:
+        logger.setLevel(before)
     assert program is not None
     public = copy.copy(nc)
     public.card = replace(nc.card, learned_from="")  # says which points are in the training data
     program.model.metadata_props.update(header(public))
-    content: bytes = program.model_proto.SerializeToString()
-    return content
-
-
-def _check(nc: NeuralComplexity, session: Any) -> None:
-    """Refuses a file that disagrees with NC, at other sizes than those it was exported with."""
-    for B, M, N, C in ((1, 1, 1, 2), (3, 4, 2, 9)):
-        example = _example(nc, B=B, M=M, N=N, C=C)
-        own = _Whole(nc)(*example)
-        its = session.run(None, {k: v.numpy() for k, v in zip(INPUTS, example, strict=True)})
-        for name, a, b in zip(OUTPUTS, own, its, strict=True):
-            difference = float((a - torch.from_numpy(b)).abs().max())
-            # Far from its data attention by distance is steep, and rounding shows.
-            if not difference <= 1e-2 * (1 + float(a.abs().max())):
-                raise ValueError(f"{name} must be the same in ONNX, got {difference} apart")
+    return program.model_proto.SerializeToString()  # type: ignore[no-any-return]
 
 
 def _example(nc: NeuralComplexity, *, B: int, M: int, N: int, C: int) -> tuple[Tensor, ...]:
     """Draws learners on inputs in NC's units; C counts only where NC does not mind."""
-    shape = nc.shape
-    C = C if nc.symmetric else nc.outputs
-    generator = torch.Generator().manual_seed(0)
+    C, generator = C if nc.symmetric else nc.outputs, torch.Generator().manual_seed(0)
 
     def draw(*sizes: int) -> Tensor:
         return torch.randn(*sizes, generator=generator, dtype=nc.x_mean.dtype)
 
     labels = torch.randint(C, (B, M), generator=generator)
-    X_tr, X_te = (draw(B, n, *shape) * nc.x_scale + nc.x_mean for n in (M, N))
+    X_tr, X_te = (draw(B, n, *nc.shape) * nc.x_scale + nc.x_mean for n in (M, N))
     Y_tr = labels if nc.labels else draw(B, M, C)
     return X_tr, Y_tr, draw(B, M, C), X_te, draw(B, N, C)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    logger: Any = logging.getLogger("torch.onnx._internal.exporter._registration")
-    before = logger.level
-    logger.setLevel(logging.ERROR)  # it misses torchvision
-    try:
-        with warnings.catch_warnings():
-            for category, message in CHATTER:
-                warnings.filterwarnings("ignore", message, category)
-            yield
-    finally:
-        logger.setLevel(before)

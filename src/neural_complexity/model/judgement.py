@@ -1,23 +1,43 @@
-"""From a snapshot to predicted gaps, for sets of any size, in parts that NC can see."""
+"""From a snapshot to predicted gaps, for sets of any size, and to the calibration of NC."""
 
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softmax
 
 from neural_complexity.losses import zero_one
 from neural_complexity.model.cached import Encoder
-from neural_complexity.model.network import Context, NeuralComplexity
-from neural_complexity.points import map_inputs
+from neural_complexity.model.card import CONTEXT_SIZE
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import map_inputs, values
+from neural_complexity.reliability.calibration import Calibration, join
 from neural_complexity.seeding import stream
-from neural_complexity.snapshot import Snapshot
+from neural_complexity.snapshot import Snapshot, gap
 
-__all__ = ["Judgement", "embed_in_parts", "judge", "judge_minibatches"]
+__all__ = ["FEATURES", "Judgement", "features", "judge", "judge_minibatches", "measure"]
 
 PARTS = 4  # of the training points that NC answers from, at most
 TEST_PART = 2048  # test points at a time: bounds memory
 NUMBERS = 2**19  # points times classes at a time, likewise
 IMAGES = 1024  # images that are embedded at a time, likewise
+VALUES = 2**22  # of inputs that are looked at at a time, likewise
+# What a person would call each feature.
+FEATURES = (
+    "training loss",
+    "predicted test loss",
+    "spread of NC's prediction",
+    "shift from training to test inputs",
+    "size of the inputs",
+    "size of the training targets",
+    "size of the predictions",
+    "NC's surprise at training targets",
+)
+FEATURES_OF_LABELS = (*FEATURES[:5], "balance of the classes", "confidence", FEATURES[-1])
+LARGE = 10.0  # standard deviations from which on inputs are all the same: far away
+SMALL = 1e-3  # differences of losses below this part of their unit tell nothing
 
 
 @dataclass(frozen=True)
@@ -45,25 +65,18 @@ def judge(
 ) -> Judgement:
     """Predicts the gaps of learners whose sets may be larger than what NC can see at once.
 
-    Training points beyond `points` are cut at random into parts of that size, and NC answers from
-    each of at most four parts; the answers are averaged. The spread then has two sources, as the
-    variance of a mixture has: what NC is unsure of once it has seen a part (with the posterior
-    head, the variance of each test point's loss under the belief, as if points were independent;
-    with the direct head, how far its answers differ between test points), and how far its answers
-    differ between parts.
-
-    Test points are asked about in parts, too, of equal size as far as that goes. This changes no
-    answer, but for an NC whose test points see each other (`rounds` or `pool_first`): it sees 2,048
-    of them at a time, and fewer where there are very many classes.
+    Training points beyond `points` are cut at random into parts of that size; answers from at most
+    four parts are averaged. The spread is that of a mixture: how unsure NC is given a part (with
+    the posterior head, the variance of each test point's loss under the belief, as if points were
+    independent; with the direct head, how far answers differ between test points), and how far
+    answers differ between parts. Test points are asked about in parts, too. That changes no answer
+    but where they see each other (`rounds`, `pool_first`): 2,048, or fewer if classes are many.
 
     Args:
         nc: The gap predictor.
         snapshot: B learners, on sets of any size.
         points: Training points that NC sees at once; its context size if `None`.
         seed: Draws the parts, the same ones for all learners on so many training points.
-
-    Returns:
-        The judgement, without gradients.
 
     Raises:
         TypeError: As by `NeuralComplexity.check`.
@@ -78,35 +91,24 @@ def judge(
     told = snapshot.H_te.new_full((B, N + 3), torch.nan)
     if len(rows):
         nc.check(classes=None, **(snapshot if finite.all() else snapshot[rows]).named())
-        parts = _parts(M, size, stream(seed, "parts of training points"))
-        learners = max(1, NUMBERS // (C * (min(N, _test_part(C)) + len(parts[0]))))
+        train = _parts(M, size, stream(seed, "parts of training points"))
+        most = max(1, min(TEST_PART, NUMBERS // C))  # test points at a time
+        test = torch.arange(N).tensor_split(-(-N // most))
+        learners = max(1, NUMBERS // (C * (min(N, most) + len(train[0]))))
         for some in rows.split(learners):
-            told[some] = _judge(nc, snapshot[some], parts)
+            told[some] = _judge(nc, snapshot[some], train, test)
     # A loss may be too large for a number even where predictions are not.
     told[~told[:, :-1].isfinite().all(dim=1)] = torch.nan
-    losses, loss_tr, spread, accuracy = told.split([N, 1, 1, 1], dim=1)
-    answers = losses - loss_tr
-    return Judgement(
-        answers, answers.mean(dim=1), loss_tr.squeeze(1), spread.squeeze(1), accuracy.squeeze(1)
-    )
+    losses, (loss_tr, spread, accuracy) = told[:, :N], told[:, N:].unbind(dim=1)
+    answers = losses - loss_tr.unsqueeze(1)
+    return Judgement(answers, answers.mean(dim=1), loss_tr, spread, accuracy)
 
 
 @torch.no_grad()
 def judge_minibatches(
     nc: NeuralComplexity, encode: Encoder, snapshot: Snapshot, *, M: int, N: int
 ) -> Tensor:
-    """Predicts the gaps of learners on large tasks from minibatches of the size NC was trained on.
-
-    Args:
-        nc: The gap predictor.
-        encode: Returns the context of points.
-        snapshot: B learners on all points.
-        M: Training points of a minibatch.
-        N: Test points of a minibatch.
-
-    Returns:
-        Predicted gaps, (B,): each test point is judged once.
-    """
+    """Predicts gaps on large tasks, (B,), from minibatches of M and N points, as NC was trained."""
     test = torch.arange(snapshot.H_te.shape[1], device=snapshot.H_te.device).split(N)
     train = torch.arange(snapshot.H_tr.shape[1], device=snapshot.H_tr.device).split(M)
     total = snapshot.H_te.new_zeros(len(snapshot))
@@ -122,34 +124,35 @@ def _parts(M: int, size: int, generator: torch.Generator) -> list[Tensor]:
     """Cuts training points at random; what is missing in the last part comes from the first."""
     if size >= M:
         return [torch.arange(M)]
-    order = torch.randperm(M, generator=generator)
-    count = min(PARTS, -(-M // size))
-    return [order[torch.arange(i * size, (i + 1) * size) % M] for i in range(count)]
+    order, starts = torch.randperm(M, generator=generator), range(0, min(PARTS * size, M), size)
+    return [order[torch.arange(i, i + size) % M] for i in starts]
 
 
-def _test_part(classes: int) -> int:
-    return max(1, min(TEST_PART, NUMBERS // classes))
-
-
-def _judge(nc: NeuralComplexity, snapshot: Snapshot, parts: list[Tensor]) -> Tensor:
+def _judge(
+    nc: NeuralComplexity, snapshot: Snapshot, train: list[Tensor], test: tuple[Tensor, ...]
+) -> Tensor:
     """Returns predicted losses, training loss, spread and accuracy of few learners, (B, N + 3)."""
     N, C = snapshot.H_te.shape[1:]
-    E_tr, E_te = embed_in_parts(nc, snapshot.X_tr, snapshot.X_te)
-    test = torch.arange(N).tensor_split(-(-N // _test_part(C)))
+    E_tr, E_te = _embed(nc, snapshot.X_tr, snapshot.X_te)
     answers = []
-    for tr in parts:
-        H_tr, Y_tr = snapshot.H_tr[:, tr], snapshot.Y_tr[:, tr]
+    for tr in train:
         told = []
         for te in test:
-            context = nc.context(E_tr[:, tr], Y_tr, E_te[:, te], classes=C)
-            told.append(_ask(nc, context, H_tr, snapshot.H_te[:, te]))
+            part = snapshot.part(tr, te)
+            context = nc.context(E_tr[:, tr], part.Y_tr, E_te[:, te], classes=C)
+            each = nc.losses(context, part.H_tr, part.H_te)
+            # A head without beliefs knows neither variances nor the chance to be right.
+            variance, right = torch.full((2, *each.shape), torch.nan).to(each)
+            belief = nc.head.belief(context.state)
+            if belief is not None:
+                variance = nc.loss.variance(part.H_te, belief)
+                right = 1 - zero_one.expected(part.H_te, belief) if nc.labels else right
+            told.append(torch.stack([each, variance, right]))
         answers.append(torch.cat(told, dim=-1))
     losses, variances, right = torch.stack(answers).unbind(dim=1)  # (parts, B, N) each
     # Without a belief, the differences between test points are all there is.
-    spread_of_answers = losses.var(dim=2, correction=0) / N  # (parts, B)
-    within = torch.where(
-        variances.isnan().any(dim=2), spread_of_answers, variances.sum(dim=2) / N**2
-    )
+    unknown, answered = variances.isnan().any(dim=2), losses.var(dim=2, correction=0) / N
+    within = torch.where(unknown, answered, variances.sum(dim=2) / N**2)  # (parts, B)
     between = losses.mean(dim=2).var(dim=0, correction=0)  # (B,)
     # An NC that answers every point alike, or is certain, still is not to be divided by zero.
     spread = (within.mean(dim=0) + between).sqrt().clamp(min=torch.finfo(losses.dtype).eps)
@@ -158,22 +161,7 @@ def _judge(nc: NeuralComplexity, snapshot: Snapshot, parts: list[Tensor]) -> Ten
     return torch.cat([losses.mean(dim=0), each], dim=1)
 
 
-def _ask(nc: NeuralComplexity, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
-    """Returns each point's predicted loss, its variance and the chance to be right, (3, B, N).
-
-    A head without beliefs knows nothing of the latter two: they are NaN.
-    """
-    losses = nc.losses(context, H_tr, H_te)
-    variance, right = torch.full_like(losses, torch.nan), torch.full_like(losses, torch.nan)
-    belief = nc.head.belief(context.state)
-    if belief is not None:
-        variance = nc.loss.variance(H_te, belief)
-        if nc.labels:
-            right = 1 - zero_one.expected(H_te, belief)
-    return torch.stack([losses, variance, right])
-
-
-def embed_in_parts(nc: NeuralComplexity, *sets: Tensor) -> list[Tensor]:
+def _embed(nc: NeuralComplexity, *sets: Tensor) -> list[Tensor]:
     """Embeds sets of inputs, (B, n, ...) each, as (B, n, features), images a few at a time."""
 
     def embed(X: Tensor) -> Tensor:
@@ -183,3 +171,101 @@ def embed_in_parts(nc: NeuralComplexity, *sets: Tensor) -> list[Tensor]:
         return torch.cat([nc.embed(part) for part in images.split(IMAGES)]).view(*X.shape[:-3], -1)
 
     return map_inputs(embed, *sets)
+
+
+@torch.no_grad()
+def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> Tensor:
+    """Describes learners and tasks by what can be seen without test targets, (B, 8) as `FEATURES`.
+
+    Learners that NC is asked about should be like those that it was calibrated on in these
+    features (`reliability.shift` tests it). All are averages, mostly as logarithms, so that numbers
+    of points matter little. The last one hides half of some training points from NC, at random,
+    and compares what a guess about them costs with what NC predicts that it costs: a task of
+    another kind shows there, whatever the learner. Where the judgement is NaN, they are, too.
+    """
+    unit = float(nc.loss.unit(nc.y_scale))
+    told = (judgement.loss_tr, judgement.loss_te.clamp(min=0), judgement.spread)
+    columns = torch.stack([(each / unit + SMALL).log() for each in told], dim=1)
+    points = snapshot.H_tr.shape[1] + snapshot.H_te.shape[1]
+    learners = max(1, VALUES // (points * math.prod(nc.shape)))
+    parts = [
+        torch.cat([_of_sets(nc, snapshot[rows]), _surprise(nc, snapshot[rows], unit)], dim=1)
+        for rows in torch.arange(len(snapshot)).split(learners)
+    ]
+    found = torch.cat([columns, torch.cat(parts)], dim=1)
+    found[judgement.gap.isnan()] = torch.nan
+    return found
+
+
+def measure(
+    nc: NeuralComplexity,
+    held_out: Sequence[tuple[Snapshot, Tensor]],
+    judgements: Sequence[Judgement] | None = None,
+) -> Calibration:
+    """Compares what NC predicts, or the judgements at hand, with the truth; see `NC.calibrate`."""
+    judged = [judge(nc, snapshot) for snapshot, _ in held_out] if judgements is None else judgements
+    found, total = [], sum(len(snapshot) for snapshot, _ in held_out)
+    for (snapshot, Y_te), judgement in zip(held_out, judged, strict=True):
+        # What is left out is seen in what can be seen of a new learner, too: its predictions.
+        kept = ~judgement.gap.isnan()
+        if not kept.any():
+            continue
+        one, M = snapshot.H_te[kept][:1].expand(len(kept), -1, -1), snapshot.H_tr.shape[1]
+        nc.check(X_te=snapshot.X_te, Y_te=Y_te, H_te=one)
+        true = gap(nc.loss, snapshot[kept], Y_te[kept]).nan_to_num(math.inf, math.inf)
+        seen, names = (
+            features(nc, snapshot, judgement),
+            FEATURES_OF_LABELS if nc.labels else FEATURES,
+        )
+        told, sizes = judgement[kept], ((M, M), (one.shape[1], one.shape[1]))
+        found.append(Calibration(told.gap, true, told.spread, seen[kept], names, sizes))
+    n = sum(map(len, found))
+    if n == 0:
+        raise ValueError(f"at least one learner must not have diverged, got {total} that did")
+    note = f"{total - n} of {total} learners diverged and are left out" if n < total else ""
+    return replace(join(found), note=note)
+
+
+def _of_sets(nc: NeuralComplexity, snapshot: Snapshot) -> Tensor:
+    """Describes inputs, training targets and predictions, (B, 4)."""
+    # What hardly varies is huge in its own units once it does: one such value would say it all.
+    own = ((values(X) - nc.x_mean) / nc.x_scale for X in (snapshot.X_tr, snapshot.X_te))
+    X_tr, X_te = (X.clamp(-LARGE, LARGE) for X in own)
+    shift = (X_tr.mean(dim=1) - X_te.mean(dim=1)).flatten(1).square().mean(dim=1).sqrt()
+    if nc.labels:
+        shares = nc.targets(snapshot.Y_tr, classes=snapshot.H_te.shape[-1]).mean(dim=1)  # (B, C)
+        targets = _entropy(shares)
+        predictions = 1 - _entropy(softmax(snapshot.H_te, dim=-1)).mean(dim=1)
+    else:
+        both = (snapshot.Y_tr, snapshot.H_te)
+        targets, predictions = (_size((Y - nc.y_mean) / nc.y_scale) for Y in both)
+    return torch.stack([shift, _size(X_te), targets, predictions], dim=1)
+
+
+def _size(values: Tensor) -> Tensor:
+    """Returns the logarithm of the root mean square of each learner's values, (B,)."""
+    return (values.flatten(1).square().mean(dim=1) + SMALL**2).sqrt().log()
+
+
+def _entropy(shares: Tensor) -> Tensor:
+    """Returns the entropy of distributions (..., C) over the largest possible one, (...)."""
+    entropy: Tensor = torch.special.entr(shares).sum(dim=-1)
+    return entropy / max(math.log(shares.shape[-1]), SMALL)
+
+
+def _surprise(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
+    """Compares what NC predicts at hidden training points with their targets, (B, 1)."""
+    M, C = snapshot.H_tr.shape[1:]
+    if M == 1:  # nothing can be hidden
+        return snapshot.H_tr.new_zeros(len(snapshot), 1)
+    # At random: in somebody's order every other point may be of the same class.
+    some = torch.randperm(M, generator=stream(0, "surprise"))[:CONTEXT_SIZE]
+    (E,), Y = _embed(nc, snapshot.X_tr[:, some]), snapshot.Y_tr[:, some]
+    context = nc.context(E[:, ::2], Y[:, ::2], E[:, 1::2], classes=C)
+    T = nc.targets(Y[:, ::2], classes=C)  # (B, seen, C)
+    guess = nc.loss.constant(T.mean(dim=1, keepdim=True), 1 / T.shape[1])
+    belief = nc.head.belief(context.state)
+    H_te = guess.expand(-1, len(some) // 2, -1) if belief is None else belief.prediction
+    told = nc.losses(context, guess.expand_as(T), H_te).mean(dim=1, keepdim=True).clamp(min=0)
+    true = nc.loss(H_te, Y[:, 1::2]).mean(dim=1, keepdim=True)
+    return (true / unit + SMALL).log() - (told / unit + SMALL).log()

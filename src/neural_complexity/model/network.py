@@ -1,7 +1,6 @@
 """Neural Complexity: predicts the generalization gap of learners it has never seen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module, resources
 from pathlib import Path
 from types import MappingProxyType
@@ -10,19 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.losses import Belief, zero_one
+from neural_complexity.losses import LOSSES, Belief, cross_entropy, squared_error, zero_one
 from neural_complexity.model.architecture import Architecture
-from neural_complexity.model.card import Card
-from neural_complexity.model.checks import check_tensors
+from neural_complexity.model.card import Card, read_nc, write_nc
 from neural_complexity.model.encoders import make_image_encoder
-from neural_complexity.model.heads import HEADS, Head, Sets
-from neural_complexity.model.nc_files import read_nc, write_nc
-from neural_complexity.model.shipped import shipped_file, shipped_names
-from neural_complexity.model.untrained import default_fields, set_units
-from neural_complexity.points import map_inputs, values
+from neural_complexity.model.heads import HEADS, Context, Head, Sets
+from neural_complexity.points import map_inputs, raw, values
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.snapshot import Snapshot
-from neural_complexity.task import Task
+from neural_complexity.task import Task, check_sets
 
 if TYPE_CHECKING:
     from neural_complexity.assessment.result import Assessment
@@ -30,15 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["Context", "NeuralComplexity", "find_nc"]
 
 CALIBRATION = 2048  # images that the statistics of an image encoder are taken from
-
-
-@dataclass(frozen=True)
-class Context:
-    """Everything about B tasks that NC needs to predict the losses of any h on them."""
-
-    Y_tr: Tensor  # (B, M, C), or labels, (B, M)
-    state: Any  # of the head
-    X_tr: Tensor | None = None  # the training inputs, if h must still be asked about them
+# What the NCs in the folder `pretrained` judge.
+SHIPPED = {
+    "digits": "scikit-learn's digits, as 64 pixels from 0 to 1; posterior head, calibrated",
+    "omniglot": "drawn characters of any classes, few images of each; posterior head",
+    "omniglot-direct": "drawn characters of ten classes, few images of each; the paper's head",
+    "sinusoid": "regression of sinusoids from about ten points; posterior head",
+    "sinusoid-direct": "regression of sinusoids from about ten points; the paper's head",
+}
 
 
 class NeuralComplexity(nn.Module):
@@ -82,19 +76,10 @@ class NeuralComplexity(nn.Module):
         """What made the weights, as its file has it; `card` has the same, typed."""
         return MappingProxyType(self.card.to_json())
 
-    @provenance.setter
-    def provenance(self, content: dict[str, Any]) -> None:
-        self.card = Card.from_json(content)
-
     @property
     def device(self) -> torch.device:
         """Where NC is."""
         return self.x_mean.device
-
-    @property
-    def loss_unit(self) -> float:
-        """The size of a loss on NC's targets."""
-        return float(self.loss.unit(self.y_scale))
 
     @classmethod
     def for_tasks(cls, task: Task, **fields: Any) -> "NeuralComplexity":
@@ -106,9 +91,24 @@ class NeuralComplexity(nn.Module):
             fields: Any field of `Architecture`; `outputs`, too, where some classes may be missing
                 among the tasks.
         """
-        X = values(task.X_tr)
-        nc = cls(X.shape[2:] if X.ndim == 5 else X.shape[-1], **default_fields(task, fields))
-        set_units(nc, X, task.Y_tr)
+        X, Y = values(task.X_tr), task.Y_tr
+        usual = squared_error if Y.is_floating_point() else cross_entropy
+        fields = {"loss": usual.name, **fields}
+        loss, head = LOSSES.get(fields["loss"]), HEADS.get(fields.get("head", "posterior"))
+        if loss is None or not loss.labels:
+            fields = {"outputs": Y.shape[-1], **fields}
+        else:  # labels say how many classes there are at least
+            classes = int(torch.stack([Y.max(), task.Y_te.max()]).max()) + 1
+            fields = {"outputs": classes, **({} if head is None else head.for_labels), **fields}
+        nc = cls(X.shape[2:] if X.ndim == 5 else X.shape[-1], **fields)
+        flat = X.flatten(0, -4).transpose(0, 1).flatten(1).T if X.ndim == 5 else X.flatten(0, -2)
+        for name, seen in (("x", flat), ("y", Y.flatten(0, -2))):
+            if seen.is_floating_point():
+                scale, mean = torch.std_mean(seen, dim=0, correction=0)
+                own: Tensor = getattr(nc, f"{name}_mean")
+                own.copy_(mean.view_as(own))
+                # A constant feature has nothing to scale.
+                getattr(nc, f"{name}_scale").copy_(torch.where(scale > 0, scale, 1.0).view_as(own))
         if nc.image_encoder is not None:
             nc.image_encoder.calibrate(nc._x(X.flatten(0, 1)[:CALIBRATION]))
         return nc
@@ -117,17 +117,12 @@ class NeuralComplexity(nn.Module):
         """Copies the image encoder of a trained NC, and freezes it.
 
         Layers that say which images are alike are copied, too, if both have them in one size.
-
-        Raises:
-            ValueError: If the two see other images or have encoders of other sizes.
         """
         sizes = ("inputs", "channels", "image_layers", "image_encoder")
         own, its = ([getattr(nc.architecture, name) for name in sizes] for nc in (self, other))
         if self.image_encoder is None or other.image_encoder is None or own != its:
-            raise ValueError(
-                f"the image encoders must have the same inputs, channels and layers, got {own} and "
-                f"{its}"
-            )
+            wanted = "the same inputs, channels and layers"
+            raise ValueError(f"the image encoders must have {wanted}, got {own} and {its}")
         self.image_encoder.load_state_dict(other.image_encoder.state_dict())
         self.image_encoder.requires_grad_(False)
         self.x_mean.copy_(other.x_mean)
@@ -135,10 +130,7 @@ class NeuralComplexity(nn.Module):
         self.head.network.take_metric(other.head.network)
 
     def embed(self, X: Tensor) -> Tensor:
-        """Embeds inputs, (..., D) or images, as (..., features); neither h nor other inputs matter.
-
-        Vectors become standardized.
-        """
+        """Embeds inputs, (..., D) or images, as (..., features), each by itself and without h."""
         X = self._x(X)
         return X if self.image_encoder is None else self.image_encoder(X)
 
@@ -147,11 +139,7 @@ class NeuralComplexity(nn.Module):
     ) -> Context:
         """Does all of NC's work that does not depend on h, and returns what `losses` needs.
 
-        Args:
-            X_tr: Training inputs, (B, M, D) or (B, M, channels, height, width), or points.
-            Y_tr: Training targets, (B, M, C), or labels, (B, M).
-            X_te: Test inputs, (B, N, ...).
-            classes: How many classes the labels are of; NC's own number if `None`.
+        Labels are of NC's own number of classes if `classes` is `None`.
         """
         E_tr, E_te = map_inputs(self.embed, X_tr, X_te)
         return self.context(E_tr, Y_tr, E_te, classes=classes)
@@ -170,13 +158,7 @@ class NeuralComplexity(nn.Module):
         return self.loss.encode(Y, classes or self.outputs, self.x_mean.dtype)
 
     def losses(self, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
-        """Predicts the loss of each test point, (B, N).
-
-        Args:
-            context: From `encode`, for the same tasks.
-            H_tr: Predictions at the context's training inputs, (B, M, C).
-            H_te: Predictions at its test inputs, (B, N, C).
-        """
+        """Predicts the loss of each test point, (B, N), from h's predictions at the context's."""
         return self.head.losses(context.state, H_tr, H_te)
 
     def points(self, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:
@@ -187,25 +169,16 @@ class NeuralComplexity(nn.Module):
     def belief(
         self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor, *, classes: int | None = None
     ) -> Belief:
-        """Returns the posterior head's own p(y | x, S) at the test points; see `encode`.
-
-        Raises:
-            ValueError: If the head has no belief.
-        """
+        """Returns p(y | x, S) at the test points, which the posterior head has; see `encode`."""
         self.check(classes=classes, X_tr=X_tr, Y_tr=Y_tr, X_te=X_te)
         return self.believe(self.encode(X_tr, Y_tr, X_te, classes=classes))
 
     def believe(self, context: Context) -> Belief:
-        """Returns the belief of a context.
-
-        Raises:
-            ValueError: If the head has none.
-        """
+        """Returns the belief of a context; refuses if the head has none."""
         belief = self.head.belief(context.state)
         if belief is None:
-            raise ValueError(
-                f"a belief needs the posterior head, got the {self.head.name} head, which has none"
-            )
+            got = f"the {self.head.name} head, which has none"
+            raise ValueError(f"a belief needs the posterior head, got {got}")
         return belief
 
     def predict_points(
@@ -237,17 +210,12 @@ class NeuralComplexity(nn.Module):
         self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
     ) -> Tensor:
         """Predicts the test loss, training loss plus predicted gap, (B,); see `predict_points`."""
-        gap = self.predict(X_tr, Y_tr, H_tr, X_te, H_te)
-        return gap + self.loss(H_tr, Y_tr).mean(dim=1)
+        return self.predict(X_tr, Y_tr, H_tr, X_te, H_te) + self.loss(H_tr, Y_tr).mean(dim=1)
 
     def predict_accuracy(
         self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
     ) -> Tensor:
-        """Predicts the accuracy on the test points, (B,); see `predict_points`.
-
-        Raises:
-            ValueError: Also if targets are not labels, or the head has no belief.
-        """
+        """Predicts the accuracy from beliefs in labels, (B,); see `predict_points`."""
         self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
         if not self.labels:
             raise ValueError("an accuracy needs labels, got an NC for real targets")
@@ -263,13 +231,10 @@ class NeuralComplexity(nn.Module):
         Args:
             held_out: Learners, each on a held-out task of its own, so that they are independent,
                 and their test targets, (B, N, C), or labels, (B, N); those with sets of one size
-                together. Learners that diverged are left out: a bound is not asked for about them.
-
-        Raises:
-            ValueError: If all learners diverged, or NC cannot judge them.
+                together. Learners that diverged are left out, but not all may have.
         """
-        features = import_module("neural_complexity.model.shift_features")  # asks NC
-        self.calibration = features.measure(self, held_out)
+        above = import_module("neural_complexity.model.judgement")
+        self.calibration = above.measure(self, held_out)
 
     def assess(
         self, model: Any, X_tr: object, y_tr: object = None, X_te: object = None, **options: Any
@@ -310,41 +275,74 @@ class NeuralComplexity(nn.Module):
         """Loads an NC that ships with the package.
 
         Args:
-            name: One of `pretrained_names`. The NCs on sinusoids are made by the `sinusoid`
-                experiment at preset `cpu`, those on characters by the `omniglot` experiment, and
-                see images made by `tasks.omniglot_files.preprocess`.
+            name: One of `pretrained_names`. Those on sinusoids are made by experiment `sinusoid`,
+                preset `cpu`, those on characters by experiment `omniglot`, and see images made
+                by `tasks.omniglot_files.preprocess`.
 
         Raises:
             ValueError: If none of that name ships.
         """
-        with resources.as_file(shipped_file(name)) as path:
+        if name not in SHIPPED:
+            raise ValueError(f"name must be one of {', '.join(SHIPPED)}, got {name}")
+        folder = resources.files("neural_complexity") / "pretrained"
+        with resources.as_file(folder / f"{name}.safetensors") as path:
             return cls.load(path)
 
     @staticmethod
     def pretrained_names() -> dict[str, str]:
-        """Returns the names of the NCs that ship with the package, each with a line on its tasks.
+        """Returns the names of the NCs that ship, each with a line on its tasks.
 
         Example:
             >>> NeuralComplexity.pretrained_names()["sinusoid"]
             'regression of sinusoids from about ten points; posterior head'
         """
-        return shipped_names()
+        return dict(SHIPPED)
+
+    def check(self, *, classes: int | None = None, **tensors: Tensor) -> None:
+        """Refuses what NC cannot judge, before it returns a number that looks like an answer.
+
+        Labels are of `classes`; if `None`, of as many as the predictions, or else of NC's own.
+        """
+        dtype, labels = self.x_mean.dtype, [n for n in tensors if n[0] == "Y" and self.labels]
+        for name in labels:
+            # First: real numbers would be asked for features, which labels do not have.
+            if isinstance(tensors[name], Tensor) and tensors[name].dtype != torch.int64:
+                got = tensors[name].dtype
+                raise TypeError(f"{name} must be labels of type torch.int64, got {got}")
+        check_sets(**tensors)
+        if not self.labels:
+            classes = self.outputs
+        elif classes is None:
+            classes = next((H.shape[-1] for n, H in tensors.items() if n[0] == "H"), self.outputs)
+        if classes != self.outputs and not self.symmetric:
+            wanted = f"the {self.outputs} classes that NC was made for"
+            raise ValueError(f"labels must be of {wanted}, got {classes}")
+        for name, tensor in tensors.items():
+            # Points are many and come from one store: the first of them speaks for all.
+            seen = tensor if raw(tensor) is tensor else values(tensor[:1, :1])
+            shape = () if name in labels else self.shape if name[0] == "X" else (classes,)
+            if tuple(seen.shape[2:]) != shape:
+                wanted = ", ".join(["tasks", "points", *map(str, shape)])
+                raise ValueError(f"{name} must be ({wanted}), got shape {tuple(seen.shape)}")
+            if name in labels:
+                low, high = map(int, torch.aminmax(seen))
+                if low < 0 or high >= classes:
+                    raise ValueError(f"{name} must be from 0 to {classes - 1}, got {low} to {high}")
+            elif seen.dtype != dtype:
+                raise TypeError(f"{name} must be {dtype} like NC, got {seen.dtype}")
+            elif not seen.isfinite().all():
+                raise ValueError(f"{name} must be finite, got NaN or infinity")
 
     def _x(self, X: Tensor) -> Tensor:
         scaled, clip = (X - self.x_mean) / self.x_scale, self.architecture.clip
         return scaled.clamp(-clip, clip) if clip else scaled
 
-    def check(self, *, classes: int | None = None, **tensors: Tensor) -> None:
-        """Refuses what NC cannot judge; see `model.checks.check_tensors`."""
-        check_tensors(self.architecture, self.x_mean.dtype, classes, tensors)
-
 
 def find_nc(name: str | Path) -> NeuralComplexity:
     """Loads an NC from a file, or one that ships with the package, by path or name."""
-    path = Path(name)
+    path, names = Path(name), ", ".join(SHIPPED)
     if path.is_file() or path.suffix == ".safetensors" or isinstance(name, Path):
         return NeuralComplexity.load(path)
-    if name not in shipped_names():
-        names = ", ".join(shipped_names())
+    if name not in SHIPPED:
         raise ValueError(f"nc must be a safetensors file or one of {names}, got {name}")
     return NeuralComplexity.pretrained(name)

@@ -57,7 +57,7 @@ def test_at_first_a_belief_is_the_attention_on_each_class_multiplied_over_heads(
     sets = Sets(F_tr, T_tr, F_te, Y_tr, torch.zeros(C), torch.ones(C))
     W = net.on_test.weight[:8]
     Q, K = net.encoder(F_te) @ W.T, net.encoder(F_tr) @ W.T
-    K = soft_k_means(Q, K, heads=2, rounds=rounds, scale_by_width=scale_by_width)
+    K = soft_k_means(Q, K, heads=2, rounds=rounds, by_width=scale_by_width)
     first, second = by_distance(Q, K, scale_by_width)
     votes = (first @ T_tr) * (second @ T_tr)
     belief = head.encode(sets)
@@ -82,7 +82,7 @@ def test_a_belief_is_in_the_units_of_the_targets() -> None:
     torch.testing.assert_close(moved.mean, 2 * plain.mean + 3)
     torch.testing.assert_close(moved.variance, 4 * plain.variance)
     assert head.belief(plain) is plain
-    parts = [head.select(plain, lambda t: t[:, :2]), head.select(plain, lambda t: t[:, 2:])]
-    whole = head.join(parts)
+    parts = [plain.apply(lambda t: t[:, :2]), plain.apply(lambda t: t[:, 2:])]
+    whole = parts[0].join(parts)
     assert isinstance(whole, Gaussian)
     assert torch.equal(whole.mean, plain.mean)

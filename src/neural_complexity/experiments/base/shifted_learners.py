@@ -14,8 +14,8 @@ from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy
+from neural_complexity.model.judgement import measure
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.shift_features import measure
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot

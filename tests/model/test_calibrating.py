@@ -19,11 +19,11 @@ from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy, squared_error
-from neural_complexity.model import shift_features
+from neural_complexity.model import judgement as judging
+from neural_complexity.model.card import Card
 from neural_complexity.model.heads import HEADS
-from neural_complexity.model.judgement import judge
+from neural_complexity.model.judgement import FEATURES, FEATURES_OF_LABELS, features, judge
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.model.shift_features import FEATURES, FEATURES_OF_LABELS, features
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.reliability.gap_bounds import METHODS, PAC, Method, margin, rank
 from neural_complexity.reliability.shift import shift_p_values
@@ -131,7 +131,7 @@ def test_labels_have_features_of_their_own(
     confidence = FEATURES_OF_LABELS.index("confidence")
     found = features(nc, sure, judge(nc, sure))
     assert (found[:, confidence] > nc.calibration.features[:, confidence]).all()
-    monkeypatch.setattr(shift_features, "VALUES", 1)  # learners one by one
+    monkeypatch.setattr(judging, "VALUES", 1)  # learners one by one
     torch.testing.assert_close(features(nc, sure, judge(nc, sure)), found)
 
 
@@ -186,7 +186,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_default_dtype(torch.float64)
     path = tmp_path_factory.mktemp("saved") / "nc.safetensors"
     nc = calibrated()
-    nc.provenance = {"classes": ["a", "b"]}
+    nc.card = Card.from_json({"classes": ["a", "b"]})
     nc.save(path)
     torch.set_default_dtype(before)
     return path
