@@ -176,17 +176,12 @@ class Assessment:
         axes.plot(places, self.points[worst], "o", ms=5, color=WORST, label="expected worst")
         if ranked[0] > 0 and ranked[-1] > WIDE * ranked[0]:
             axes.set_yscale("log")
-        # Names stand in a column left of the worst points, evenly spaced: their losses may be alike.
+        # Names stand in a column to the left, evenly spaced: the losses may be alike.
         line: dict[str, Any] = {"arrowstyle": "-", "color": WORST, "lw": 0.5, "alpha": 0.7}
-        look: dict[str, Any] = {
-            "textcoords": "axes fraction",
-            "fontsize": 8,
-            "va": "top",
-            "bbox": PAPER,
-        }
+        text: dict[str, Any] = {"textcoords": "axes fraction", "fontsize": 8, "va": "top"}
         for row, i in enumerate(worst[:NAMED]):
             spot, place = (places[row], self.points[i]), (0.6, 0.97 - 0.09 * row)
-            axes.annotate(f"point {i}", spot, place, arrowprops=line, **look)
+            axes.annotate(f"point {i}", spot, place, bbox=PAPER, arrowprops=line, **text)
         axes.axhline(self.loss_te, color=TEST, lw=0.9, ls="--", label="their mean")
         axes.set(title="Predicted loss of each test point", ylabel=self._unit)
         axes.set_xlabel("test points, best to worst")
