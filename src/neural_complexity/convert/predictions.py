@@ -12,14 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from neural_complexity.convert.arrays_in import encode, numbers, targets
 
-__all__ = [
-    "check_predictions",
-    "columns_of",
-    "in_order",
-    "logarithms",
-    "looks_like_shares",
-    "predict",
-]
+__all__ = ["columns_of", "in_order", "logarithms", "looks_like_shares", "predict"]
 
 BATCH = 1024  # points that a network predicts at a time, and
 NUMBERS = 2**22  # how many numbers they may be: both bound memory
@@ -29,21 +22,16 @@ LEAST = 1e-7
 
 
 def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> Tensor:
-    """Returns a model's predictions, (points, C): logits, or logarithms of `predict_proba`.
+    """Returns a model's predictions, (points, C), of the type and device of `like`.
 
-    Args:
-        name: What errors call the points.
-        model: A module, which predicts in evaluation mode, from numbers of its parameters' type and
-            on their device; a scikit-learn estimator, which gets what was given; or any other
-            callable, which maps a tensor of points, of the type and device of `like`.
-        X: The points, as they were given.
-        labels: Whether predictions must be logits of classes.
-        like: A tensor of NC, whose type and device predictions get.
+    They are logits, or logarithms of `predict_proba`. A module predicts in evaluation mode, from
+    numbers of its parameters' type and on their device; a scikit-learn estimator gets points as
+    they were given; any other callable gets a tensor of the type and device of `like`.
     """
     what = f"the model's predictions for {name}"
     if not callable(model):
-        H = numbers(what, _call(name, _method(model, labels), _for_estimator(name, X)))
-        return check_predictions(what, (logarithms(what, H) if labels else H).to(like), len(H))
+        H = numbers(what, _ask_estimator(name, model, X, labels))
+        return _checked(what, logarithms(what, H) if labels else H, len(H), like)
     points = numbers(name, X)
     points = points.unsqueeze(1) if points.ndim == 1 else points
     size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))
@@ -51,17 +39,16 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
     with torch.no_grad(), _left_as_it_was(model) as own:
         for part in points.tensor_split(-(-len(points) // size)):
             # A copy: a model may write over its input, which is the user's.
-            H = _call(name, model, part.to(like if own is None else own, copy=True))
-            made = numbers(what, H).to(like)
-            if len(part) == 1 and made.ndim < 2:  # a model may squeeze the axis of a point
-                made = made.reshape(1, -1)
-            parts.append(check_predictions(what, made, len(part)))
+            H = numbers(what, _call(name, model, part.to(like if own is None else own, copy=True)))
+            if len(part) == 1 and H.ndim < 2:  # a model may squeeze the axis of a point
+                H = H.reshape(1, -1)
+            parts.append(_checked(what, H, len(part), like))
     return torch.cat(parts)
 
 
-def check_predictions(name: str, H: Tensor, points: int) -> Tensor:
-    """Returns predictions as (points, C), which must be finite and one row for each point."""
-    return targets(name, H, labels=False, points=points, dtype=H.dtype)
+def _checked(name: str, H: Tensor, points: int, like: Tensor) -> Tensor:
+    place: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
+    return targets(name, H, labels=False, points=points, **place)
 
 
 def logarithms(name: str, probabilities: Tensor) -> Tensor:
@@ -92,9 +79,9 @@ def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any
         raise ValueError("classes must be different from each other, got one twice")
     if len(columns) != H.shape[1]:
         hint = ": a single logit z of two classes is the columns 0 and z"
+        got = f"{H.shape[1]}{hint if (len(columns), H.shape[1]) == (2, 1) else ''}"
         raise ValueError(
-            f"{name} must have one column for each of {len(columns)} classes, got "
-            f"{H.shape[1]}{hint if (len(columns), H.shape[1]) == (2, 1) else ''}"
+            f"{name} must have one column for each of {len(columns)} classes, got {got}"
         )
     place = encode(list(columns), classes, name="the model's classes").to(H.device)
     ordered = H.new_full((len(H), len(classes)), float(np.log(LEAST)))
@@ -102,27 +89,22 @@ def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any
     return ordered
 
 
-def _method(model: Any, labels: bool) -> Callable[[Any], Any]:
-    """Returns the method of an estimator that predicts what NC judges."""
+def _ask_estimator(name: str, model: Any, X: object, labels: bool) -> Any:
+    """Returns what an estimator predicts, by the method that says what NC judges."""
+    wanted = ""
     if not hasattr(model, "predict"):
         wanted = "be a callable, a torch.nn.Module or a scikit-learn estimator"
     elif labels and not hasattr(model, "predict_proba"):
         wanted = "have predict_proba where targets are labels (see CalibratedClassifierCV)"
     elif not labels and hasattr(model, "classes_"):
         wanted = "be a regressor where NC judges real targets"
-    else:
-        method: Callable[[Any], Any] = model.predict_proba if labels else model.predict
-        return method
-    raise TypeError(f"model must {wanted}, got {type(model).__name__}")
-
-
-def _for_estimator(name: str, X: object) -> Any:
-    """Returns points as an estimator knows them: as they came, or rows of numbers."""
-    if hasattr(X, "columns"):
-        return X  # its names of columns are what the estimator was fitted with
-    array = numbers(name, X).cpu()
-    array = array.float() if array.dtype == torch.bfloat16 else array
-    return array.numpy().reshape(len(array), -1)
+    if wanted:
+        raise TypeError(f"model must {wanted}, got {type(model).__name__}")
+    if not hasattr(X, "columns"):  # whose names are what the estimator was fitted with
+        array = numbers(name, X).cpu()
+        array = array.float() if array.dtype == torch.bfloat16 else array
+        X = array.numpy().reshape(len(array), -1)
+    return _call(name, model.predict_proba if labels else model.predict, X)
 
 
 def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:

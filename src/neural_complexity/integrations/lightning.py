@@ -90,7 +90,14 @@ class NCCallback(Callback):
         """Adds the penalty to the loss, in place, as Lightning takes no other loss from here."""
         # The loss is the quotient that Lightning makes for accumulation, or the product that it
         # makes for scaling: neither is needed for its own gradient, so autograd allows this.
-        x, y = self._pair()
+        match self._batch:
+            case [Tensor() as x, Tensor() as y]:
+                pass
+            case other:
+                raise TypeError(
+                    "minibatches must be pairs of tensors (x, y) for NCCallback, got "
+                    f"{type(other).__name__}"
+                )
         plugin = trainer.precision_plugin
         # Where NC is not asked, no inputs are drawn for it, either.
         x_unlabelled = self._next() if self.penalty.weight_now() else x
@@ -113,15 +120,6 @@ class NCCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues from a checkpoint."""
         self.penalty.load_state_dict(state_dict)
-
-    def _pair(self) -> tuple[Tensor, Tensor]:
-        match self._batch:
-            case [Tensor() as x, Tensor() as y]:
-                return x, y
-        raise TypeError(
-            "minibatches must be pairs of tensors (x, y) for NCCallback, got "
-            f"{type(self._batch).__name__}"
-        )
 
     def _next(self) -> Tensor:
         """Returns the next inputs without labels."""
