@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, sampler
 
 from neural_complexity.assessment.result import Assessment
-from neural_complexity.convert.arrays_in import encode, inputs, pair, targets
-from neural_complexity.convert.predictions import columns_of, in_order, looks_like_shares, predict
+from neural_complexity.convert.arrays_in import encode, inputs, numbers, pair, targets
+from neural_complexity.convert.predictions import (
+    check_predictions,
+    columns_of,
+    in_order,
+    looks_like_shares,
+    predict,
+)
 from neural_complexity.losses import zero_one
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
@@ -25,7 +31,7 @@ from neural_complexity.reliability.shift import detect_shift
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["BoundOptions", "assess", "assess_predictions"]
+__all__ = ["assess", "assess_predictions"]
 
 TESTED = 256  # training points that trust is measured on, at most, and
 NUMBERS = 50_000  # points times classes: both bound memory
@@ -41,13 +47,6 @@ SHUFFLED = (
     "X_te is a DataLoader that shuffles: the indices of its points are those of this one pass. Use "
     "a fixed order to find the worst points again."
 )
-
-
-class BoundOptions(TypedDict, total=False):
-    """How the gap is bounded: `confidence` and `method` of `reliability.gap_bounds.bound`."""
-
-    confidence: float
-    method: Method
 
 
 def assess(
@@ -92,7 +91,6 @@ def assess(
     if y_tr is None:
         raise TypeError("y_tr must be the training targets, got None")
     points = _points(nc, X_tr, X_te)  # checked before the model stumbles over them
-    options: BoundOptions = {"confidence": confidence, "method": method}
     H_tr, H_te = (
         predict(name, model, X, labels=nc.labels, like=nc.x_mean)
         for name, X in (("X_tr", X_tr), ("X_te", X_te))
@@ -100,6 +98,7 @@ def assess(
     if classes is None and nc.labels:
         classes = columns_of(model)
     five = (points[0], y_tr, H_tr, points[1], H_te)
+    options: dict[str, Any] = {"confidence": confidence, "method": method}
     found = assess_predictions(nc, *five, classes=classes, **options)
     return replace(found, warnings=(*found.warnings, *doubts))
 
@@ -113,27 +112,26 @@ def assess_predictions(
     H_te: object,
     *,
     classes: Sequence[Any] | None = None,
-    **bound: Unpack[BoundOptions],
+    **options: Any,
 ) -> Assessment:
     """Does the same as `assess` for a model that lives elsewhere, from its predictions.
 
-    These are H_tr, (M, C), for X_tr, and H_te, (N, C), for X_te: logits if targets are labels. The
-    other arguments, `confidence` and `method` among them, are those of `assess`.
+    These are H_tr, (M, C), for X_tr, and H_te, (N, C), for X_te: logits if targets are labels.
+    Options are `confidence` and `method` of `assess`, and `classes` is the same, too.
     """
-    check_options(**bound)
+    check_options(**options)
     if classes is not None and not nc.labels:
         raise ValueError("classes must be None where NC judges real targets, got classes")
     (X_tr, y_tr), (X_te, _) = pair("X_tr", X_tr, y_tr), pair("X_te", X_te)
-    like, (X_tr, X_te) = nc.x_mean, _points(nc, X_tr, X_te)
-    place = {"dtype": like.dtype, "device": like.device}
+    X_tr, X_te = _points(nc, X_tr, X_te)
     H_tr, H_te = (
-        targets(name, H, labels=False, points=len(X), **place)
+        check_predictions(name, numbers(name, H), len(X), nc.x_mean)
         for name, H, X in (("H_tr", H_tr, X_tr), ("H_te", H_te, X_te))
     )
     shares = nc.labels and H_tr.shape[1] > 1 and all(map(looks_like_shares, (H_tr, H_te)))
     Y_tr, H_tr, H_te = _arrange(nc, y_tr, H_tr, H_te, classes)
     snapshot = Snapshot(*(t[None] for t in (X_tr, Y_tr, H_tr, X_te, H_te)))
-    found = _judge(nc, snapshot, bound)
+    found = _judge(nc, snapshot, **options)
     first = [PROBABILITIES] if shares else []
     return replace(found, warnings=(*first, *_doubts(nc, snapshot, found)))
 
@@ -170,40 +168,40 @@ def _arrange(
     nc: NeuralComplexity, y_tr: object, H_tr: Tensor, H_te: Tensor, columns: Sequence[Any] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns real targets, (M, C), or indices of NC's classes, (M,), and columns that fit them."""
-    sets, place = (("H_tr", H_tr), ("H_te", H_te)), {"points": len(H_tr), "device": H_tr.device}
+    sets, points = (("H_tr", H_tr), ("H_te", H_te)), len(H_tr)
     if not nc.labels:
         for name, H in sets:
             if H.shape[1] != nc.outputs:
                 raise ValueError(
                     f"{name} must have {nc.outputs} columns like NC's targets, got {H.shape[1]}"
                 )
-        own = {"outputs": nc.outputs, "dtype": H_tr.dtype}
-        return targets("y_tr", y_tr, labels=False, **own, **place), H_tr, H_te
+        outputs, dtype = nc.outputs, H_tr.dtype
+        Y = targets("y_tr", y_tr, labels=False, outputs=outputs, points=points, dtype=dtype)
+        return Y.to(H_tr), H_tr, H_te
     names = nc.card.classes
     known: Sequence[Any] = range(nc.outputs)  # NC's classes, in its order
     if names is not None:
         known = list(names)
     elif nc.symmetric:  # one that knows no names takes any
         known = range(H_te.shape[1]) if columns is None else list(columns)
-    given = known if columns is None else columns
-    H_tr, H_te = (in_order(name, H, given, known) for name, H in sets)
+    own = known if columns is None else columns
+    H_tr, H_te = (in_order(name, H, own, known) for name, H in sets)
     if names is not None or (columns is not None and nc.symmetric):
         y_tr = encode(y_tr, known, name="y_tr")
-    Y_tr = targets("y_tr", y_tr, labels=True, **place)
+    Y_tr = targets("y_tr", y_tr, labels=True, points=points)
     if len(known) == 1 and Y_tr.any():
         raise ValueError(
             "predictions must have one column for each class, got one column for several "
             "labels: a single logit z of two classes is the columns 0 and z"
         )
-    return targets("y_tr", Y_tr, labels=True, outputs=len(known)), H_tr, H_te
+    return targets("y_tr", Y_tr, labels=True, outputs=len(known)).to(H_tr.device), H_tr, H_te
 
 
-def _judge(nc: NeuralComplexity, snapshot: Snapshot, options: BoundOptions) -> Assessment:
+def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessment:
     """Judges one learner, and how far the judgement can be relied on."""
     judgement = judge(nc, snapshot)
-    gap, loss_tr, spread, accuracy = (
-        getattr(judgement, name).item() for name in ("gap", "loss_tr", "spread", "accuracy")
-    )
+    each = (judgement.gap, judgement.loss_tr, judgement.spread, judgement.accuracy)
+    gap, loss_tr, spread, accuracy = (value.item() for value in each)
     if not math.isfinite(gap):
         sizes = {name: f"{t.abs().max().item():.3g}" for name, t in snapshot.named().items()}
         raise ValueError(

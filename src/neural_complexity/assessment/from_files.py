@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from neural_complexity.assessment.assess import BoundOptions, assess_predictions
+from neural_complexity.assessment.assess import assess_predictions
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.convert.arrays_in import numbers
 from neural_complexity.convert.predictions import logarithms
@@ -156,7 +156,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def assess_files(
-    nc: NeuralComplexity, files: ModelFiles, **bound: Unpack[BoundOptions]
+    nc: NeuralComplexity, files: ModelFiles, **options: Any
 ) -> tuple[Assessment, list[str]]:
     """Assesses a model from its files; returns the assessment, and notes on what was not used."""
     if files.probabilities and not nc.labels:
@@ -172,7 +172,7 @@ def assess_files(
     classes = None
     if nc.labels:
         y_tr, classes = _labels(nc, files.train, y_tr, told)
-    found = assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **bound)
+    found = assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **options)
     return found, notes
 
 

@@ -12,7 +12,14 @@ from torch.nn.parameter import is_lazy
 
 from neural_complexity.convert.arrays_in import encode, numbers, targets
 
-__all__ = ["columns_of", "in_order", "logarithms", "looks_like_shares", "predict"]
+__all__ = [
+    "check_predictions",
+    "columns_of",
+    "in_order",
+    "logarithms",
+    "looks_like_shares",
+    "predict",
+]
 
 BATCH = 1024  # points that a network predicts at a time, and
 NUMBERS = 2**22  # how many numbers they may be: both bound memory
@@ -31,7 +38,7 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
     what = f"the model's predictions for {name}"
     if not callable(model):
         H = numbers(what, _ask_estimator(name, model, X, labels))
-        return _checked(what, logarithms(what, H) if labels else H, len(H), like)
+        return check_predictions(what, logarithms(what, H) if labels else H, len(H), like)
     points = numbers(name, X)
     points = points.unsqueeze(1) if points.ndim == 1 else points
     size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))
@@ -42,13 +49,13 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
             H = numbers(what, _call(name, model, part.to(like if own is None else own, copy=True)))
             if len(part) == 1 and H.ndim < 2:  # a model may squeeze the axis of a point
                 H = H.reshape(1, -1)
-            parts.append(_checked(what, H, len(part), like))
+            parts.append(check_predictions(what, H, len(part), like))
     return torch.cat(parts)
 
 
-def _checked(name: str, H: Tensor, points: int, like: Tensor) -> Tensor:
-    place: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
-    return targets(name, H, labels=False, points=points, **place)
+def check_predictions(name: str, H: Tensor, points: int, like: Tensor) -> Tensor:
+    """Returns predictions as (points, C), which must be finite and one row for each point."""
+    return targets(name, H.to(like), labels=False, points=points, dtype=like.dtype)
 
 
 def logarithms(name: str, probabilities: Tensor) -> Tensor:

@@ -73,7 +73,8 @@ class Calibration:
         rest = json.loads(text)
         M, N = ((int(low), int(high)) for low, high in rest["sizes"])
         names, note = tuple(map(str, rest["names"])), str(rest["note"])
-        return cls(*(tensors[name] for name in TENSORS), names=names, sizes=(M, N), note=note)
+        predicted, true, spread, features = (tensors[name] for name in TENSORS)
+        return cls(predicted, true, spread, features, names, (M, N), note)
 
     def beyond(self, M: int, N: int) -> str:
         """Returns a sentence if a set is less than half or more than twice as large as those."""
@@ -89,7 +90,8 @@ class Calibration:
 
 def join(calibrations: Sequence[Calibration]) -> Calibration:
     """Joins calibrations whose learners have the same features; notes are lost."""
-    tensors = {name: torch.cat([getattr(c, name) for c in calibrations]) for name in TENSORS}
+    tensors = (torch.cat([getattr(c, name) for c in calibrations]) for name in TENSORS)
+    predicted, true, spread, features = tensors
     spans = zip(*(c.sizes for c in calibrations), strict=True)
     M, N = ((min(low for low, _ in span), max(high for _, high in span)) for span in spans)
-    return Calibration(**tensors, names=calibrations[0].names, sizes=(M, N))
+    return Calibration(predicted, true, spread, features, calibrations[0].names, (M, N))

@@ -27,7 +27,7 @@ sure of get narrower bounds.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal
 
 import torch
 from scipy.special import bdtr, bdtrik  # scipy.stats takes a second to import
@@ -43,12 +43,6 @@ Side = Literal["two", "upper"]
 METHODS: tuple[Method, ...] = ("conformal", "normalised", "dkw", "clopper_pearson")
 PAC = ("dkw", "clopper_pearson")  # these hold for almost every calibration set
 ROUNDING = 1e-9  # of a product that should be a whole number
-
-
-class _Wish(TypedDict):
-    confidence: float
-    method: Method
-    delta: float
 
 
 @dataclass(frozen=True)
@@ -88,22 +82,31 @@ def bound(
         method: Which bound; the module says what each claims.
         side: `"two"` bounds the gap from both sides, `"upper"` from above.
         delta: The share of calibration sets for which `"dkw"` and `"clopper_pearson"` may fail.
-        least: What the gap cannot be below: minus the training loss, for losses that are never
-            negative.
+        least: What the gap cannot be below: minus the training loss, if no loss is negative.
 
     Returns:
-        The interval. With too few calibration learners for what is asked it is infinite, and its
-        note says how many are needed.
+        The interval; with too few calibration learners an infinite one, whose note says how many
+        are needed.
     """
     if not (math.isfinite(predicted_gap) and 0 < spread < math.inf):
         note = f"nothing can be said of a predicted gap of {predicted_gap:g} ± {spread:g}"
         return Interval(-math.inf, math.inf, confidence, method, note)
-    own, errors = torch.tensor(spread, dtype=torch.float64), calibration.residuals
-    wish: _Wish = {"confidence": confidence, "method": method, "delta": delta}
-    width = margin(errors, calibration.spread, own, side=side, **wish).item()
-    low = predicted_gap - width if side == "two" else -math.inf
-    high = predicted_gap + width
-    note = "; ".join(part for part in (_claim(len(calibration), **wish), calibration.note) if part)
+    n, own, errors = (
+        len(calibration),
+        torch.tensor(spread, dtype=torch.float64),
+        calibration.residuals,
+    )
+    width = margin(errors, calibration.spread, own, confidence, method, side, delta).item()
+    low, high = predicted_gap - width if side == "two" else -math.inf, predicted_gap + width
+    pac = f"but for at most {delta:.4g} of all calibration sets"
+    note = (
+        f"{n} calibration learners are too few for a {method} bound at confidence {confidence:g}, "
+        f"which needs at least {needed(confidence, method, delta)}"
+        if rank(n, confidence, method, delta) > n
+        else f"at least {confidence:.4g} of new learners like the {n} calibrated on are inside, "
+        + (pac if method in PAC else "on average over calibration sets")
+    )
+    note = f"{note}; {calibration.note}" if calibration.note else note
     # Where the least value itself is above the rest, the bound has failed: it stays as it is.
     return Interval(max(low, least) if least <= high else low, high, confidence, method, note)
 
@@ -112,7 +115,6 @@ def margin(
     residuals: Tensor,
     spreads: Tensor,
     spread: Tensor,
-    *,
     confidence: float = 0.95,
     method: Method = "conformal",
     side: Side = "two",
@@ -125,7 +127,7 @@ def margin(
     """
     check_options(confidence, method, side, delta)
     n = residuals.shape[-1]
-    k = rank(n, confidence, method=method, delta=delta)
+    k = rank(n, confidence, method, delta)
     if k > n:
         return torch.full_like(spread, math.inf)
     scores = residuals.abs() if side == "two" else residuals
@@ -138,7 +140,7 @@ def margin(
     return scores.kthvalue(k, dim=-1).values * (spread + floor)
 
 
-def rank(n: int, confidence: float, *, method: Method, delta: float = 0.05) -> int:
+def rank(n: int, confidence: float, method: Method, delta: float = 0.05) -> int:
     """Computes which of n scores, the k-th smallest, bounds a new one; n + 1 if none does."""
     if method == "dkw":
         k = _ceil(n * (confidence + math.sqrt(math.log(1 / delta) / (2 * n))))
@@ -151,7 +153,7 @@ def rank(n: int, confidence: float, *, method: Method, delta: float = 0.05) -> i
     return min(max(k, 1), n + 1)
 
 
-def needed(confidence: float, *, method: Method, delta: float = 0.05) -> int:
+def needed(confidence: float, method: Method, delta: float = 0.05) -> int:
     """Computes how many calibration learners a finite bound needs, at least."""
     if method == "dkw":
         return _ceil(math.log(1 / delta) / (2 * (1 - confidence) ** 2))
@@ -197,14 +199,3 @@ def check_options(
     ):
         if not right:
             raise ValueError(f"{wanted}, got {got}")
-
-
-def _claim(n: int, confidence: float, method: Method, delta: float) -> str:
-    if rank(n, confidence, method=method, delta=delta) > n:
-        return (
-            f"{n} calibration learners are too few for a {method} bound at confidence "
-            f"{confidence:g}, which needs at least {needed(confidence, method=method, delta=delta)}"
-        )
-    inside = f"at least {confidence:.4g} of new learners like the {n} calibrated on are inside"
-    pac = f"but for at most {delta:.4g} of all calibration sets"
-    return f"{inside}, {pac if method in PAC else 'on average over calibration sets'}"
