@@ -139,18 +139,15 @@ def assess_predictions(
 def _check_sets(X_tr: object, y_tr: object, X_te: object) -> list[str]:
     """Refuses what is in the wrong place; returns a sentence if test points come in any order."""
     if isinstance(y_tr, Dataset | DataLoader):
-        raise TypeError(
-            f"y_tr must be the training targets, got a {type(y_tr).__name__}: test inputs are X_te"
-        )
+        got = f"a {type(y_tr).__name__}: test inputs are X_te"
+        raise TypeError(f"y_tr must be the training targets, got {got}")
     if X_te is None:
         raise TypeError("X_te must be test inputs, which need no labels, got None")
     known, new = (list(getattr(X, "columns", ())) for X in (X_tr, X_te))
-    wrong = [pair for pair in zip(known, new, strict=False) if pair[0] != pair[1]]
-    if wrong and len(known) == len(new):
-        raise ValueError(
-            f"X_te must have the columns of X_tr in their order, got {wrong[0][1]} in the place of "
-            f"{wrong[0][0]}"
-        )
+    for a, b in zip(known, new, strict=True) if len(known) == len(new) else ():
+        if a != b:
+            got = f"{b} in the place of {a}"
+            raise ValueError(f"X_te must have the columns of X_tr in their order, got {got}")
     samplers = (getattr(X_te, "sampler", None), getattr(X_te, "batch_sampler", None))
     drawn = (*samplers, getattr(samplers[1], "sampler", None))
     return [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
@@ -170,12 +167,10 @@ def _arrange(
     """Returns real targets, (M, C), or indices of NC's classes, (M,), and columns that fit them."""
     sets, points = (("H_tr", H_tr), ("H_te", H_te)), len(H_tr)
     if not nc.labels:
-        for name, H in sets:
-            if H.shape[1] != nc.outputs:
-                raise ValueError(
-                    f"{name} must have {nc.outputs} columns like NC's targets, got {H.shape[1]}"
-                )
         outputs, dtype = nc.outputs, H_tr.dtype
+        for name, H in sets:
+            if (C := H.shape[1]) != outputs:
+                raise ValueError(f"{name} must have {outputs} columns like NC's targets, got {C}")
         Y = targets("y_tr", y_tr, labels=False, outputs=outputs, points=points, dtype=dtype)
         return Y.to(H_tr), H_tr, H_te
     names = nc.card.classes
@@ -203,11 +198,11 @@ def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessme
     each = (judgement.gap, judgement.loss_tr, judgement.spread, judgement.accuracy)
     gap, loss_tr, spread, accuracy = (value.item() for value in each)
     if not math.isfinite(gap):
-        sizes = {name: f"{t.abs().max().item():.3g}" for name, t in snapshot.named().items()}
+        largest = {name: t.abs().max().item() for name, t in snapshot.named().items()}
         raise ValueError(
             "inputs and predictions must be of a size that losses can be computed from, got inputs "
-            f"up to {sizes['X_tr']} and {sizes['X_te']} and predictions up to {sizes['H_tr']} and "
-            f"{sizes['H_te']}"
+            f"up to {max(largest['X_tr'], largest['X_te']):.3g} and predictions up to "
+            f"{max(largest['H_tr'], largest['H_te']):.3g}"
         )
     points = (judgement.points + judgement.loss_tr).squeeze(0).double().cpu().numpy()
     interval = shift = None
@@ -265,8 +260,8 @@ def _doubts(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Iter
             break
     if found.trust is None:
         yield (
-            f"Trust cannot be measured on {_count(M, 'training point')}: at least two points of "
-            "one class are needed."
+            f"Trust cannot be measured on {M} training point{'s' * (M != 1)}: at least two points "
+            "of one class are needed."
         )
     elif found.trust < LOW_TRUST:
         yield (
@@ -302,12 +297,9 @@ def _doubts_of_bound(known: Calibration | None, found: Assessment, M: int) -> It
             "distribution shift: the model or its data differs from what NC was calibrated on, so "
             f"the bound may not hold: {found.unlike.note}"
         )
-    if 1 / (len(known) + 1) >= SIGNIFICANT:  # the least p-value there is
-        learners = _count(len(known), "learner")
+    n = len(known)
+    if 1 / (n + 1) >= SIGNIFICANT:  # the least p-value there is
+        learners = f"{n} learner{'s' * (n != 1)}"
         notes.append(f"NC was calibrated on {learners}, too few to test for distribution shift")
     notes.append(known.beyond(M, len(found.points)))
     yield from (f"{note[0].upper()}{note[1:]}." for note in notes if note)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -126,11 +126,9 @@ def read_file(path: Path) -> File:
         raise ValueError(f"{path} must have a header and at least one row, got no rows")
     for name, column in frame.items():
         if column.hasnans:
-            line = int(column.isna().argmax()) + 2  # the header is line 1
-            raise ValueError(
-                f"column {name} of {path} must have no missing values, got "
-                f"{int(column.isna().sum())} of {len(column)}, the first in line {line}"
-            )
+            lost = column.isna()  # the header is line 1
+            got = f"{lost.sum()} of {len(lost)}, the first in line {lost.argmax() + 2}"
+            raise ValueError(f"column {name} of {path} must have no missing values, got {got}")
     return File(path, {str(name): column.to_numpy() for name, column in frame.items()})
 
 
@@ -200,12 +198,10 @@ def _read_points(files: ModelFiles) -> tuple[Any, Any, Any, list[str]]:
     features = features or [name for name in test.arrays if name not in target]
     X_te = test.numbers(features)
     rest = [name for name in test.arrays if name not in features]
-    others = [name for name in rest if name not in target]
+    others = ", ".join([name for name in rest if name not in target][:5])
     if others:
-        raise ValueError(
-            f"{test.path} must have the features of the training file, got others: "
-            f"{', '.join(others[:5])}"
-        )
+        wanted = "have the features of the training file"
+        raise ValueError(f"{test.path} must {wanted}, got others: {others}")
     notes = [f"column {', '.join(rest)} of {test.path} is not looked at"] if rest else []
     return X_tr, y_tr, X_te, notes
 
@@ -244,10 +240,9 @@ def _labels(nc: NeuralComplexity, path: Path, y: Any, told: File) -> tuple[Any, 
     numbered = bool(names) and "0" not in names and header == list(map(str, range(len(names))))
     if header is None or not set(labels) <= set(header) or numbered:
         if y.dtype.kind not in "biuf" and not names:
-            raise ValueError(
-                f"the header of {told.path} must have the classes of {path} in it, which are text, "
-                f"got {', '.join(header or ['none'])}"
-            )
+            wanted = f"have the classes of {path} in it, which are text"
+            got = ", ".join(header or ["none"])
+            raise ValueError(f"the header of {told.path} must {wanted}, got {got}")
         return [names.get(label, label) for label in labels] if names else y, None
     lookup = {name: int(name) if name.isdecimal() else name for name in header} | names
     return [lookup[label] for label in labels], [lookup[name] for name in header]

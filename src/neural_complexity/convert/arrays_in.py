@@ -80,9 +80,8 @@ def targets(
         wanted = "(points,), one label each" if labels else f"(points, {outputs or 'outputs'})"
         raise ValueError(f"{name} must be {wanted}, got shape {got}")
     if points is not None and len(values) != points:
-        raise ValueError(
-            f"{name} must be one for each of the {points} points, got {got[0]} of them"
-        )
+        wanted = f"one for each of the {points} points"
+        raise ValueError(f"{name} must be {wanted}, got {len(values)} of them")
     if not labels:
         return _finite(name, values, dtype, device)
     if values.is_floating_point():
@@ -186,11 +185,10 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         if "inhomogeneous" in str(error):
             raise ValueError(f"{name} must have rows of one length, got several") from None
         reason = textwrap.shorten(str(error).rstrip("."), 120, placeholder=" ... ").strip(" .")
-        raise TypeError(
-            f"{name} must be an array of numbers, got {type(values).__name__}: {reason}"
-        ) from None
+        got = f"{type(values).__name__}: {reason}"
+        raise TypeError(f"{name} must be an array of numbers, got {got}") from None
     if text or array.dtype.kind not in "biuf":
-        got = f"text: {shortened(str(text[0]))}" if text else array.dtype
+        got = f"text: {shortened(str(text[0]))}" if text else str(array.dtype)
         raise TypeError(f"{name} must hold numbers, got {got}")
     if array.dtype.isnative and array.itemsize <= 8:
         return array

@@ -87,9 +87,8 @@ def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any
     if len(columns) != H.shape[1]:
         hint = ": a single logit z of two classes is the columns 0 and z"
         got = f"{H.shape[1]}{hint if (len(columns), H.shape[1]) == (2, 1) else ''}"
-        raise ValueError(
-            f"{name} must have one column for each of {len(columns)} classes, got {got}"
-        )
+        wanted = f"one column for each of {len(columns)} classes"
+        raise ValueError(f"{name} must have {wanted}, got {got}")
     place = encode(list(columns), classes, name="the model's classes").to(H.device)
     ordered = H.new_full((len(H), len(classes)), float(np.log(LEAST)))
     ordered[:, place] = H if len(columns) == len(classes) else log_softmax(H, dim=1)
@@ -118,11 +117,9 @@ def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
     try:
         H = method(X)
     except Exception as error:
-        said = (str(error).splitlines() or [""])[0].rstrip(".")
-        raise ValueError(
-            f"the model must be able to predict for {name} of shape {tuple(X.shape)}, got "
-            f"{type(error).__name__}: {said}"
-        ) from error
+        wanted = f"be able to predict for {name} of shape {tuple(X.shape)}"
+        got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
+        raise ValueError(f"the model must {wanted}, got {got}") from error
     if isinstance(H, dict | list | tuple) or not hasattr(H, "shape"):
         got = f"{type(H).__name__}: wrap it in a function that does"
         raise TypeError(f"the model must return one tensor or array of predictions, got {got}")

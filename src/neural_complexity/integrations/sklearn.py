@@ -67,27 +67,31 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             network = mlp(X.shape[1], self.hidden, outputs)
             return nn.Sequential(nn.Flatten(), standardize, *network, *ends).to(_dtype(nc))
 
-        parts = [_points("X", X, nc)]
+        sets, parts = {"X": X}, []
         if X_unlabelled is not None:
-            rows = validate_data(self, X_unlabelled, reset=False)
-            parts.append(_points("X_unlabelled", rows, nc))
+            sets["X_unlabelled"] = validate_data(self, X_unlabelled, reset=False)
+        shape = (X.shape[1],) if nc is None else nc.shape
+        for name, rows in sets.items():
+            if rows.shape[1] != prod(shape):
+                wanted = f"{prod(shape)} features as NC's inputs have"
+                raise ValueError(f"{name} must have {wanted}, got {rows.shape[1]}")
+            points = rows.reshape(-1, *shape)  # scikit-learn knows images as rows of pixels
+            parts.append(inputs(name, points, shape=shape, dtype=_dtype(nc)))
         device = torch.device("cpu") if nc is None else nc.device
         loss = squared_error if Y.is_floating_point() else cross_entropy
         recipe = Recipe(make=make, loss=loss, steps=self.steps, lr=self.lr, optimizer=Adam)
         data = (torch.cat(parts).to(device), Y.to(device), recipe, self.batch, seed)
-        points, others = torch.arange(len(data[0]), device=device).tensor_split([len(X)])
+        known, others = torch.arange(len(data[0]), device=device).tensor_split([len(X)])
         if nc is None:
             training = Training(*data)
-            h = training.train(training.task(points, points))
+            h = training.train(training.task(known, known))
         else:
             classes = len(self.classes_) if nc.labels and nc.symmetric else None
             own = RegularizedTraining(*data, nc, classes, self.floor)
-            h = self._fit_with_nc(own, [float(weight) for weight in weights], points, others)
+            h = self._fit_with_nc(own, [float(weight) for weight in weights], known, others)
         if not all(p.isfinite().all() for p in h.parameters()):
-            raise ValueError(
-                f"lr must be small enough for training to stay finite, got {self.lr} and a network "
-                "that diverged"
-            )
+            got = f"{self.lr} and a network that diverged"
+            raise ValueError(f"lr must be small enough for training to stay finite, got {got}")
         self.network_ = h.one(0).cpu()
         return self
 
@@ -229,9 +233,8 @@ class NCRegressor(RegressorMixin, _NCEstimator):  # type: ignore[misc]
 def _load(nc: NeuralComplexity | str | Path | None, *, labels: bool) -> NeuralComplexity | None:
     nc = find_nc(nc) if isinstance(nc, str | Path) else nc
     if nc is not None and not isinstance(nc, NeuralComplexity):
-        raise TypeError(
-            f"nc must be a NeuralComplexity, a path, a name or None, got {type(nc).__name__}"
-        )
+        got = type(nc).__name__
+        raise TypeError(f"nc must be a NeuralComplexity, a path, a name or None, got {got}")
     if nc is not None and nc.labels != labels:
         wanted, got = ("labels", "real targets") if labels else ("real targets", "labels")
         raise ValueError(f"nc must be for {wanted}, got one for {got}")
@@ -240,16 +243,6 @@ def _load(nc: NeuralComplexity | str | Path | None, *, labels: bool) -> NeuralCo
 
 def _dtype(nc: NeuralComplexity | None) -> torch.dtype:
     return torch.get_default_dtype() if nc is None else nc.x_mean.dtype
-
-
-def _points(name: str, rows: NDArray[Any], nc: NeuralComplexity | None) -> Tensor:
-    """Returns inputs in NC's shape; scikit-learn knows images as rows of pixels."""
-    shape = (rows.shape[1],) if nc is None else nc.shape
-    if rows.shape[1] != prod(shape):
-        raise ValueError(
-            f"{name} must have {prod(shape)} features as NC's inputs have, got {rows.shape[1]}"
-        )
-    return inputs(name, rows.reshape(-1, *shape), shape=shape, dtype=_dtype(nc))
 
 
 def _units(name: str, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

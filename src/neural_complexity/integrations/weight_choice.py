@@ -65,10 +65,8 @@ class RegularizedTraining(Training):
         size = min(n, self.nc.card.context_size)
         if not len(judged):
             if n < 2:
-                raise ValueError(
-                    "X must have at least 2 points, one for NC to judge on, without X_unlabelled, "
-                    f"got n_samples={n}"
-                )
+                wanted = "at least 2 points, one for NC to judge on, without X_unlabelled"
+                raise ValueError(f"X must have {wanted}, got n_samples={n}")
             held_out = -(-n // HELD_OUT)
             size, judged = min(size, n - held_out), order[n - held_out :]
         return self.task(points, judged), self.task(order[:size].sort().values, judged)

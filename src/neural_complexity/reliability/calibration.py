@@ -35,11 +35,9 @@ class Calibration:
             raise ValueError("a calibration must have at least one learner, got none")
         for name, tensor in self.tensors().items():
             shape = (n, len(self.names)) if name == "features" else (n,)
-            if tuple(tensor.shape) != shape:
-                raise ValueError(
-                    f"{name} must have shape {shape} in a calibration of {n} learners, got "
-                    f"{tuple(tensor.shape)}"
-                )
+            if (got := tuple(tensor.shape)) != shape:
+                wanted = f"shape {shape} in a calibration of {n} learners"
+                raise ValueError(f"{name} must have {wanted}, got {got}")
             if not tensor.is_floating_point() or tensor.isnan().any():
                 raise ValueError(f"{name} must be real numbers, got {tensor.dtype} or NaN")
             if name != "true" and not tensor.isfinite().all():

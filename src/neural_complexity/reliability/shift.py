@@ -68,9 +68,8 @@ def shift_p_values(calibration: Calibration, features: Tensor) -> Tensor:
     """
     known, n = calibration.features, len(calibration)
     if features.ndim != 2 or features.shape[1] != known.shape[1]:
-        raise ValueError(
-            f"features must be (learners, {known.shape[1]}), got shape {tuple(features.shape)}"
-        )
+        got = tuple(features.shape)
+        raise ValueError(f"features must be (learners, {known.shape[1]}), got shape {got}")
     new = features.detach().cpu().double()
     found = torch.full((len(new),), 1 / (n + 1), dtype=torch.float64)
     fine = new.isfinite().all(dim=1).nonzero().squeeze(1)
