@@ -21,8 +21,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 __all__ = ["encode", "inputs", "numbers", "pair", "targets"]
 
-Device = torch.device | str | None
-
 WHOLE = 2**53  # floats beyond it are whole numbers whatever was meant
 # Everything else is made into float64: few operations know unsigned or very short numbers.
 KNOWN = (
@@ -43,7 +41,7 @@ def inputs(
     *,
     shape: Sequence[int] | None = None,
     dtype: torch.dtype | None = None,
-    device: Device = None,
+    device: torch.device | None = None,
 ) -> Tensor:
     """Returns input points as a tensor, (points, D) or (points, channels, height, width).
 
@@ -57,7 +55,7 @@ def inputs(
     if values.ndim not in (2, 4) or (wanted and values.shape[1:] != wanted):
         sizes = ", ".join(map(str, wanted)) or "features) or (points, channels, height, width"
         raise ValueError(f"{name} must be (points, {sizes}), got shape {got}")
-    return _finite(name, values, dtype, device)
+    return _finite(name, values.to(device), dtype)
 
 
 def targets(
@@ -68,7 +66,7 @@ def targets(
     outputs: int | None = None,
     points: int | None = None,
     dtype: torch.dtype | None = None,
-    device: Device = None,
+    device: torch.device | None = None,
 ) -> Tensor:
     """Returns labels from 0, int64 (points,), or real targets, (points, C), as a tensor."""
     values = _not_empty(name, y)
@@ -83,7 +81,7 @@ def targets(
         wanted = f"one for each of the {points} points"
         raise ValueError(f"{name} must be {wanted}, got {len(values)} of them")
     if not labels:
-        return _finite(name, values, dtype, device)
+        return _finite(name, values.to(device), dtype)
     if values.is_floating_point():
         values = values.double()
         wrong = values[~((values == values.floor()) & (values.abs() < WHOLE))]
@@ -109,9 +107,9 @@ def encode(y: object, classes: Sequence[object], *, name: str = "y") -> Tensor:
     places = {label: i for i, label in enumerate(classes)}
     for label in labels.tolist():
         if not isinstance(label, Hashable) or label not in places:
-            known = ", ".join(map(str, classes[:10])) + ", ..." * (len(classes) > 10)
-            got = shortened(label)
-            raise ValueError(f"{name} must hold labels of the classes {known}, got {got}")
+            known, got = ", ".join(map(str, classes[:10])), shortened(label)
+            more = ", ..." if len(classes) > 10 else ""
+            raise ValueError(f"{name} must hold labels of the classes {known}{more}, got {got}")
     return torch.tensor([places[label] for label in labels.tolist()], dtype=torch.int64)
 
 
@@ -207,8 +205,8 @@ def _not_empty(name: str, values: object) -> Tensor:
     return made
 
 
-def _finite(name: str, values: Tensor, dtype: torch.dtype | None, device: Device) -> Tensor:
-    made = values.to(device=device, dtype=dtype or torch.get_default_dtype())
+def _finite(name: str, values: Tensor, dtype: torch.dtype | None) -> Tensor:
+    made = values.to(dtype or torch.get_default_dtype())
     if made.isfinite().all():
         return made
     if values.isfinite().all():

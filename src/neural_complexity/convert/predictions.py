@@ -128,17 +128,13 @@ def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
 
 @contextmanager
 def _left_as_it_was(model: Any) -> Iterator[Tensor | None]:
-    """Puts a module into evaluation mode, and afterwards everything back.
-
-    Yields one of its parameters or buffers, if there is one: it has the module's type and device.
-    """
+    """Puts a module into evaluation mode, and all back; yields a tensor of its type, if any."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    owned = [(m, name, b) for m in modules for name, b in m.named_buffers(recurse=False)]
-    state = [p for m in modules for p in m.parameters(recurse=False)] + [b for _, _, b in owned]
+    state = [*model.parameters(), *model.buffers()] if modules else []
     if any(is_lazy(tensor) for tensor in state):
         raise ValueError("model must have been trained, got a module with lazy parameters")
-    modes = [module.training for module in modules]
-    before = [buffer.clone() for _, _, buffer in owned]
+    modes = [(module, module.training) for module in modules]
+    owned = [(m, name, b, b.clone()) for m in modules for name, b in m.named_buffers(recurse=False)]
     devices = sorted({tensor.get_device() for tensor in state if tensor.is_cuda})
     try:
         with torch.random.fork_rng(devices=devices):
@@ -146,9 +142,9 @@ def _left_as_it_was(model: Any) -> Iterator[Tensor | None]:
                 model.eval()
             yield next((tensor for tensor in state if tensor.is_floating_point()), None)
     finally:
-        for module, training in zip(modules, modes, strict=True):
+        for module, training in modes:
             module.training = training
-        for (module, name, buffer), value in zip(owned, before, strict=True):
-            if not torch.equal(buffer, value):  # untouched ones may be part of somebody's graph
-                buffer.copy_(value)
+        for module, name, buffer, before in owned:
+            if not torch.equal(buffer, before):  # untouched ones may be part of somebody's graph
+                buffer.copy_(before)
             module.register_buffer(name, buffer, name not in module._non_persistent_buffers_set)

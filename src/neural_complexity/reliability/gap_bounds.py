@@ -167,14 +167,10 @@ def guaranteed_coverage(
 ) -> float:
     """Computes the right side of Proposition 1, as the module states it.
 
-    With probability at least 1 - delta over the calibration learners, this is a lower bound, for
-    all epsilon at once, on the probability that a new learner's true gap is at most epsilon above
-    the predicted one (`side="upper"`), or at most that far from it (`side="two"`).
-
     Args:
         residuals: True minus predicted gap of the calibration learners, (n,).
-        epsilon: How far.
-        side: Which of the two.
+        epsilon: How far the true gap of a new learner may be from the predicted one.
+        side: Whether that is in both directions (`"two"`) or above (`"upper"`).
         delta: The share of calibration sets for which it may be wrong, at most 1/2.
     """
     check_options(side=side, delta=delta)
