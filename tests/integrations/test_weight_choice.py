@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 import torch
 
-from neural_complexity.integrations.weight_choice import RegularizedTraining, Training
+from neural_complexity.integrations.weight_choice import RegularizedTraining
 from neural_complexity.learners.fit import Recipe, evaluate
 from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import cross_entropy
@@ -19,9 +19,7 @@ def regularized(points: int, seed: int = 0, head: str = "posterior") -> Regulari
     nc.card = Card(context_size=10)
     X, Y = torch.randn(points, 3), torch.arange(points) % 3
     recipe = Recipe(make=partial(mlp, 3, (8,), 3), loss=cross_entropy, steps=5, lr=0.1)
-    return RegularizedTraining(
-        nc, Training(X, Y, recipe, batch=8, seed=seed), classes=3, floor=None
-    )
+    return RegularizedTraining(X, Y, recipe, batch=8, seed=seed, nc=nc, classes=3, floor=None)
 
 
 @pytest.mark.parametrize("n", [2, 5, 40])
@@ -34,7 +32,7 @@ def test_without_other_inputs_nc_judges_on_points_that_it_does_not_see(n: int) -
     assert len(known) == min(10, n - -(-n // 4))
     assert len(judged) == -(-n // 4)
     assert torch.equal(raw(task.X_te), raw(seen.X_te))
-    assert torch.equal(seen.Y_tr[0], own.training.Y[raw(seen.X_tr)[0]])
+    assert torch.equal(seen.Y_tr[0], own.Y[raw(seen.X_tr)[0]])
     if n == 40:
         other, _ = regularized(40, seed=1).arrange(torch.arange(n), torch.arange(0))
         assert not torch.equal(raw(other.X_te), raw(task.X_te))
@@ -46,7 +44,7 @@ def test_a_penalty_speaks_for_the_points_that_it_judges_on(head: str) -> None:
     points = torch.arange(40)
     task, seen = own.arrange(points[:30], points[30:])
     encode = own.encoder(seen)
-    h = own.training.train(task)
+    h = own.train(task)
     whole = own.penalty(encode, task, 0.5)
     assert whole is not None
     snapshot = evaluate(h, task)

@@ -1,24 +1,16 @@
 """The assessment of one model: how badly it will generalize, where, and how sure that is."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, Dataset, sampler
 
-from neural_complexity.assessment.caveats import PROBABILITIES, SHUFFLED, caveats
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.convert.arrays_in import encode, inputs, numbers, pair, targets
 from neural_complexity.convert.predictions import (
@@ -32,23 +24,28 @@ from neural_complexity.losses import zero_one
 from neural_complexity.model.judgement import features, judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import trust
-from neural_complexity.reliability.gap_bounds import METHODS, Method, bound
+from neural_complexity.reliability.calibration import Calibration
+from neural_complexity.reliability.gap_bounds import Method, bound, check_options
 from neural_complexity.reliability.shift import detect_shift
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["BoundOptions", "assess", "assess_predictions"]
+__all__ = ["assess", "assess_predictions"]
 
 TESTED = 256  # training points that trust is measured on, at most, and
 NUMBERS = 50_000  # points times classes: both bound memory
-SHUFFLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-
-
-class BoundOptions(TypedDict, total=False):
-    """How the gap is bounded: `confidence` and `method` of `reliability.gap_bounds.bound`."""
-
-    confidence: float
-    method: Method
+SHUFFLERS = (sampler.RandomSampler, sampler.SubsetRandomSampler, sampler.WeightedRandomSampler)
+# Between families of tasks in the experiment `harm`, NC's gaps were no use (R2 below 0) where its
+# mean trust was 0.18 or less, and of use where it was 0.49 or more.
+LOW_TRUST = 0.3
+SIGNIFICANT = 0.05  # p-values below it are warned of
+PROBABILITIES = (
+    "The predictions look like probabilities, but NC takes them for logits: pass their logarithm."
+)
+SHUFFLED = (
+    "X_te is a DataLoader that shuffles: the indices of its points are those of this one pass. Use "
+    "a fixed order to find the worst points again."
+)
 
 
 def assess(
@@ -88,28 +85,21 @@ def assess(
         TypeError: If something is of a kind that cannot be used.
         ValueError: If something has a wrong size or value, or the model cannot predict.
     """
-    if isinstance(y_tr, Dataset | DataLoader):
-        raise TypeError(
-            f"y_tr must be the training targets, got a {type(y_tr).__name__}: test inputs are X_te"
-        )
-    _check_columns(X_tr, X_te)
-    shuffled = _shuffles(X_te)
-    X_tr, y_tr = pair("X_tr", X_tr, y_tr)
+    doubts = _check_sets(X_tr, y_tr, X_te)
+    (X_tr, y_tr), (X_te, _) = pair("X_tr", X_tr, y_tr), pair("X_te", X_te)
     if y_tr is None:
         raise TypeError("y_tr must be the training targets, got None")
-    if X_te is None:
-        raise TypeError("X_te must be test inputs, which need no labels, got None")
-    X_te, _ = pair("X_te", X_te)
     points = _points(nc, X_tr, X_te)  # checked before the model stumbles over them
-    predictions = [
+    H_tr, H_te = (
         predict(name, model, X, labels=nc.labels, like=nc.x_mean)
         for name, X in (("X_tr", X_tr), ("X_te", X_te))
-    ]
+    )
     if classes is None and nc.labels:
         classes = columns_of(model)
-    options: BoundOptions = {"confidence": confidence, "method": method}
-    found = _assess(nc, points, y_tr, predictions, classes, options)
-    return replace(found, warnings=(*found.warnings, SHUFFLED)) if shuffled else found
+    five = (points[0], y_tr, H_tr, points[1], H_te)
+    options: dict[str, Any] = {"confidence": confidence, "method": method}
+    found = assess_predictions(nc, *five, classes=classes, **options)
+    return replace(found, warnings=(*found.warnings, *doubts))
 
 
 def assess_predictions(
@@ -121,35 +111,45 @@ def assess_predictions(
     H_te: object,
     *,
     classes: Sequence[Any] | None = None,
-    **bound: Unpack[BoundOptions],
+    **options: Any,
 ) -> Assessment:
     """Does the same as `assess` for a model that lives elsewhere, from its predictions.
 
-    These are H_tr, (M, C), for X_tr, and H_te, (N, C), for X_te: logits if targets are labels. The
-    other arguments, `confidence` and `method` among them, are those of `assess`.
+    These are H_tr, (M, C), for X_tr, and H_te, (N, C), for X_te: logits if targets are labels.
+    Options are `confidence` and `method` of `assess`, and `classes` is the same, too.
     """
+    check_options(**options)
+    if classes is not None and not nc.labels:
+        raise ValueError("classes must be None where NC judges real targets, got classes")
     (X_tr, y_tr), (X_te, _) = pair("X_tr", X_tr, y_tr), pair("X_te", X_te)
-    points = _points(nc, X_tr, X_te)
-    predictions = [numbers(name, H).to(nc.x_mean) for name, H in (("H_tr", H_tr), ("H_te", H_te))]
-    return _assess(nc, points, y_tr, predictions, classes, bound)
+    X_tr, X_te = _points(nc, X_tr, X_te)
+    H_tr, H_te = (
+        check_predictions(name, numbers(name, H), len(X), nc.x_mean)
+        for name, H, X in (("H_tr", H_tr, X_tr), ("H_te", H_te, X_te))
+    )
+    shares = nc.labels and H_tr.shape[1] > 1 and all(map(looks_like_shares, (H_tr, H_te)))
+    Y_tr, H_tr, H_te = _arrange(nc, y_tr, H_tr, H_te, classes)
+    snapshot = Snapshot(*(t[None] for t in (X_tr, Y_tr, H_tr, X_te, H_te)))
+    found = _judge(nc, snapshot, **options)
+    first = [PROBABILITIES] if shares else []
+    return replace(found, warnings=(*first, *_doubts(nc, snapshot, found)))
 
 
-def _check_columns(X_tr: object, X_te: object) -> None:
-    """Refuses data frames of one thing whose columns are in different places."""
+def _check_sets(X_tr: object, y_tr: object, X_te: object) -> list[str]:
+    """Refuses what is in the wrong place; returns a sentence if test points come in any order."""
+    if isinstance(y_tr, Dataset | DataLoader):
+        got = f"a {type(y_tr).__name__}: test inputs are X_te"
+        raise TypeError(f"y_tr must be the training targets, got {got}")
+    if X_te is None:
+        raise TypeError("X_te must be test inputs, which need no labels, got None")
     known, new = (list(getattr(X, "columns", ())) for X in (X_tr, X_te))
-    wrong = [pair for pair in zip(known, new, strict=False) if pair[0] != pair[1]]
-    if wrong and len(known) == len(new):
-        raise ValueError(
-            f"X_te must have the columns of X_tr in their order, got {wrong[0][1]} in the place of "
-            f"{wrong[0][0]}"
-        )
-
-
-def _shuffles(X: object) -> bool:
-    if not isinstance(X, DataLoader):
-        return False
-    samplers = (X.sampler, getattr(X.batch_sampler, "sampler", None))
-    return any(isinstance(sampler, SHUFFLERS) for sampler in samplers)
+    for a, b in zip(known, new, strict=True) if len(known) == len(new) else ():
+        if a != b:
+            got = f"{b} in the place of {a}"
+            raise ValueError(f"X_te must have the columns of X_tr in their order, got {got}")
+    samplers = (getattr(X_te, "sampler", None), getattr(X_te, "batch_sampler", None))
+    drawn = (*samplers, getattr(samplers[1], "sampler", None))
+    return [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
 
 
 def _points(nc: NeuralComplexity, X_tr: object, X_te: object) -> list[Tensor]:
@@ -160,64 +160,29 @@ def _points(nc: NeuralComplexity, X_tr: object, X_te: object) -> list[Tensor]:
     ]
 
 
-def _assess(
-    nc: NeuralComplexity,
-    points: Sequence[Tensor],
-    y_tr: object,
-    predictions: Sequence[Tensor],
-    classes: Sequence[Any] | None,
-    options: BoundOptions,
-) -> Assessment:
-    """Assesses a model from training and test points and its predictions for both."""
-    confidence, method = options.get("confidence", 0.95), options.get("method", METHODS[0])
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method}")
-    if classes is not None and not nc.labels:
-        raise ValueError("classes must be None where NC judges real targets, got classes")
-    H_tr, H_te = (
-        check_predictions(name, H, len(X))
-        for name, H, X in zip(("H_tr", "H_te"), predictions, points, strict=True)
-    )
-    shares = nc.labels and H_tr.shape[1] > 1 and looks_like_shares(torch.cat([H_tr, H_te]))
-    arrange = _arrange_labels if nc.labels else _arrange_real
-    Y_tr, H_tr, H_te = arrange(nc, y_tr, H_tr, H_te, classes)
-    X_tr, X_te = points
-    found = _judge(nc, Snapshot(*(t[None] for t in (X_tr, Y_tr, H_tr, X_te, H_te))), options)
-    return replace(found, warnings=(PROBABILITIES, *found.warnings)) if shares else found
-
-
-def _arrange_real(
-    nc: NeuralComplexity, y_tr: object, H_tr: Tensor, H_te: Tensor, _: object
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns real targets, (M, C), and predictions that fit them."""
-    for name, H in (("H_tr", H_tr), ("H_te", H_te)):
-        if H.shape[1] != nc.outputs:
-            raise ValueError(
-                f"{name} must have {nc.outputs} columns like NC's targets, got {H.shape[1]}"
-            )
-    sizes = {"outputs": nc.outputs, "points": len(H_tr)}
-    Y_tr = targets("y_tr", y_tr, labels=False, dtype=H_tr.dtype, device=H_tr.device, **sizes)
-    return Y_tr, H_tr, H_te
-
-
-def _arrange_labels(
+def _arrange(
     nc: NeuralComplexity, y_tr: object, H_tr: Tensor, H_te: Tensor, columns: Sequence[Any] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns labels as indices of NC's classes, (M,), and logits with a column for each."""
+    """Returns real targets, (M, C), or indices of NC's classes, (M,), and columns that fit them."""
+    sets, points = (("H_tr", H_tr), ("H_te", H_te)), len(H_tr)
+    if not nc.labels:
+        outputs, dtype = nc.outputs, H_tr.dtype
+        for name, H in sets:
+            if (C := H.shape[1]) != outputs:
+                raise ValueError(f"{name} must have {outputs} columns like NC's targets, got {C}")
+        Y = targets("y_tr", y_tr, labels=False, outputs=outputs, points=points, dtype=dtype)
+        return Y.to(H_tr), H_tr, H_te
     names = nc.card.classes
     known: Sequence[Any] = range(nc.outputs)  # NC's classes, in its order
     if names is not None:
         known = list(names)
     elif nc.symmetric:  # one that knows no names takes any
         known = range(H_te.shape[1]) if columns is None else list(columns)
-    given = known if columns is None else columns
-    H_tr, H_te = (in_order(name, H, given, known) for name, H in (("H_tr", H_tr), ("H_te", H_te)))
+    own = known if columns is None else columns
+    H_tr, H_te = (in_order(name, H, own, known) for name, H in sets)
     if names is not None or (columns is not None and nc.symmetric):
-        Y_tr = targets("y_tr", encode(y_tr, known, name="y_tr"), labels=True, points=len(H_tr))
-        return Y_tr.to(H_tr.device), H_tr, H_te
-    Y_tr = targets("y_tr", y_tr, labels=True, points=len(H_tr))
+        y_tr = encode(y_tr, known, name="y_tr")
+    Y_tr = targets("y_tr", y_tr, labels=True, points=points)
     if len(known) == 1 and Y_tr.any():
         raise ValueError(
             "predictions must have one column for each class, got one column for several "
@@ -226,25 +191,24 @@ def _arrange_labels(
     return targets("y_tr", Y_tr, labels=True, outputs=len(known)).to(H_tr.device), H_tr, H_te
 
 
-def _judge(nc: NeuralComplexity, snapshot: Snapshot, options: BoundOptions) -> Assessment:
+def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessment:
     """Judges one learner, and how far the judgement can be relied on."""
     judgement = judge(nc, snapshot)
-    gap, loss_tr, spread = (
-        value.item() for value in (judgement.gap, judgement.loss_tr, judgement.spread)
-    )
+    each = (judgement.gap, judgement.loss_tr, judgement.spread, judgement.accuracy)
+    gap, loss_tr, spread, accuracy = (value.item() for value in each)
     if not math.isfinite(gap):
+        largest = {name: t.abs().max().item() for name, t in snapshot.named().items()}
         raise ValueError(
-            "inputs and predictions must be of a size that losses can be computed from, got "
-            f"inputs up to {_largest(snapshot.X_tr, snapshot.X_te)} and predictions up to "
-            f"{_largest(snapshot.H_tr, snapshot.H_te)}"
+            "inputs and predictions must be of a size that losses can be computed from, got inputs "
+            f"up to {max(largest['X_tr'], largest['X_te']):.3g} and predictions up to "
+            f"{max(largest['H_tr'], largest['H_te']):.3g}"
         )
-    accuracy = judgement.accuracy.item()
     points = (judgement.points + judgement.loss_tr).squeeze(0).double().cpu().numpy()
     interval = shift = None
     if nc.calibration is not None:
         interval = bound(nc.calibration, gap, spread, least=-loss_tr, **options)
         shift = detect_shift(nc.calibration, features(nc, snapshot, judgement).squeeze(0))
-    found = Assessment(
+    return Assessment(
         gap=gap,
         loss_tr=loss_tr,
         loss_te=float(points.mean()),
@@ -259,28 +223,82 @@ def _judge(nc: NeuralComplexity, snapshot: Snapshot, options: BoundOptions) -> A
         loss=nc.loss.name,
         training_points=snapshot.X_tr.shape[1],
     )
-    return replace(found, warnings=tuple(caveats(nc, snapshot, found)))
-
-
-def _largest(*tensors: Tensor) -> str:
-    return f"{max(tensor.abs().max().item() for tensor in tensors):.3g}"
 
 
 def _trust(nc: NeuralComplexity, snapshot: Snapshot) -> float | None:
     """Measures trust on some training points, if there are enough to test NC on."""
     Y = snapshot.Y_tr[0]
     classes = snapshot.H_tr.shape[-1] if nc.labels else None
-    few = min(TESTED, max(2, NUMBERS // (classes or 1)))
     order = torch.randperm(len(Y), generator=stream(0, "points to test NC on"))
-    chosen = (_by_pairs(order, Y.cpu()[order].numpy()) if nc.labels else order)[:few].to(Y.device)
+    if nc.labels:
+        # Two points of each class come first, then the next two, as one is tested from the other;
+        # those that have no other one of their class come last.
+        y = Y.cpu()[order].numpy()
+        groups = pd.Series(y).groupby(y)
+        turn = np.where(groups.transform("size") == 1, len(y), groups.cumcount() // 2)
+        order = order[np.lexsort((y, turn))]
+    chosen = order[: min(TESTED, max(2, NUMBERS // (classes or 1)))].to(Y.device)
     if len(chosen) < 2 or (nc.labels and len(Y[chosen].unique()) == len(chosen)):
         return None
     return trust(nc, snapshot.X_tr[:, chosen], snapshot.Y_tr[:, chosen], classes=classes).item()
 
 
-def _by_pairs(order: Tensor, y: NDArray[np.int64]) -> Tensor:
-    """Puts two points of each class first, then the next two, as one is tested from the other."""
-    groups = pd.Series(y).groupby(y)
-    # Those that have no other one of their class come last.
-    turn = np.where(groups.transform("size") == 1, len(y), groups.cumcount() // 2)
-    return order[np.lexsort((y, turn))]
+def _doubts(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Iterator[str]:
+    """Yields what to keep in mind about an assessment of one learner."""
+    report, (M, C), N = nc.card.report, snapshot.H_tr.shape[1:], snapshot.H_te.shape[1]
+    if report.verdict and not report.beats_the_mean_gap:
+        yield f"When it was made: {report.verdict}"
+    for kind in report.kinds if report.beats_the_mean_gap else ():
+        within = kind["what"] == "training loss" and kind["from"] <= found.loss_tr <= kind["to"]
+        if within and abs(kind["bias"]) > max(abs(found.gap), kind["mean_error"]) / 2:
+            yield (
+                f"For learners of a training loss from {kind['from']:.3g} to {kind['to']:.3g} NC's "
+                f"gaps were too {'low' if kind['bias'] < 0 else 'large'} by "
+                f"{abs(kind['bias']):.3g} on average when it was made."
+            )
+            break
+    if found.trust is None:
+        yield (
+            f"Trust cannot be measured on {M} training point{'s' * (M != 1)}: at least two points "
+            "of one class are needed."
+        )
+    elif found.trust < LOW_TRUST:
+        yield (
+            f"NC does not understand this training set (trust {found.trust:.2f}): its predictions "
+            "may be far off. NC was made for other data, or for data on another scale, or was "
+            "trained too briefly, or the inputs say nothing about these targets."
+        )
+    yield from _doubts_of_bound(nc.calibration, found, M)
+    known = int(nc.card.knows(snapshot.X_te[0]).sum())
+    if known:
+        yield (
+            f"NC was trained on the inputs of {known} of the {N} test points and may know their "
+            "labels: its predictions for these say nothing about new points."
+        )
+    if found.accuracy_tr is not None and found.accuracy_tr < 1 / C:
+        yield (
+            f"The model gets {100 * found.accuracy_tr:.1f} % of its training points right, fewer "
+            "than by chance: check that its columns are in the order of NC's classes (see "
+            "`classes`)."
+        )
+
+
+def _doubts_of_bound(known: Calibration | None, found: Assessment, M: int) -> Iterator[str]:
+    if known is None or found.bound is None or found.unlike is None:
+        yield (
+            "NC is not calibrated: there is no bound and no test for distribution shift. "
+            "nc.calibrate with held-out learners adds both."
+        )
+        return
+    notes = [found.bound.note] if math.isinf(found.bound.high) else []
+    if found.unlike.p_value < SIGNIFICANT:
+        notes.append(
+            "distribution shift: the model or its data differs from what NC was calibrated on, so "
+            f"the bound may not hold: {found.unlike.note}"
+        )
+    n = len(known)
+    if 1 / (n + 1) >= SIGNIFICANT:  # the least p-value there is
+        learners = f"{n} learner{'s' * (n != 1)}"
+        notes.append(f"NC was calibrated on {learners}, too few to test for distribution shift")
+    notes.append(known.beyond(M, len(found.points)))
+    yield from (f"{note[0].upper()}{note[1:]}." for note in notes if note)

@@ -1,22 +1,36 @@
 """The assessment of a model that lives elsewhere, from files of points and predictions."""
 
+import textwrap
+import warnings
+import zipfile
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from neural_complexity.assessment.assess import BoundOptions, assess_predictions
+from neural_complexity.assessment.assess import assess_predictions
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.convert.arrays_in import numbers
 from neural_complexity.convert.predictions import logarithms
-from neural_complexity.convert.tabular_files import Columns, read_arrays, read_columns
 from neural_complexity.model.network import NeuralComplexity
 
-__all__ = ["ModelFiles", "assess_files"]
+__all__ = ["File", "ModelFiles", "assess_files", "read_file"]
 
-SUFFIXES = (".csv", ".parquet", ".npz")
+CSV = "CSV file in UTF-8 with a header, at least one row and equally many cells in every line"
+CSV_ERRORS = (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning)
+NPZ_ERRORS = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, AttributeError)
+# By the ending of a file: what it must be, what it is, and what is raised, if it is not.
+KINDS: dict[str, tuple[str, tuple[type[Exception], ...]]] = {
+    ".csv": (f"a {CSV}, got another", (*CSV_ERRORS, UnicodeDecodeError)),
+    ".parquet": ("a parquet file, got a damaged one", (Exception,)),  # pyarrow has many
+    ".npz": ("an npz file of plain arrays, got another", NPZ_ERRORS),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,59 +57,110 @@ class ModelFiles:
 
 
 @dataclass(frozen=True)
-class _File:
-    """The arrays of a file by name: columns of a table, or arrays of any shape."""
+class File:
+    """What is in a file, by name: columns of a table, (rows,) each, or arrays of any shape."""
 
     path: Path
     arrays: dict[str, NDArray[Any]]
-    table: Columns | None  # none if the file is npz
 
-    @classmethod
-    def read(cls, path: Path) -> "_File":
-        if path.suffix.lower() not in SUFFIXES:
-            raise ValueError(
-                f"{path} must end in {', '.join(SUFFIXES)}, got {path.suffix or 'nothing'}"
-            )
-        if path.suffix.lower() == ".npz":
-            return cls(path, read_arrays(path), None)
-        table = read_columns(path)
-        return cls(path, table.values, table)
+    @property
+    def is_table(self) -> bool:
+        """Whether it has columns."""
+        return self.path.suffix.lower() != ".npz"
 
-    def array(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self.arrays:
-            known = ", ".join(self.arrays) or "none"
-            raise ValueError(f"{self.path} must have an array {name}, got {known}")
+            kind = "a column" if self.is_table else "an array"
+            known = textwrap.shorten(", ".join(self.arrays), 80, placeholder=" ...") or "none"
+            raise ValueError(f"{self.path} must have {kind} {name}, got {known}")
         if not self.arrays[name].ndim:
             raise ValueError(f"{name} of {self.path} must be an array of points, got one value")
         return self.arrays[name]
 
-    def predictions(self) -> NDArray[Any]:
-        return self.array("H") if self.table is None else self.table.numbers(list(self.arrays))
+    def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Returns some columns, (rows, names), or raises a TypeError if one holds text."""
+        for name in names:
+            if self[name].dtype.kind not in "biuf":
+                text = pd.to_numeric(pd.Series(self[name]), errors="coerce").isna()
+                got = self[name][text][:1].tolist()
+                raise TypeError(f"column {name} of {self.path} must hold numbers, got text: {got}")
+        return np.stack([self[name].astype(np.float64) for name in names], axis=1)
 
-    @property
+    def predictions(self) -> NDArray[Any]:
+        """Returns predictions, (points, columns)."""
+        return self.numbers(list(self.arrays)) if self.is_table else self["H"]
+
     def header(self) -> list[str] | None:
-        """The classes of predictions, as far as the file names its columns."""
-        if self.table is not None:
+        """Returns the classes of predictions, as far as the file names its columns."""
+        if self.is_table:
             return list(self.arrays)
         names = self.arrays.get("classes")
         return None if names is None else [str(name) for name in names.ravel().tolist()]
 
 
-def assess_files(
-    nc: NeuralComplexity, files: ModelFiles, **bound: Unpack[BoundOptions]
-) -> tuple[Assessment, list[str]]:
-    """Assesses a model from its files; returns the assessment, and notes on what was not used.
+def read_file(path: Path) -> File:
+    """Reads CSV with a header, parquet (extra `tables`) or npz, by the ending; runs no code."""
+    suffix = path.suffix.lower()
+    if suffix not in KINDS:
+        raise ValueError(f"{path} must end in {', '.join(KINDS)}, got {path.suffix or 'nothing'}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a file, got no such file")
+    wanted, errors = KINDS[suffix]
+    try:
+        if suffix == ".npz":
+            file = np.load(path, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it is a single array")
+            with file:
+                return File(path, dict(file))
+        frame = _read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
+    except ImportError:
+        raise ValueError(
+            f"{path} must be CSV or npz unless the extra for tables is installed, got parquet: "
+            "pip install 'neural-complexity[tables]'"
+        ) from None
+    except errors as error:
+        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        raise ValueError(f"{path} must be {wanted} ({reason})") from None
+    if not frame.size:
+        raise ValueError(f"{path} must have a header and at least one row, got no rows")
+    for name, column in frame.items():
+        if column.hasnans:
+            lost = column.isna()  # the header is line 1
+            got = f"{lost.sum()} of {len(lost)}, the first in line {lost.argmax() + 2}"
+            raise ValueError(f"column {name} of {path} must have no missing values, got {got}")
+    return File(path, {str(name): column.to_numpy() for name, column in frame.items()})
 
-    Raises:
-        OSError: If a file cannot be read.
-        TypeError: If there is text where numbers belong.
-        ValueError: If files do not fit each other or NC.
-    """
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    read = partial(pd.read_csv, path, encoding="utf-8-sig", skipinitialspace=True, index_col=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # lines of more cells
+        header = read(header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].str.strip()
+        numeric = pd.to_numeric(header, errors="coerce").notna()
+        split = header.str.contains(r"[;\t|]") & (len(header) == 1)
+        for wrong, sentence in (
+            (header == "", "name every column, got one without a name (see to_csv(index=False)){}"),
+            # Whole numbers are names that pandas gives to columns.
+            (numeric & ~header.str.isdecimal(), "start with names of columns, got the number {}"),
+            (header.duplicated(), "name every column once, got {} twice"),
+            (split, "separate cells by commas, got the header {}"),
+        ):
+            if wrong.any():
+                raise ValueError(f"{path} must {sentence.format(header[wrong].iloc[0])}")
+        frame = read(header=0, names=header.tolist(), low_memory=False)
+    text = frame.select_dtypes(exclude=["number", "bool"]).columns
+    return frame.assign(**{name: frame[name].str.strip() for name in text})
+
+
+def assess_files(
+    nc: NeuralComplexity, files: ModelFiles, **options: Any
+) -> tuple[Assessment, list[str]]:
+    """Assesses a model from its files; returns the assessment, and notes on what was not used."""
     if files.probabilities and not nc.labels:
         raise ValueError("--probabilities must be left out for an NC of real targets, got it")
-    X_tr, y_tr, features, target = _read_train(files)
-    X_te, notes = _read_test(_File.read(files.test), features, target)
-    told = _File.read(files.predictions)
+    X_tr, y_tr, X_te, notes = _read_points(files)
+    told = read_file(files.predictions)
     H = _read_predictions(told, files.predictions_train, len(X_tr), len(X_te))
     if files.probabilities:
         H = [
@@ -105,53 +170,46 @@ def assess_files(
     classes = None
     if nc.labels:
         y_tr, classes = _labels(nc, files.train, y_tr, told)
-    found = assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **bound)
+    found = assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **options)
     return found, notes
 
 
-def _read_train(files: ModelFiles) -> tuple[Any, Any, list[str] | None, list[str]]:
-    """Returns training inputs and targets, the names of the features, if any, and of the target."""
-    file = _File.read(files.train)
-    if file.table is None:
-        target = list(files.target) or ["y"]
+def _read_points(files: ModelFiles) -> tuple[Any, Any, Any, list[str]]:
+    """Returns training inputs and targets, test inputs, and notes on what else is in that file."""
+    train, test = read_file(files.train), read_file(files.test)
+    target, features = list(files.target), None
+    if not train.is_table:
+        target = target or ["y"]
         if len(target) > 1:
-            raise ValueError(f"--target must be one array of {file.path}, got {', '.join(target)}")
-        X, y = file.array("X"), file.array(target[0])
-        return X, y.squeeze(1) if y.ndim == 2 and y.shape[1] == 1 else y, None, target
-    target = list(files.target) or list(file.arrays)[-1:]
-    file.table.check(target)
-    features = [name for name in file.arrays if name not in target]
-    if not features:
-        got = ", ".join(target)
-        raise ValueError(f"{file.path} must have features next to the target, got {got}")
-    y = file.table.numbers(target) if len(target) > 1 else file.arrays[target[0]]
-    return file.table.numbers(features), y, features, target
-
-
-def _read_test(
-    file: _File, features: list[str] | None, target: list[str]
-) -> tuple[NDArray[Any], list[str]]:
-    """Returns test inputs, and notes on what else is in the file."""
-    if file.table is None:
-        notes = [f"only X of {file.path} is looked at"] if len(file.arrays) > 1 else []
-        return file.array("X"), notes
-    if features is None:
-        features = [name for name in file.arrays if name not in target]
-    X = file.table.numbers(features)
-    rest = [name for name in file.arrays if name not in features]
-    others = [name for name in rest if name not in target]
+            raise ValueError(f"--target must be one array of {train.path}, got {', '.join(target)}")
+        X_tr, y_tr = train["X"], train[target[0]]
+        y_tr = y_tr.squeeze(1) if y_tr.ndim == 2 and y_tr.shape[1] == 1 else y_tr
+    else:
+        target = target or list(train.arrays)[-1:]
+        y_tr = train.numbers(target) if len(target) > 1 else train[target[0]]
+        features = [name for name in train.arrays if name not in target]
+        if not features:
+            got = ", ".join(target)
+            raise ValueError(f"{train.path} must have features next to the target, got {got}")
+        X_tr = train.numbers(features)
+    if not test.is_table:
+        notes = [f"only X of {test.path} is looked at"] if len(test.arrays) > 1 else []
+        return X_tr, y_tr, test["X"], notes
+    features = features or [name for name in test.arrays if name not in target]
+    X_te = test.numbers(features)
+    rest = [name for name in test.arrays if name not in features]
+    others = ", ".join([name for name in rest if name not in target][:5])
     if others:
-        raise ValueError(
-            f"{file.path} must have the features of the training file, got others: "
-            f"{', '.join(others[:5])}"
-        )
-    return X, [f"column {', '.join(rest)} of {file.path} is not looked at"] if rest else []
+        wanted = "have the features of the training file"
+        raise ValueError(f"{test.path} must {wanted}, got others: {others}")
+    notes = [f"column {', '.join(rest)} of {test.path} is not looked at"] if rest else []
+    return X_tr, y_tr, X_te, notes
 
 
-def _read_predictions(told: _File, train: Path | None, M: int, N: int) -> list[NDArray[Any]]:
+def _read_predictions(told: File, train: Path | None, M: int, N: int) -> list[NDArray[Any]]:
     """Returns the predictions for training points and for test points."""
-    if train is None and told.table is None and "H_tr" in told.arrays:
-        return [told.array("H_tr"), told.array("H_te")]
+    if train is None and not told.is_table and "H_tr" in told.arrays:
+        return [told["H_tr"], told["H_te"]]
     if train is None:
         whole = told.predictions()
         if len(whole) != M + N:
@@ -160,8 +218,8 @@ def _read_predictions(told: _File, train: Path | None, M: int, N: int) -> list[N
                 f"for each test row, got {len(whole)}; two files go with --predictions-train"
             )
         return [whole[:M], whole[M:]]
-    other = _File.read(train)
-    if told.header != other.header:
+    other = read_file(train)
+    if told.header() != other.header():
         raise ValueError(f"{train} and {told.path} must have the same columns, got others")
     both = [other.predictions(), told.predictions()]
     for path, H, rows, kind in ((train, both[0], M, "training"), (told.path, both[1], N, "test")):
@@ -170,22 +228,21 @@ def _read_predictions(told: _File, train: Path | None, M: int, N: int) -> list[N
     return both
 
 
-def _labels(nc: NeuralComplexity, path: Path, y: Any, told: _File) -> tuple[Any, list[Any] | None]:
+def _labels(nc: NeuralComplexity, path: Path, y: Any, told: File) -> tuple[Any, list[Any] | None]:
     """Returns labels, and the class of each column if the header of the predictions names them."""
     if np.ndim(y) != 1:
         raise ValueError("--target must be one column where targets are labels, got several")
     labels = [_as_text(label) for label in y.tolist()]
     # Files know text and numbers; NC's own names may be of other types.
     names = {_as_text(name): name for name in nc.card.classes or ()}
-    header = told.header
+    header = told.header()
     # A table without names of its own has its columns numbered, which then says nothing.
     numbered = bool(names) and "0" not in names and header == list(map(str, range(len(names))))
     if header is None or not set(labels) <= set(header) or numbered:
         if y.dtype.kind not in "biuf" and not names:
-            raise ValueError(
-                f"the header of {told.path} must have the classes of {path} in it, which are text, "
-                f"got {', '.join(header or ['none'])}"
-            )
+            wanted = f"have the classes of {path} in it, which are text"
+            got = ", ".join(header or ["none"])
+            raise ValueError(f"the header of {told.path} must {wanted}, got {got}")
         return [names.get(label, label) for label in labels] if names else y, None
     lookup = {name: int(name) if name.isdecimal() else name for name in header} | names
     return [lookup[label] for label in labels], [lookup[name] for name in header]

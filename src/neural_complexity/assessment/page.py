@@ -4,11 +4,10 @@ import json
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, Template
+from jinja2 import Environment, PackageLoader
 
 from neural_complexity.assessment.tables import Table
 
@@ -25,15 +24,8 @@ class Figure:
 
     def base64(self) -> str:
         """Returns the picture as a page embeds it."""
-        return b64encode(
-            self.png if isinstance(self.png, bytes) else self.png.read_bytes()
-        ).decode()
-
-
-@cache
-def _template() -> Template:
-    loader = PackageLoader("neural_complexity.assessment", "")
-    return Environment(loader=loader, autoescape=True).get_template("page.html")
+        content = self.png if isinstance(self.png, bytes) else self.png.read_bytes()
+        return b64encode(content).decode()
 
 
 def render(
@@ -46,17 +38,9 @@ def render(
     warnings: Sequence[str] = (),
     details_title: str = "How it was made",
 ) -> str:
-    """Renders a page that needs no other file and no network.
-
-    It shows the title, one paragraph on what was done, warnings, tables, embedded figures, and
-    details (config, machine and so on) as JSON under a heading of their own.
-    """
-    return _template().render(
-        title=title,
-        lead=lead,
-        tables=tables,
-        figures=figures,
-        details=json.dumps(details, indent=2),
-        warnings=warnings,
-        details_title=details_title,
-    )
+    """Renders a page that needs no other file and no network; details are shown as JSON."""
+    loader = PackageLoader("neural_complexity.assessment", "")
+    template = Environment(loader=loader, autoescape=True).get_template("page.html")
+    shown = {"title": title, "lead": lead, "tables": tables, "figures": figures}
+    text = json.dumps(details, indent=2)
+    return template.render(shown, warnings=warnings, details=text, details_title=details_title)

@@ -1,20 +1,28 @@
-"""The result of an assessment."""
+"""The result of an assessment: its numbers, its figure and its page."""
 
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from neural_complexity.assessment import summary_page
+from neural_complexity.assessment.drawing import COLORS, STYLE, to_png
+from neural_complexity.assessment.page import Figure, render
+from neural_complexity.assessment.tables import Table
 from neural_complexity.reliability.gap_bounds import Interval
 from neural_complexity.reliability.shift import Shift
 
 __all__ = ["Assessment"]
 
-WORST_IN_SUMMARY = 5
+NAMED = 5  # of the worst points that the summary and the figure name
+WIDE = 100.0  # ratio of largest and smallest loss from which on the scale is logarithmic
+TRAIN, TEST, WORST = COLORS["oracle"], COLORS["posterior"], COLORS["direct"]
+PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # lines do not cross numbers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,8 +46,7 @@ class Assessment:
     bound: Interval | None
     """Prediction interval of the gap; `None` if NC is not calibrated."""
     trust: float | None
-    """How far NC understands this training set, from 0 to 1 (see `trust`); `None` if it cannot be
-    tested."""
+    """How far NC understands this training set, 0 to 1 (see `trust`); `None` if not testable."""
     unlike: Shift | None
     """Test for a distribution shift between this model and those that NC was calibrated on, with a
     p-value; `None` if NC is not calibrated."""
@@ -63,55 +70,144 @@ class Assessment:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as JSON can hold it; an infinite end of the bound is `None`."""
-        content = {name: value for name, value in vars(self).items() if name != "points"}
-        if self.bound is not None:
-            interval = asdict(self.bound)
-            ends = {end: interval[end] for end in ("low", "high") if math.isinf(interval[end])}
-            content["bound"] = interval | dict.fromkeys(ends)
-        return content | {
-            "unlike": None if self.unlike is None else asdict(self.unlike),
-            "warnings": list(self.warnings),
-            "test_points": len(self.points),
-            "worst": self.worst(),
+        bound, shift = (
+            None if part is None else asdict(part) for part in (self.bound, self.unlike)
+        )
+        for end in ("low", "high"):
+            if bound is not None and math.isinf(bound[end]):
+                bound[end] = None
+        return vars(self) | {
+            **{"bound": bound, "unlike": shift, "warnings": list(self.warnings)},
+            **{"test_points": len(self.points), "worst": self.worst()},
             "points": self.points.tolist(),
         }
 
-    def plot(self) -> Figure:
+    def plot(self) -> Canvas:
         """Draws the predicted loss of each test point, and the bound against the training loss.
 
         Returns:
             A matplotlib figure of two panels; `savefig` writes it.
         """
-        return summary_page.draw(self)
+        with mpl.rc_context(STYLE):
+            canvas = Canvas(figsize=(9.2, 3.4), layout="constrained")
+            left, right = canvas.subplots(1, 2, width_ratios=(3, 2))
+            self._draw_points(left)
+            self._draw_losses(right)
+        return canvas
 
     def to_html(self) -> str:
         """Returns a page of everything, which needs no other file and no network."""
-        return summary_page.page(self)
+        figure = Figure(
+            to_png(self.plot()),
+            "How the loss is expected to spread",
+            "Left: every test point by its predicted loss. Right: the predicted test loss next to "
+            "the training loss.",
+        )
+        return render(
+            f"Predicted gap: {self.gap:+.3g}",
+            f"Neural Complexity read {self.training_points} labelled training points and "
+            f"{len(self.points)} unlabelled test points, and what the model says about both.",
+            self._tables(),
+            [figure],
+            {name: value for name, value in self.to_dict().items() if name != "points"},
+            warnings=self.warnings,
+            details_title="All numbers but those of single points",
+        )
 
     def __repr__(self) -> str:
         accuracy_tr, accuracy_te = (
             "" if share is None else f"   accuracy {100 * share:.1f} %"
             for share in (self.accuracy_tr, self.accuracy_te)
         )
-        bound, trust, shift = "none", "unknown", "not tested"
+        bound = "none"
         if self.bound is not None:
             ends = f"{self.bound.low:+.3g} to {self.bound.high:+.3g}"
             bound = f"{ends} at {100 * self.bound.confidence:g} % ({self.bound.method})"
-        if self.trust is not None:
-            trust = f"{self.trust:.2f}"
-        if self.unlike is not None:
-            shift = f"p = {self.unlike.p_value:.2g}"
-        worst = ", ".join(f"{i} ({self.points[i]:.3g})" for i in self.worst(WORST_IN_SUMMARY))
+        shift = "not tested" if self.unlike is None else f"p = {self.unlike.p_value:.2g}"
+        worst = ", ".join(f"{i} ({self.points[i]:.3g})" for i in self.worst(NAMED))
         sizes = f"{self.training_points} training and {len(self.points)} test points"
         lines = [
-            f"Assessment on {sizes}, {self.loss.replace('_', ' ')}",
+            f"Assessment on {sizes}, {self._unit}",
             f"  training loss        {self.loss_tr:.4g}{accuracy_tr}",
             f"  predicted test loss  {self.loss_te:.4g}{accuracy_te}",
             f"  predicted gap        {self.gap:+.3g}",
             f"  bound of the gap     {bound}",
-            f"  trust                {trust}",
+            f"  trust                {'unknown' if self.trust is None else f'{self.trust:.2f}'}",
             f"  distribution shift   {shift}",
             f"  worst test points    {worst}",
             *(f"  note: {warning}" for warning in self.warnings),
         ]
         return "\n".join(lines)
+
+    @property
+    def _unit(self) -> str:
+        return self.loss.replace("_", " ")
+
+    def _interval(self) -> tuple[str, list[float]]:
+        """Returns the bound of the test loss, if any: its name and ends, as no loss is negative."""
+        if self.bound is None:
+            return "no bound: NC is not calibrated", []
+        ends = [max(self.loss_tr + end, 0.0) for end in (self.bound.low, self.bound.high)]
+        return f"{100 * self.bound.confidence:g} % bound ({self.bound.method})", ends
+
+    def _tables(self) -> list[Table]:
+        """Returns the tables of the page: the losses, and the worst test points."""
+        rows = [("loss", f"{self.loss_tr:.4g}", f"{self.loss_te:.4g}")]
+        if self.accuracy_tr is not None:
+            test = "" if self.accuracy_te is None else f"{100 * self.accuracy_te:.1f} %"
+            rows.append(("accuracy", f"{100 * self.accuracy_tr:.1f} %", test))
+        label, ends = self._interval()
+        if ends:
+            rows.append(("bound of the loss", "", f"{ends[0]:.4g} to {ends[1]:.4g}"))
+        title, header = f"Loss ({self._unit})", ("", "training", "test, predicted")
+        worst = tuple((str(i), f"{self.points[i]:.4g}") for i in self.worst())
+        names = ("test point, counted from 0", "predicted loss")
+        return [
+            Table(title, header, tuple(rows), label),
+            Table("Test points that NC expects to go worst", names, worst),
+        ]
+
+    def _draw_points(self, axes: Axes) -> None:
+        ranked, n = np.sort(self.points), len(self.points)
+        kind = "o" if n <= 100 else "-"
+        axes.plot(range(1, n + 1), ranked, kind, ms=3, lw=1.6, color=TEST, label="test points")
+        worst = self.worst()[: max(1, n // 5)]  # among few, not all are the worst
+        places = [n - row for row in range(len(worst))]
+        axes.plot(places, self.points[worst], "o", ms=5, color=WORST, label="expected worst")
+        if ranked[0] > 0 and ranked[-1] > WIDE * ranked[0]:
+            axes.set_yscale("log")
+        # Names stand in a column to the left, evenly spaced: the losses may be alike.
+        line: dict[str, Any] = {"arrowstyle": "-", "color": WORST, "lw": 0.5, "alpha": 0.7}
+        text: dict[str, Any] = {"textcoords": "axes fraction", "fontsize": 8, "va": "top"}
+        for row, i in enumerate(worst[:NAMED]):
+            spot, place = (places[row], self.points[i]), (0.6, 0.97 - 0.09 * row)
+            axes.annotate(f"point {i}", spot, place, bbox=PAPER, arrowprops=line, **text)
+        axes.axhline(self.loss_te, color=TEST, lw=0.9, ls="--", label="their mean")
+        axes.set(title="Predicted loss of each test point", ylabel=self._unit)
+        axes.set_xlabel("test points, best to worst")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.margins(x=0.03, y=0.12)
+        axes.legend(loc="upper left")
+
+    def _draw_losses(self, axes: Axes) -> None:
+        label, ends = self._interval()
+        if ends:
+            # A bar of no end leaves the figure, with an arrow.
+            far = 1.4 * max(self.loss_tr, self.loss_te)
+            bar: dict[str, Any] = {"color": TEST, "lw": 5, "alpha": 0.3, "solid_capstyle": "butt"}
+            high = far if np.isinf(ends[1]) else ends[1]
+            axes.plot([ends[0], high], [0, 0], label=label, **bar)
+            if np.isinf(ends[1]):
+                axes.plot([far], [0], ">", ms=9, color=TEST, alpha=0.5, label="no upper end")
+        place: dict[str, Any] = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center"}
+        for value, row, color in ((self.loss_tr, 1, TRAIN), (self.loss_te, 0, TEST)):
+            axes.plot([value], [row], "o", ms=8, color=color)
+            axes.annotate(f"{value:.3g}", (value, row), bbox=PAPER, **place)
+        axes.axvline(self.loss_tr, color=TRAIN, lw=0.9, ls="--")
+        axes.set(title="Loss", yticks=[1, 0], ylim=(-0.7, 1.5), xlabel=self._unit)
+        axes.set_yticklabels(["training", "test,\npredicted"])
+        axes.margins(x=0.15)
+        if axes.dataLim.x0 >= 0:
+            axes.set_xlim(left=0)  # so that a small gap looks small
+        if ends:
+            axes.legend(loc="lower right", frameon=True, framealpha=1, edgecolor="none")

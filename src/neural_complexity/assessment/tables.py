@@ -25,13 +25,9 @@ class Table:
 
 def to_rich(table: Table) -> RichTable:
     """Returns the table for a terminal."""
-    rich = RichTable(
-        title=escape(table.title),
-        caption=escape(table.note) or None,
-        title_justify="left",
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-    )
+    title, note = escape(table.title), escape(table.note) or None
+    rich = RichTable(title=title, caption=note, title_justify="left", box=SIMPLE_HEAD)
+    rich.caption_justify = "left"
     for i, name in enumerate(table.header):
         rich.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=i == 0)
     for row in table.rows:

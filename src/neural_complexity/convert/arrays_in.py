@@ -21,8 +21,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 __all__ = ["encode", "inputs", "numbers", "pair", "targets"]
 
-Device = torch.device | str | None
-
 WHOLE = 2**53  # floats beyond it are whole numbers whatever was meant
 # Everything else is made into float64: few operations know unsigned or very short numbers.
 KNOWN = (
@@ -43,19 +41,12 @@ def inputs(
     *,
     shape: Sequence[int] | None = None,
     dtype: torch.dtype | None = None,
-    device: Device = None,
+    device: torch.device | None = None,
 ) -> Tensor:
     """Returns input points as a tensor, (points, D) or (points, channels, height, width).
 
-    X, which errors call `name`, is an array, a tensor, nested lists or a data frame. If `shape` is
-    given, `(D,)` or `(channels, height, width)`, points must have it; where there is one feature, a
-    list of points will do; where there is one channel, images may come without it, or as rows of
-    pixels. The type is PyTorch's default unless it is given.
-
-    Example:
-        >>> inputs("X_tr", [[1, 2], [3, 4]], shape=(2,), dtype=torch.float32)
-        tensor([[1., 2.],
-                [3., 4.]])
+    Where `shape`, of a point, has one feature, a list of points will do; where it has one channel,
+    images may come without it, or as rows of pixels. The type is PyTorch's default if not given.
     """
     values = _not_empty(name, X)
     got, wanted = tuple(values.shape), tuple(shape or ())
@@ -64,7 +55,7 @@ def inputs(
     if values.ndim not in (2, 4) or (wanted and values.shape[1:] != wanted):
         sizes = ", ".join(map(str, wanted)) or "features) or (points, channels, height, width"
         raise ValueError(f"{name} must be (points, {sizes}), got shape {got}")
-    return _finite(name, values, dtype, device)
+    return _finite(name, values.to(device), dtype)
 
 
 def targets(
@@ -75,13 +66,9 @@ def targets(
     outputs: int | None = None,
     points: int | None = None,
     dtype: torch.dtype | None = None,
-    device: Device = None,
+    device: torch.device | None = None,
 ) -> Tensor:
-    """Returns targets as a tensor: labels, int64 (points,), or real targets, (points, C).
-
-    All is as for `inputs`. Labels are 0 ... outputs - 1; names go through `encode` first. There may
-    be any number of `outputs` and of `points` unless they are given.
-    """
+    """Returns labels from 0, int64 (points,), or real targets, (points, C), as a tensor."""
     values = _not_empty(name, y)
     got = tuple(values.shape)
     if got and got[1:] in ((), (1,)):
@@ -91,21 +78,25 @@ def targets(
         wanted = "(points,), one label each" if labels else f"(points, {outputs or 'outputs'})"
         raise ValueError(f"{name} must be {wanted}, got shape {got}")
     if points is not None and len(values) != points:
-        raise ValueError(
-            f"{name} must be one for each of the {points} points, got {got[0]} of them"
-        )
+        wanted = f"one for each of the {points} points"
+        raise ValueError(f"{name} must be {wanted}, got {len(values)} of them")
     if not labels:
-        return _finite(name, values, dtype, device)
-    return _labels(name, values, outputs).to(device)
+        return _finite(name, values.to(device), dtype)
+    if values.is_floating_point():
+        values = values.double()
+        wrong = values[~((values == values.floor()) & (values.abs() < WHOLE))]
+        if len(wrong):
+            raise ValueError(f"{name} must hold whole numbers as labels, got {wrong[0].item():g}")
+    values = values.to(torch.int64)
+    low, high = (int(end) for end in torch.aminmax(values))
+    if low < 0 or (outputs is not None and high >= outputs):
+        wanted = "at least 0" if outputs is None else f"from 0 to {outputs - 1}"
+        raise ValueError(f"{name} must hold labels {wanted}, got {low} to {high}")
+    return values.to(device)
 
 
 def encode(y: object, classes: Sequence[object], *, name: str = "y") -> Tensor:
-    """Returns the place of each label, of any kind, among the classes, int64 (points,).
-
-    Example:
-        >>> encode(["dog", "cat", "dog"], ["cat", "dog"])
-        tensor([1, 0, 1])
-    """
+    """Returns the place of each label, of any kind, among the classes, int64 (points,)."""
     if isinstance(y, Tensor) or _holds_tensors(y):
         y = numbers(name, y).tolist()
     labels = np.asarray(y, dtype=object)  # of text and numbers NumPy would make text
@@ -116,18 +107,16 @@ def encode(y: object, classes: Sequence[object], *, name: str = "y") -> Tensor:
     places = {label: i for i, label in enumerate(classes)}
     for label in labels.tolist():
         if not isinstance(label, Hashable) or label not in places:
-            known = ", ".join(map(str, classes[:10])) + (", ..." if len(classes) > 10 else "")
-            raise ValueError(
-                f"{name} must hold labels of the classes {known}, got {shortened(label)}"
-            )
+            known, got = ", ".join(map(str, classes[:10])), shortened(label)
+            more = ", ..." if len(classes) > 10 else ""
+            raise ValueError(f"{name} must hold labels of the classes {known}{more}, got {got}")
     return torch.tensor([places[label] for label in labels.tolist()], dtype=torch.int64)
 
 
 def pair(name: str, data: object, y: object = None) -> tuple[Any, Any]:
-    """Returns inputs and targets of a PyTorch dataset, in order; anything else stays as it is.
+    """Returns inputs and targets of a PyTorch dataset or loader, gone through once, in order.
 
-    A `Dataset` or a `DataLoader`, of inputs or of pairs (x, y), is gone through once. PyTorch's own
-    random numbers, which a loader draws from, stay as they are.
+    Anything else stays as it is, and so do the random numbers of PyTorch that a loader draws from.
     """
     if not isinstance(data, Dataset | DataLoader):
         return data, y
@@ -136,8 +125,13 @@ def pair(name: str, data: object, y: object = None) -> tuple[Any, Any]:
         if not isinstance(data, Sized):
             raise TypeError(f"{name} must have a length, got {type(data).__name__}")
         every = (data[i] for i in range(len(data)))
+    items: list[tuple[Any, ...]] = []  # (x,) or (x, y) each
     with torch.random.fork_rng(devices=[]):
-        items = [_item(name, item) for item in every]
+        for item in every:
+            items.append(tuple(item) if isinstance(item, list | tuple) else (item,))
+            if len(items[-1]) not in (1, 2) or isinstance(item, dict | str | bytes | None):
+                got = f"{type(item).__name__} of {len(items[-1])}"
+                raise TypeError(f"{name} must give (x, y) or x, got {got}")
     if not items:
         raise ValueError(f"{name} must not be empty, got {type(data).__name__} of no points")
     if len({len(item) for item in items}) > 1:
@@ -189,11 +183,10 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         if "inhomogeneous" in str(error):
             raise ValueError(f"{name} must have rows of one length, got several") from None
         reason = textwrap.shorten(str(error).rstrip("."), 120, placeholder=" ... ").strip(" .")
-        raise TypeError(
-            f"{name} must be an array of numbers, got {type(values).__name__}: {reason}"
-        ) from None
+        got = f"{type(values).__name__}: {reason}"
+        raise TypeError(f"{name} must be an array of numbers, got {got}") from None
     if text or array.dtype.kind not in "biuf":
-        got = f"text: {shortened(str(text[0]))}" if text else array.dtype
+        got = f"text: {shortened(str(text[0]))}" if text else str(array.dtype)
         raise TypeError(f"{name} must hold numbers, got {got}")
     if array.dtype.isnative and array.itemsize <= 8:
         return array
@@ -212,40 +205,16 @@ def _not_empty(name: str, values: object) -> Tensor:
     return made
 
 
-def _finite(name: str, values: Tensor, dtype: torch.dtype | None, device: Device) -> Tensor:
-    made = values.to(device=device, dtype=dtype or torch.get_default_dtype())
+def _finite(name: str, values: Tensor, dtype: torch.dtype | None) -> Tensor:
+    made = values.to(dtype or torch.get_default_dtype())
     if made.isfinite().all():
         return made
     if values.isfinite().all():
         largest = f"{values.abs().max().item():g}"
         raise ValueError(f"{name} must fit {made.dtype}, got numbers as large as {largest}")
     wrong = (~values.isfinite()).flatten(1).any(dim=1).nonzero().squeeze(1)
-    raise ValueError(
-        f"{name} must be finite, got NaN or infinity at {len(wrong)} of {len(values)} points, "
-        f"first at point {int(wrong[0])}"
-    )
-
-
-def _labels(name: str, values: Tensor, classes: int | None) -> Tensor:
-    if values.is_floating_point():
-        values = values.double()
-        wrong = values[~((values == values.floor()) & (values.abs() < WHOLE))]
-        if len(wrong):
-            raise ValueError(f"{name} must hold whole numbers as labels, got {wrong[0].item():g}")
-    labels = values.to(torch.int64)
-    low, high = (int(end) for end in torch.aminmax(labels))
-    if low < 0 or (classes is not None and high >= classes):
-        wanted = "at least 0" if classes is None else f"from 0 to {classes - 1}"
-        raise ValueError(f"{name} must hold labels {wanted}, got {low} to {high}")
-    return labels
-
-
-def _item(name: str, item: Any) -> tuple[Any, ...]:
-    """Returns what a dataset or a loader gives at a time as (x,) or (x, y)."""
-    items = tuple(item) if isinstance(item, list | tuple) else (item,)
-    if len(items) not in (1, 2) or isinstance(item, dict | str | bytes | None):
-        raise TypeError(f"{name} must give (x, y) or x, got {type(item).__name__} of {len(items)}")
-    return items
+    got = f"NaN or infinity at {len(wrong)} of {len(values)} points, first at point {int(wrong[0])}"
+    raise ValueError(f"{name} must be finite, got {got}")
 
 
 def _joined(name: str, values: Any, batched: bool) -> Tensor:

@@ -29,21 +29,16 @@ LEAST = 1e-7
 
 
 def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> Tensor:
-    """Returns a model's predictions, (points, C): logits, or logarithms of `predict_proba`.
+    """Returns a model's predictions, (points, C), of the type and device of `like`.
 
-    Args:
-        name: What errors call the points.
-        model: A module, which predicts in evaluation mode, from numbers of its parameters' type and
-            on their device; a scikit-learn estimator, which gets what was given; or any other
-            callable, which maps a tensor of points, of the type and device of `like`.
-        X: The points, as they were given.
-        labels: Whether predictions must be logits of classes.
-        like: A tensor of NC, whose type and device predictions get.
+    They are logits, or logarithms of `predict_proba`. A module predicts in evaluation mode, from
+    numbers of its parameters' type and on their device; a scikit-learn estimator gets points as
+    they were given; any other callable gets a tensor of the type and device of `like`.
     """
     what = f"the model's predictions for {name}"
     if not callable(model):
-        H = numbers(what, _call(name, _method(model, labels), _for_estimator(name, X)))
-        return check_predictions(what, (logarithms(what, H) if labels else H).to(like), len(H))
+        H = numbers(what, _ask_estimator(name, model, X, labels))
+        return check_predictions(what, logarithms(what, H) if labels else H, len(H), like)
     points = numbers(name, X)
     points = points.unsqueeze(1) if points.ndim == 1 else points
     size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))
@@ -51,17 +46,16 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
     with torch.no_grad(), _left_as_it_was(model) as own:
         for part in points.tensor_split(-(-len(points) // size)):
             # A copy: a model may write over its input, which is the user's.
-            H = _call(name, model, part.to(like if own is None else own, copy=True))
-            made = numbers(what, H).to(like)
-            if len(part) == 1 and made.ndim < 2:  # a model may squeeze the axis of a point
-                made = made.reshape(1, -1)
-            parts.append(check_predictions(what, made, len(part)))
+            H = numbers(what, _call(name, model, part.to(like if own is None else own, copy=True)))
+            if len(part) == 1 and H.ndim < 2:  # a model may squeeze the axis of a point
+                H = H.reshape(1, -1)
+            parts.append(check_predictions(what, H, len(part), like))
     return torch.cat(parts)
 
 
-def check_predictions(name: str, H: Tensor, points: int) -> Tensor:
+def check_predictions(name: str, H: Tensor, points: int, like: Tensor) -> Tensor:
     """Returns predictions as (points, C), which must be finite and one row for each point."""
-    return targets(name, H, labels=False, points=points, dtype=H.dtype)
+    return targets(name, H.to(like), labels=False, points=points, dtype=like.dtype)
 
 
 def logarithms(name: str, probabilities: Tensor) -> Tensor:
@@ -92,48 +86,40 @@ def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any
         raise ValueError("classes must be different from each other, got one twice")
     if len(columns) != H.shape[1]:
         hint = ": a single logit z of two classes is the columns 0 and z"
-        raise ValueError(
-            f"{name} must have one column for each of {len(columns)} classes, got "
-            f"{H.shape[1]}{hint if (len(columns), H.shape[1]) == (2, 1) else ''}"
-        )
+        got = f"{H.shape[1]}{hint if (len(columns), H.shape[1]) == (2, 1) else ''}"
+        wanted = f"one column for each of {len(columns)} classes"
+        raise ValueError(f"{name} must have {wanted}, got {got}")
     place = encode(list(columns), classes, name="the model's classes").to(H.device)
     ordered = H.new_full((len(H), len(classes)), float(np.log(LEAST)))
     ordered[:, place] = H if len(columns) == len(classes) else log_softmax(H, dim=1)
     return ordered
 
 
-def _method(model: Any, labels: bool) -> Callable[[Any], Any]:
-    """Returns the method of an estimator that predicts what NC judges."""
+def _ask_estimator(name: str, model: Any, X: object, labels: bool) -> Any:
+    """Returns what an estimator predicts, by the method that says what NC judges."""
+    wanted = ""
     if not hasattr(model, "predict"):
         wanted = "be a callable, a torch.nn.Module or a scikit-learn estimator"
     elif labels and not hasattr(model, "predict_proba"):
         wanted = "have predict_proba where targets are labels (see CalibratedClassifierCV)"
     elif not labels and hasattr(model, "classes_"):
         wanted = "be a regressor where NC judges real targets"
-    else:
-        method: Callable[[Any], Any] = model.predict_proba if labels else model.predict
-        return method
-    raise TypeError(f"model must {wanted}, got {type(model).__name__}")
-
-
-def _for_estimator(name: str, X: object) -> Any:
-    """Returns points as an estimator knows them: as they came, or rows of numbers."""
-    if hasattr(X, "columns"):
-        return X  # its names of columns are what the estimator was fitted with
-    array = numbers(name, X).cpu()
-    array = array.float() if array.dtype == torch.bfloat16 else array
-    return array.numpy().reshape(len(array), -1)
+    if wanted:
+        raise TypeError(f"model must {wanted}, got {type(model).__name__}")
+    if not hasattr(X, "columns"):  # whose names are what the estimator was fitted with
+        array = numbers(name, X).cpu()
+        array = array.float() if array.dtype == torch.bfloat16 else array
+        X = array.numpy().reshape(len(array), -1)
+    return _call(name, model.predict_proba if labels else model.predict, X)
 
 
 def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
     try:
         H = method(X)
     except Exception as error:
-        said = (str(error).splitlines() or [""])[0].rstrip(".")
-        raise ValueError(
-            f"the model must be able to predict for {name} of shape {tuple(X.shape)}, got "
-            f"{type(error).__name__}: {said}"
-        ) from error
+        wanted = f"be able to predict for {name} of shape {tuple(X.shape)}"
+        got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
+        raise ValueError(f"the model must {wanted}, got {got}") from error
     if isinstance(H, dict | list | tuple) or not hasattr(H, "shape"):
         got = f"{type(H).__name__}: wrap it in a function that does"
         raise TypeError(f"the model must return one tensor or array of predictions, got {got}")
@@ -142,17 +128,13 @@ def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
 
 @contextmanager
 def _left_as_it_was(model: Any) -> Iterator[Tensor | None]:
-    """Puts a module into evaluation mode, and afterwards everything back.
-
-    Yields one of its parameters or buffers, if there is one: it has the module's type and device.
-    """
+    """Puts a module into evaluation mode, and all back; yields a tensor of its type, if any."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    owned = [(m, name, b) for m in modules for name, b in m.named_buffers(recurse=False)]
-    state = [p for m in modules for p in m.parameters(recurse=False)] + [b for _, _, b in owned]
+    state = [*model.parameters(), *model.buffers()] if modules else []
     if any(is_lazy(tensor) for tensor in state):
         raise ValueError("model must have been trained, got a module with lazy parameters")
-    modes = [module.training for module in modules]
-    before = [buffer.clone() for _, _, buffer in owned]
+    modes = [(module, module.training) for module in modules]
+    owned = [(m, name, b, b.clone()) for m in modules for name, b in m.named_buffers(recurse=False)]
     devices = sorted({tensor.get_device() for tensor in state if tensor.is_cuda})
     try:
         with torch.random.fork_rng(devices=devices):
@@ -160,9 +142,9 @@ def _left_as_it_was(model: Any) -> Iterator[Tensor | None]:
                 model.eval()
             yield next((tensor for tensor in state if tensor.is_floating_point()), None)
     finally:
-        for module, training in zip(modules, modes, strict=True):
+        for module, training in modes:
             module.training = training
-        for (module, name, buffer), value in zip(owned, before, strict=True):
-            if not torch.equal(buffer, value):  # untouched ones may be part of somebody's graph
-                buffer.copy_(value)
+        for module, name, buffer, before in owned:
+            if not torch.equal(buffer, before):  # untouched ones may be part of somebody's graph
+                buffer.copy_(before)
             module.register_buffer(name, buffer, name not in module._non_persistent_buffers_set)

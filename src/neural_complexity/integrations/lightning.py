@@ -56,20 +56,18 @@ class NCCallback(Callback):
         **options: Any,
     ) -> None:
         if not isinstance(unlabelled, Tensor | DataLoader):
-            raise TypeError(
-                f"unlabelled must be a tensor or a DataLoader, got {type(unlabelled).__name__}"
-            )
-        if isinstance(unlabelled, Tensor) and not (unlabelled.ndim and len(unlabelled)):
-            raise ValueError(
-                f"unlabelled must be points, got a tensor of shape {tuple(unlabelled.shape)}"
-            )
+            got = type(unlabelled).__name__
+            raise TypeError(f"unlabelled must be a tensor or a DataLoader, got {got}")
         if batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}")
         self.penalty = NCRegularizer(nc, seed=seed, **options)
         self.unlabelled = unlabelled
         if isinstance(unlabelled, Tensor):
-            shape = torch.Size((1, len(unlabelled)))
-            self._places = Rounds(shape, batch, lambda i: stream(seed, "unlabelled", i))
+            if not (unlabelled.ndim and len(unlabelled)):
+                shape = tuple(unlabelled.shape)
+                raise ValueError(f"unlabelled must be points, got a tensor of shape {shape}")
+            rows = torch.Size((1, len(unlabelled)))
+            self._places = Rounds(rows, batch, lambda i: stream(seed, "unlabelled", i))
         self._left: Iterator[Any] = iter(())  # of the loader
         self._batch: Any = None
 
@@ -90,7 +88,11 @@ class NCCallback(Callback):
         """Adds the penalty to the loss, in place, as Lightning takes no other loss from here."""
         # The loss is the quotient that Lightning makes for accumulation, or the product that it
         # makes for scaling: neither is needed for its own gradient, so autograd allows this.
-        x, y = self._pair()
+        batch = self._batch if isinstance(self._batch, list | tuple) else ()
+        if [isinstance(part, Tensor) for part in batch] != [True, True]:
+            wanted = "pairs of tensors (x, y) for NCCallback"
+            raise TypeError(f"minibatches must be {wanted}, got {type(self._batch).__name__}")
+        x, y = batch
         plugin = trainer.precision_plugin
         # Where NC is not asked, no inputs are drawn for it, either.
         x_unlabelled = self._next() if self.penalty.weight_now() else x
@@ -113,15 +115,6 @@ class NCCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues from a checkpoint."""
         self.penalty.load_state_dict(state_dict)
-
-    def _pair(self) -> tuple[Tensor, Tensor]:
-        match self._batch:
-            case [Tensor() as x, Tensor() as y]:
-                return x, y
-        raise TypeError(
-            "minibatches must be pairs of tensors (x, y) for NCCallback, got "
-            f"{type(self._batch).__name__}"
-        )
 
     def _next(self) -> Tensor:
         """Returns the next inputs without labels."""

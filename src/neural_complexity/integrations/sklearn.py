@@ -1,7 +1,7 @@
 """scikit-learn estimators: a multilayer perceptron, regularized by NC."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import inf, prod
 from pathlib import Path
@@ -50,64 +50,16 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         X: NDArray[Any],
         Y: Tensor,
         X_unlabelled: ArrayLike | None,
-        make: Callable[[], nn.Module],
-    ) -> None:
+        outputs: int,
+        *ends: nn.Module,
+    ) -> Self:
         """Trains the network on inputs, (points, D), and targets, (points,) or (points, 1)."""
-        weights = _weights(self.weight)
+        weights = np.atleast_1d(np.asarray(self.weight)).tolist()
+        if not weights or not all(isinstance(w, int | float) and 0 <= w < inf for w in weights):
+            raise ValueError(f"weight must be one or several numbers from 0, got {self.weight}")
         for name in ("trust_", "weight_", "gap_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        parts = [_points("X", X, nc)]
-        if X_unlabelled is not None:
-            rows = validate_data(self, X_unlabelled, reset=False)
-            parts.append(_points("X_unlabelled", rows, nc))
-        device = torch.device("cpu") if nc is None else nc.device
-        loss = squared_error if Y.is_floating_point() else cross_entropy
-        recipe = Recipe(make=make, loss=loss, steps=self.steps, lr=self.lr, optimizer=Adam)
-        training = Training(torch.cat(parts).to(device), Y.to(device), recipe, self.batch, seed)
-        points, others = torch.arange(len(training.X), device=device).tensor_split([len(X)])
-        if nc is None:
-            h = training.train(training.task(points, points))
-        else:
-            classes = len(self.classes_) if nc.labels and nc.symmetric else None
-            regularized = RegularizedTraining(nc, training, classes, self.floor)
-            h = self._fit_with_nc(regularized, weights, points, others)
-        if not all(p.isfinite().all() for p in h.parameters()):
-            raise ValueError(
-                f"lr must be small enough for training to stay finite, got {self.lr} and a network "
-                "that diverged"
-            )
-        self.network_ = h.one(0).cpu()
-
-    def _fit_with_nc(
-        self,
-        regularized: RegularizedTraining,
-        weights: tuple[float, ...],
-        points: Tensor,
-        others: Tensor,
-    ) -> BatchedLearner:
-        """Trains the network with the best of the weights, and sets what was found on the way."""
-        task, seen = regularized.arrange(points, others)
-        factor = 1.0
-        if self.safeguard:
-            self.trust_ = regularized.trust(seen)
-            if not self.trust_:
-                warnings.warn(UNTRUSTED, stacklevel=4)
-            factor = self.trust_**2
-            weights = (*weights, 0.0) if self.trust_ else (0.0,)
-        distinct = tuple(dict.fromkeys(weights))
-        self.weight_ = regularized.choose(distinct, factor, points, transductive=len(others) > 0)
-        encoder = regularized.encoder(seen)
-        h = regularized.training.train(
-            task, regularized.penalty(encoder, task, self.weight_ * factor)
-        )
-        self.gap_ = regularized.gap(encoder, task, h)
-        return h
-
-    def _network(
-        self, nc: NeuralComplexity | None, X: NDArray[Any], outputs: int, *ends: nn.Module
-    ) -> Callable[[], nn.Module]:
-        """Returns a function that makes the network, which sees inputs of one scale."""
         mean, scale = _units("X", X)
         standardize = Affine(torch.from_numpy(1 / scale), torch.from_numpy(-mean / scale))
 
@@ -115,16 +67,60 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             network = mlp(X.shape[1], self.hidden, outputs)
             return nn.Sequential(nn.Flatten(), standardize, *network, *ends).to(_dtype(nc))
 
-        return make
+        sets, parts = {"X": X}, []
+        if X_unlabelled is not None:
+            sets["X_unlabelled"] = validate_data(self, X_unlabelled, reset=False)
+        shape = (X.shape[1],) if nc is None else nc.shape
+        for name, rows in sets.items():
+            if rows.shape[1] != prod(shape):
+                wanted = f"{prod(shape)} features as NC's inputs have"
+                raise ValueError(f"{name} must have {wanted}, got {rows.shape[1]}")
+            points = rows.reshape(-1, *shape)  # scikit-learn knows images as rows of pixels
+            parts.append(inputs(name, points, shape=shape, dtype=_dtype(nc)))
+        device = torch.device("cpu") if nc is None else nc.device
+        loss = squared_error if Y.is_floating_point() else cross_entropy
+        recipe = Recipe(make=make, loss=loss, steps=self.steps, lr=self.lr, optimizer=Adam)
+        data = (torch.cat(parts).to(device), Y.to(device), recipe, self.batch, seed)
+        known, others = torch.arange(len(data[0]), device=device).tensor_split([len(X)])
+        if nc is None:
+            training = Training(*data)
+            h = training.train(training.task(known, known))
+        else:
+            classes = len(self.classes_) if nc.labels and nc.symmetric else None
+            own = RegularizedTraining(*data, nc, classes, self.floor)
+            h = self._fit_with_nc(own, [float(weight) for weight in weights], known, others)
+        if not all(p.isfinite().all() for p in h.parameters()):
+            got = f"{self.lr} and a network that diverged"
+            raise ValueError(f"lr must be small enough for training to stay finite, got {got}")
+        self.network_ = h.one(0).cpu()
+        return self
+
+    def _fit_with_nc(
+        self, own: RegularizedTraining, weights: list[float], points: Tensor, others: Tensor
+    ) -> BatchedLearner:
+        """Trains the network with the best of the weights, and sets what was found on the way."""
+        task, seen = own.arrange(points, others)
+        factor = 1.0
+        if self.safeguard:
+            self.trust_ = own.trust(seen)
+            if not self.trust_:
+                warnings.warn(UNTRUSTED, stacklevel=4)
+            factor = self.trust_**2
+            weights = [*weights, 0.0] if self.trust_ else [0.0]
+        distinct = list(dict.fromkeys(weights))
+        self.weight_ = own.choose(distinct, factor, points, transductive=len(others) > 0)
+        encoder = own.encoder(seen)
+        h = own.train(task, own.penalty(encoder, task, self.weight_ * factor))
+        self.gap_ = own.gap(encoder, task, h)
+        return h
 
     @torch.no_grad()
     def _predictions(self, X: ArrayLike) -> Tensor:
-        """Returns the network's predictions, (points, C)."""
+        """Returns the network's predictions, (points, C), in the order of the classes."""
         check_is_fitted(self)
         rows = validate_data(self, X, reset=False)
-        parameter = next(self.network_.parameters())
-        H: Tensor = self.network_(inputs("X", rows, dtype=parameter.dtype))
-        return H
+        H: Tensor = self.network_(inputs("X", rows, dtype=next(self.network_.parameters()).dtype))
+        return H[:, self._columns]
 
 
 class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
@@ -187,24 +183,19 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
             own = nc.card.classes or range(nc.outputs)
             self._columns, outputs = encode(self.classes_, own), nc.outputs
         Y = self._columns[torch.from_numpy(indices)]
-        self._fit(nc, rows, Y, X_unlabelled, self._network(nc, rows, outputs))
-        return self
+        return self._fit(nc, rows, Y, X_unlabelled, outputs)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Returns the likeliest class of each input, (points,)."""
-        likeliest = self._logits(X).argmax(dim=1).numpy()
+        likeliest = self._predictions(X).argmax(dim=1).numpy()
         found: NDArray[Any] = self.classes_[likeliest]
         return found
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Returns the probability of each class, (points, C)."""
-        logits = self._logits(X).double()  # so that they sum to 1
+        logits = self._predictions(X).double()  # so that they sum to 1
         probabilities: NDArray[Any] = logits.softmax(dim=1).numpy()
         return probabilities
-
-    def _logits(self, X: ArrayLike) -> Tensor:
-        H = self._predictions(X)  # checks first that there are classes
-        return H[:, self._columns]
 
 
 class NCRegressor(RegressorMixin, _NCEstimator):  # type: ignore[misc]
@@ -230,9 +221,8 @@ class NCRegressor(RegressorMixin, _NCEstimator):  # type: ignore[misc]
         mean, scale = _units("y", column)
         # Learns in units of the targets' spread, and is judged in their own.
         end = Affine(torch.from_numpy(scale), torch.from_numpy(mean))
-        Y = inputs("y", column, dtype=_dtype(nc))
-        self._fit(nc, rows, Y, X_unlabelled, self._network(nc, rows, 1, end))
-        return self
+        self._columns, Y = torch.arange(1), inputs("y", column, dtype=_dtype(nc))
+        return self._fit(nc, rows, Y, X_unlabelled, 1, end)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Returns the prediction for each input, (points,)."""
@@ -243,34 +233,16 @@ class NCRegressor(RegressorMixin, _NCEstimator):  # type: ignore[misc]
 def _load(nc: NeuralComplexity | str | Path | None, *, labels: bool) -> NeuralComplexity | None:
     nc = find_nc(nc) if isinstance(nc, str | Path) else nc
     if nc is not None and not isinstance(nc, NeuralComplexity):
-        raise TypeError(
-            f"nc must be a NeuralComplexity, a path, a name or None, got {type(nc).__name__}"
-        )
+        got = type(nc).__name__
+        raise TypeError(f"nc must be a NeuralComplexity, a path, a name or None, got {got}")
     if nc is not None and nc.labels != labels:
         wanted, got = ("labels", "real targets") if labels else ("real targets", "labels")
         raise ValueError(f"nc must be for {wanted}, got one for {got}")
     return nc
 
 
-def _weights(given: float | Sequence[float] | NDArray[Any]) -> tuple[float, ...]:
-    weights = np.atleast_1d(np.asarray(given)).tolist()
-    if not weights or not all(isinstance(w, int | float) and 0 <= w < inf for w in weights):
-        raise ValueError(f"weight must be one or several numbers from 0, got {given}")
-    return tuple(float(weight) for weight in weights)
-
-
 def _dtype(nc: NeuralComplexity | None) -> torch.dtype:
     return torch.get_default_dtype() if nc is None else nc.x_mean.dtype
-
-
-def _points(name: str, rows: NDArray[Any], nc: NeuralComplexity | None) -> Tensor:
-    """Returns inputs in NC's shape; scikit-learn knows images as rows of pixels."""
-    shape = (rows.shape[1],) if nc is None else nc.shape
-    if rows.shape[1] != prod(shape):
-        raise ValueError(
-            f"{name} must have {prod(shape)} features as NC's inputs have, got {rows.shape[1]}"
-        )
-    return inputs(name, rows.reshape(-1, *shape), shape=shape, dtype=_dtype(nc))
 
 
 def _units(name: str, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -44,48 +44,30 @@ class Training:
         batches = Minibatches(task, M=self.batch, N=self.batch, seed=self.seed)
         return self.recipe.train(batches, stream(self.seed, "network"), regularizer=regularizer)
 
-    def shuffle(self, points: Tensor, name: str) -> Tensor:
-        """Returns points in random order."""
-        order = torch.randperm(len(points), generator=stream(self.seed, name))
-        return points[order.to(points.device)]
-
 
 @dataclass(frozen=True)
-class RegularizedTraining:
-    """A training with NC as the regularizer.
-
-    Args:
-        nc: The gap predictor.
-        training: The data.
-        classes: Of labels, if not as many as NC was made for.
-        floor: See `nc_penalty`.
-    """
+class RegularizedTraining(Training):
+    """A training with NC as the regularizer."""
 
     nc: NeuralComplexity
-    training: Training
-    classes: int | None
-    floor: float | None
+    classes: int | None  # of labels, if not as many as NC was made for
+    floor: float | None  # see `nc_penalty`
 
     def arrange(self, points: Tensor, judged: Tensor) -> tuple[Task, Task]:
         """Returns what is learned from and judged on, and what NC sees of it.
 
-        Args:
-            points: Indices of the training points, (n,).
-            judged: Indices of the points to judge on. If there are none, NC judges on some training
-                points, whose targets it does not see.
+        Where there are no points to judge on, these are some training points, whose targets NC does
+        not see.
         """
-        n, order = len(points), self.training.shuffle(points, "shown")
+        n, order = len(points), self._shuffle(points, "shown")
         size = min(n, self.nc.card.context_size)
         if not len(judged):
             if n < 2:
-                raise ValueError(
-                    "X must have at least 2 points, one for NC to judge on, without X_unlabelled, "
-                    f"got n_samples={n}"
-                )
+                wanted = "at least 2 points, one for NC to judge on, without X_unlabelled"
+                raise ValueError(f"X must have {wanted}, got n_samples={n}")
             held_out = -(-n // HELD_OUT)
             size, judged = min(size, n - held_out), order[n - held_out :]
-        seen = order[:size].sort().values
-        return self.training.task(points, judged), self.training.task(seen, judged)
+        return self.task(points, judged), self.task(order[:size].sort().values, judged)
 
     def trust(self, seen: Task) -> float:
         """Measures trust on the points that NC sees."""
@@ -98,7 +80,7 @@ class RegularizedTraining:
         if self.nc.head.sees_predictions:
             return FixedContext(self.nc, seen.X_tr, seen.Y_tr)
         indices = raw(join([seen.X_tr, seen.X_te], dim=1))
-        embeddings = embed_store(self.nc, self.training.X.__getitem__, indices)
+        embeddings = embed_store(self.nc, self.X.__getitem__, indices)
         return cache(self.nc, seen, embeddings, classes=self.classes)
 
     def penalty(self, encode: Encoder, task: Task, weight: float) -> Regularizer | None:
@@ -115,30 +97,24 @@ class RegularizedTraining:
     @torch.no_grad()
     def gap(self, encode: Encoder, task: Task, h: BatchedLearner) -> float:
         """Predicts the gap of a network."""
-        judge = minibatch_penalty(self.nc, encode, weight=1.0, floor=None)
-        return float(judge(h, evaluate(h, task)))
+        return float(minibatch_penalty(self.nc, encode, floor=None)(h, evaluate(h, task)))
 
     def choose(
         self, weights: Sequence[float], factor: float, points: Tensor, *, transductive: bool
     ) -> float:
-        """Returns the weight that does best on training points that are held out.
+        """Returns the weight, times a factor, that does best on training points held out.
 
         Trust says whether NC understands the task; but who has many labels may know more than NC.
-
-        Args:
-            weights: To choose from; the first where there are too few points to choose by.
-            factor: What they are multiplied by.
-            points: Indices of all training points, (n,).
-            transductive: Whether NC judges on the held-out points themselves.
+        It is the first where there are too few points. If `transductive`, NC judges on the held-out
+        points themselves.
         """
-        order = self.training.shuffle(points, "held out")
-        size = -(-len(points) // HELD_OUT)
+        order, size = self._shuffle(points, "held out"), -(-len(points) // HELD_OUT)
         if len(weights) == 1 or len(points) - size < FEWEST:
             return weights[0]
         # Points that NC learned from would flatter it; if too few others are there, NC is held to
         # what its file says that it believes of new ones: a network that does better without NC is
         # not to be taught by it.
-        new = order[~self.nc.card.knows(self.training.X[order])]
+        new = order[~self.nc.card.knows(self.X[order])]
         honest = 2 * len(new) >= size
         least = 0.0 if honest else self.nc.card.belief_loss
         if least is None:
@@ -146,15 +122,15 @@ class RegularizedTraining:
         held_out = (new if honest else order)[:size]
         rest = order[~torch.isin(order, held_out)]
         task, seen = self.arrange(rest, held_out if transductive else held_out[:0])
-        encode, found = self.encoder(seen), []
+        test, encode, found = self.task(held_out, held_out), self.encoder(seen), []
         for weight in weights:
-            h = self.training.train(task, self.penalty(encode, task, weight * factor))
-            value = self._loss(h, held_out)
+            h = self.train(task, self.penalty(encode, task, weight * factor))
+            with torch.no_grad():
+                value = float(self.recipe.loss(h(test.X_tr), test.Y_tr).mean())
+            value = value if isfinite(value) else inf
             found.append((max(value, least) if weight else value, value, weight))
         return min(found)[-1]  # the smaller of two that are as good
 
-    @torch.no_grad()
-    def _loss(self, h: BatchedLearner, points: Tensor) -> float:
-        X, Y = indexed(points[None], self.training.X.__getitem__), self.training.Y[None, points]
-        value = float(self.training.recipe.loss(h(X), Y).mean())
-        return value if isfinite(value) else inf
+    def _shuffle(self, points: Tensor, name: str) -> Tensor:
+        order = torch.randperm(len(points), generator=stream(self.seed, name))
+        return points[order.to(points.device)]

@@ -10,6 +10,7 @@ from torch import Tensor
 __all__ = ["Calibration", "join"]
 
 Span = tuple[int, int]
+TENSORS = ("predicted", "true", "spread", "features")
 
 
 @dataclass(frozen=True)
@@ -29,17 +30,14 @@ class Calibration:
     note: str = ""  # what else there is to say, as a sentence
 
     def __post_init__(self) -> None:
-        n = self.predicted.numel()
-        shapes = {"predicted": (n,), "true": (n,), "spread": (n,), "features": (n, len(self.names))}
+        n = len(self)
         if n == 0:
             raise ValueError("a calibration must have at least one learner, got none")
-        for name, shape in shapes.items():
-            tensor = getattr(self, name)
-            if tuple(tensor.shape) != shape:
-                raise ValueError(
-                    f"{name} must have shape {shape} in a calibration of {n} learners, got "
-                    f"{tuple(tensor.shape)}"
-                )
+        for name, tensor in self.tensors().items():
+            shape = (n, len(self.names)) if name == "features" else (n,)
+            if (got := tuple(tensor.shape)) != shape:
+                wanted = f"shape {shape} in a calibration of {n} learners"
+                raise ValueError(f"{name} must have {wanted}, got {got}")
             if not tensor.is_floating_point() or tensor.isnan().any():
                 raise ValueError(f"{name} must be real numbers, got {tensor.dtype} or NaN")
             if name != "true" and not tensor.isfinite().all():
@@ -61,8 +59,7 @@ class Calibration:
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors by name, for a file."""
-        names = ("predicted", "true", "spread", "features")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in TENSORS}
 
     def text(self) -> str:
         """Returns the rest, for a file."""
@@ -70,50 +67,29 @@ class Calibration:
 
     @classmethod
     def read(cls, tensors: dict[str, Tensor], text: str) -> "Calibration":
-        """Returns the calibration that `tensors` and `text` describe.
-
-        Raises:
-            KeyError: If something is missing.
-            TypeError: If something is of another kind.
-            ValueError: If it is damaged.
-        """
+        """Returns what `tensors` and `text` describe; raises errors of any kind if damaged."""
         rest = json.loads(text)
-        (M_low, M_high), (N_low, N_high) = rest["sizes"]
-        return cls(
-            tensors["predicted"],
-            tensors["true"],
-            tensors["spread"],
-            tensors["features"],
-            names=tuple(map(str, rest["names"])),
-            sizes=((int(M_low), int(M_high)), (int(N_low), int(N_high))),
-            note=str(rest["note"]),
-        )
+        M, N = ((int(low), int(high)) for low, high in rest["sizes"])
+        names, note = tuple(map(str, rest["names"])), str(rest["note"])
+        predicted, true, spread, features = (tensors[name] for name in TENSORS)
+        return cls(predicted, true, spread, features, names, (M, N), note)
 
     def beyond(self, M: int, N: int) -> str:
-        """Returns a sentence if M training or N test points are far from those calibrated on.
-
-        That is if a set is less than half or more than twice as large.
-        """
+        """Returns a sentence if a set is less than half or more than twice as large as those."""
+        sets = zip(("training", "test"), (M, N), self.sizes, strict=True)
         said = [
             f"{size} {name} points against {low if low == high else f'{low} to {high}'}"
-            for name, size, (low, high) in zip(
-                ("training", "test"), (M, N), self.sizes, strict=True
-            )
+            for name, size, (low, high) in sets
             if not low / 2 <= size <= 2 * high
         ]
-        if not said:
-            return ""
-        return f"the sets have other sizes than those that NC was calibrated on: {', '.join(said)}"
+        other = "the sets have other sizes than those that NC was calibrated on"
+        return f"{other}: {', '.join(said)}" if said else ""
 
 
 def join(calibrations: Sequence[Calibration]) -> Calibration:
     """Joins calibrations whose learners have the same features; notes are lost."""
-    first = calibrations[0]
-    M, N = zip(*(c.sizes for c in calibrations), strict=True)
-    spans = tuple((min(low for low, _ in span), max(high for _, high in span)) for span in (M, N))
-    return Calibration(
-        **{name: torch.cat([c.tensors()[name] for c in calibrations]) for name in first.tensors()},
-        names=first.names,
-        sizes=(spans[0], spans[1]),
-        note="",
-    )
+    tensors = (torch.cat([getattr(c, name) for c in calibrations]) for name in TENSORS)
+    predicted, true, spread, features = tensors
+    spans = zip(*(c.sizes for c in calibrations), strict=True)
+    M, N = ((min(low for low, _ in span), max(high for _, high in span)) for span in spans)
+    return Calibration(predicted, true, spread, features, calibrations[0].names, (M, N))

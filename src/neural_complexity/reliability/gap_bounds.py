@@ -35,17 +35,8 @@ from torch import Tensor
 
 from neural_complexity.reliability.calibration import Calibration
 
-__all__ = [
-    "METHODS",
-    "Interval",
-    "Method",
-    "Side",
-    "bound",
-    "guaranteed_coverage",
-    "margin",
-    "needed",
-    "rank",
-]
+__all__ = ["METHODS", "Interval", "Method", "Side", "bound", "check_options"]
+__all__ += ["guaranteed_coverage", "margin", "needed", "rank"]
 
 Method = Literal["conformal", "normalised", "dkw", "clopper_pearson"]
 Side = Literal["two", "upper"]
@@ -91,32 +82,31 @@ def bound(
         method: Which bound; the module says what each claims.
         side: `"two"` bounds the gap from both sides, `"upper"` from above.
         delta: The share of calibration sets for which `"dkw"` and `"clopper_pearson"` may fail.
-        least: What the gap cannot be below: minus the training loss, for losses that are never
-            negative.
+        least: What the gap cannot be below: minus the training loss, if no loss is negative.
 
     Returns:
-        The interval. With too few calibration learners for what is asked it is infinite, and its
-        note says how many are needed.
+        The interval; with too few calibration learners an infinite one, whose note says how many
+        are needed.
     """
-    _check(confidence, method, side, delta)
     if not (math.isfinite(predicted_gap) and 0 < spread < math.inf):
         note = f"nothing can be said of a predicted gap of {predicted_gap:g} ± {spread:g}"
         return Interval(-math.inf, math.inf, confidence, method, note)
-    width = float(
-        margin(
-            calibration.residuals,
-            calibration.spread,
-            torch.tensor(spread, dtype=torch.float64),
-            confidence=confidence,
-            method=method,
-            side=side,
-            delta=delta,
-        )
+    n, own, errors = (
+        len(calibration),
+        torch.tensor(spread, dtype=torch.float64),
+        calibration.residuals,
     )
-    low = predicted_gap - width if side == "two" else -math.inf
-    high = predicted_gap + width
-    claim = _claim(len(calibration), confidence, method, delta)
-    note = "; ".join(part for part in (claim, calibration.note) if part)
+    width = margin(errors, calibration.spread, own, confidence, method, side, delta).item()
+    low, high = predicted_gap - width if side == "two" else -math.inf, predicted_gap + width
+    pac = f"but for at most {delta:.4g} of all calibration sets"
+    note = (
+        f"{n} calibration learners are too few for a {method} bound at confidence {confidence:g}, "
+        f"which needs at least {needed(confidence, method, delta)}"
+        if rank(n, confidence, method, delta) > n
+        else f"at least {confidence:.4g} of new learners like the {n} calibrated on are inside, "
+        + (pac if method in PAC else "on average over calibration sets")
+    )
+    note = f"{note}; {calibration.note}" if calibration.note else note
     # Where the least value itself is above the rest, the bound has failed: it stays as it is.
     return Interval(max(low, least) if least <= high else low, high, confidence, method, note)
 
@@ -125,21 +115,19 @@ def margin(
     residuals: Tensor,
     spreads: Tensor,
     spread: Tensor,
-    *,
     confidence: float = 0.95,
     method: Method = "conformal",
     side: Side = "two",
     delta: float = 0.05,
 ) -> Tensor:
-    """Computes how far above the predicted gap (and below it) the bound lies.
+    """Computes how far above the predicted gap (and below it) the bound lies, (...), or infinity.
 
     `residuals` are true minus predicted gaps of calibration learners, (..., n), `spreads` NC's own
-    standard deviations of these, and `spread` the same for the new learner, (...). The rest is as
-    in `bound`. The result, (...), is infinite if there are too few calibration learners.
+    standard deviations of these, and `spread` that of the new learner, (...).
     """
-    _check(confidence, method, side, delta)
+    check_options(confidence, method, side, delta)
     n = residuals.shape[-1]
-    k = rank(n, confidence, method=method, delta=delta)
+    k = rank(n, confidence, method, delta)
     if k > n:
         return torch.full_like(spread, math.inf)
     scores = residuals.abs() if side == "two" else residuals
@@ -147,33 +135,25 @@ def margin(
         return scores.kthvalue(k, dim=-1).values.expand_as(spread)
     # The median of all n + 1 spreads keeps tiny ones from making scores huge. As it treats the new
     # learner like the others, the n + 1 scores stay exchangeable.
-    everyone = torch.cat([spreads, spread.unsqueeze(-1)], dim=-1)
-    floor = everyone.median(dim=-1).values
+    floor = torch.cat([spreads, spread.unsqueeze(-1)], dim=-1).median(dim=-1).values
     scores = scores / (spreads + floor.unsqueeze(-1))
     return scores.kthvalue(k, dim=-1).values * (spread + floor)
 
 
-def rank(n: int, confidence: float, *, method: Method, delta: float = 0.05) -> int:
-    """Computes which of n ordered scores bounds that of a new learner: the k-th smallest.
-
-    It is n + 1 if not even the largest score is large enough.
-    """
+def rank(n: int, confidence: float, method: Method, delta: float = 0.05) -> int:
+    """Computes which of n scores, the k-th smallest, bounds a new one; n + 1 if none does."""
     if method == "dkw":
         k = _ceil(n * (confidence + math.sqrt(math.log(1 / delta) / (2 * n))))
     elif method == "clopper_pearson":
-        k = _binomial_quantile(1 - delta - ROUNDING, n, confidence) + 1
+        level = 1 - delta - ROUNDING  # k - 1 is the least count whose probability reaches it
+        k = math.ceil(bdtrik(level, n, confidence)) + 1
+        k = k - 1 if k > 1 and bdtr(k - 2, n, confidence) >= level else k
     else:
         k = _ceil((n + 1) * confidence)
     return min(max(k, 1), n + 1)
 
 
-def _binomial_quantile(level: float, n: int, p: float) -> int:
-    """Computes the smallest k whose probability of at most k successes reaches a level."""
-    k: int = math.ceil(bdtrik(level, n, p))
-    return k - 1 if k and bdtr(k - 1, n, p) >= level else k
-
-
-def needed(confidence: float, *, method: Method, delta: float = 0.05) -> int:
+def needed(confidence: float, method: Method, delta: float = 0.05) -> int:
     """Computes how many calibration learners a finite bound needs, at least."""
     if method == "dkw":
         return _ceil(math.log(1 / delta) / (2 * (1 - confidence) ** 2))
@@ -187,17 +167,13 @@ def guaranteed_coverage(
 ) -> float:
     """Computes the right side of Proposition 1, as the module states it.
 
-    With probability at least 1 - delta over the calibration learners, this is a lower bound, for
-    all epsilon at once, on the probability that a new learner's true gap is at most epsilon above
-    the predicted one (`side="upper"`), or at most that far from it (`side="two"`).
-
     Args:
         residuals: True minus predicted gap of the calibration learners, (n,).
-        epsilon: How far.
-        side: Which of the two.
+        epsilon: How far the true gap of a new learner may be from the predicted one.
+        side: Whether that is in both directions (`"two"`) or above (`"upper"`).
         delta: The share of calibration sets for which it may be wrong, at most 1/2.
     """
-    _check(0.5, "dkw", side, delta)
+    check_options(side=side, delta=delta)
     n = residuals.numel()
     exceeding = int(((residuals.abs() if side == "two" else residuals) > epsilon).sum())
     return 1 - exceeding / n - math.sqrt(math.log(1 / delta) / (2 * n))
@@ -207,26 +183,15 @@ def _ceil(number: float) -> int:
     return math.ceil(number - ROUNDING * max(1.0, abs(number)))
 
 
-def _check(confidence: float, method: str, side: str, delta: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method}")
-    if side not in ("two", "upper"):
-        raise ValueError(f"side must be two or upper, got {side}")
-    if not 0 < delta <= 0.5:
-        raise ValueError(f"delta must be above 0 and at most 0.5, got {delta}")
-
-
-def _claim(n: int, confidence: float, method: Method, delta: float) -> str:
-    """Returns what a bound from n learners claims, as a sentence."""
-    least = needed(confidence, method=method, delta=delta)
-    if rank(n, confidence, method=method, delta=delta) > n:
-        return (
-            f"{n} calibration learners are too few for a {method} bound at confidence "
-            f"{confidence:g}, which needs at least {least}"
-        )
-    inside = f"at least {confidence:.4g} of new learners like the {n} calibrated on are inside"
-    if method in PAC:
-        return f"{inside}, but for at most {delta:.4g} of all calibration sets"
-    return f"{inside}, on average over calibration sets"
+def check_options(
+    confidence: float = 0.95, method: str = "conformal", side: str = "two", delta: float = 0.05
+) -> None:
+    """Raises a ValueError if something cannot be wished for."""
+    for right, wanted, got in (
+        (0 < confidence < 1, "confidence must be between 0 and 1", confidence),
+        (method in METHODS, f"method must be one of {', '.join(METHODS)}", method),
+        (side in ("two", "upper"), "side must be two or upper", side),
+        (0 < delta <= 0.5, "delta must be above 0 and at most 0.5", delta),
+    ):
+        if not right:
+            raise ValueError(f"{wanted}, got {got}")

@@ -37,25 +37,22 @@ def detect_shift(calibration: Calibration, features: Tensor) -> Shift:
     p_value = float(shift_p_values(calibration, features.unsqueeze(0)))
     difference = features.detach().cpu().double() - calibration.features.mean(dim=0)  # (k,)
     scale = _scale(calibration.features)
-    own = difference / scale
-    # What is not odd by itself can be so for a learner that is otherwise like this one.
-    precision = torch.linalg.inv(_covariance(calibration.features / scale))
-    given_others = (precision @ own.nan_to_num()) / precision.diagonal().sqrt()
-    alone = bool((own.abs() > STANDS_OUT).any())
-    odd = (own if alone else given_others).nan_to_num(nan=math.inf)
+    odd, context = difference / scale, ""
+    if not (odd.abs() > STANDS_OUT).any():
+        # What is not odd by itself can be so for a learner that is otherwise like this one.
+        precision = torch.linalg.inv(_covariance(calibration.features / scale))
+        odd = (precision @ odd.nan_to_num()) / precision.diagonal().sqrt()
+        context = " for a learner that is otherwise like it"
+    odd = odd.nan_to_num(nan=math.inf)
     place = int(odd.abs().argmax())
-    name = calibration.names[place]
-    how = "large" if odd[place] > 0 else "small"
-    context = "" if alone else " for a learner that is otherwise like it"
+    name, how = calibration.names[place], "large" if odd[place] > 0 else "small"
+    note = f"{name} is {how}{context} ({odd[place]:+.1f} standard deviations)"
     if not features.isfinite().all():
         note = "the learner diverged, or its losses are beyond all numbers"
-    else:
-        note = f"{name} is {how}{context} ({odd[place]:+.1f} standard deviations)"
-    n = len(calibration)
-    as_odd = round(p_value * (n + 1)) - 1  # itself not counted
-    told = f"{as_odd} of" if as_odd else "none of the"
-    note = f"{note}; {told} {n} calibration learners {'look' if as_odd > 1 else 'looks'} as odd"
-    return Shift(p_value, name, note)
+    as_odd = round(p_value * (len(calibration) + 1)) - 1  # itself not counted
+    told = f"{as_odd or 'none'} of {'' if as_odd else 'the '}{len(calibration)}"
+    look = "look" if as_odd > 1 else "looks"
+    return Shift(p_value, name, f"{note}; {told} calibration learners {look} as odd")
 
 
 def shift_p_values(calibration: Calibration, features: Tensor) -> Tensor:
@@ -66,18 +63,13 @@ def shift_p_values(calibration: Calibration, features: Tensor) -> Tensor:
     new one's distance is uniform if the n + 1 are exchangeable: P[p <= a] <= a for every a,
     whatever the distribution of the features (a conformal p-value).
 
-    Args:
-        calibration: The learners to compare with.
-        features: Of the new learners, each compared by itself, (B, k).
-
-    Returns:
-        p-values, (B,), at least 1 / (n + 1); that for learners whose features are not finite.
+    `features` are of new learners, each compared by itself, (B, k). P-values, (B,), are at least
+    1 / (n + 1), and that for learners whose features are not finite.
     """
     known, n = calibration.features, len(calibration)
     if features.ndim != 2 or features.shape[1] != known.shape[1]:
-        raise ValueError(
-            f"features must be (learners, {known.shape[1]}), got shape {tuple(features.shape)}"
-        )
+        got = tuple(features.shape)
+        raise ValueError(f"features must be (learners, {known.shape[1]}), got shape {got}")
     new = features.detach().cpu().double()
     found = torch.full((len(new),), 1 / (n + 1), dtype=torch.float64)
     fine = new.isfinite().all(dim=1).nonzero().squeeze(1)
