@@ -216,8 +216,8 @@ MUTANTS = [
     Mutant(
         "the floor is ignored in split collection",
         "meta/collect.py",
-        "weight=self.weights(job), floor=self.floor)",
-        "weight=self.weights(job), floor=None)",
+        "weight=self._weights(job), floor=self.floor)",
+        "weight=self._weights(job), floor=None)",
         SPLITS,
     ),
     Mutant(
@@ -236,7 +236,7 @@ MUTANTS = [
     ),
     Mutant(
         "NC's weight does not rise",
-        "meta/meta_training.py",
+        "meta/trainer.py",
         "        return min(1.0, iteration / ramp) if ramp else 1.0",
         "        return 1.0",
         TINY,

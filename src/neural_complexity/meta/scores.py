@@ -10,17 +10,8 @@ from torch import Tensor
 
 from neural_complexity.seeding import stream
 
-__all__ = [
-    "Estimate",
-    "correlation",
-    "count",
-    "estimate",
-    "estimate_mean",
-    "estimate_over_seeds",
-    "mean_absolute_error",
-    "r_squared",
-    "share_of_oracle",
-]
+__all__ = ["Estimate", "correlation", "count", "estimate", "estimate_mean", "estimate_over_seeds"]
+__all__ += ["mean_absolute_error", "r_squared", "share_of_oracle"]
 
 RESAMPLES = 500
 BLOCK = 50  # resamples at a time: bounds memory
@@ -41,44 +32,30 @@ def count(these: Tensor) -> Estimate:
 
 
 def estimate_mean(values: Tensor) -> Estimate:
-    """Estimates the mean over tasks, with its normal interval.
-
-    Args:
-        values: One value per task, (B,).
-    """
-    n = values.numel()
-    spread = values.double().std().item() if n > 1 else math.inf
-    return Estimate(values.double().mean().item(), _interval(spread / n**0.5), n)
+    """Estimates the mean over tasks, (B,), with its normal interval."""
+    n, wide = values.numel(), values.double()
+    spread = wide.std().item() if n > 1 else math.inf
+    return Estimate(wide.mean().item(), _interval(spread / n**0.5), n)
 
 
 def estimate_over_seeds(values: Tensor) -> Estimate:
-    """Estimates the mean over trainings with other seeds, with Student's interval: they are few.
-
-    Args:
-        values: One value per seed, (seeds,); of a single one there is no interval.
-    """
-    n = values.numel()
-    spread = values.double().std().item() if n > 1 else math.inf
-    half = float(stdtrit(n - 1, 0.975)) * spread / n**0.5 if n > 1 else None
-    return Estimate(values.double().mean().item(), half, n)
+    """Estimates the mean over seeds, (seeds,), with Student's interval: they are few."""
+    n, wide = values.numel(), values.double()
+    half = float(stdtrit(n - 1, 0.975)) * wide.std().item() / n**0.5 if n > 1 else None
+    return Estimate(wide.mean().item(), half, n)
 
 
 def estimate(statistic: Callable[..., Tensor], *columns: Tensor) -> Estimate:
     """Estimates any statistic of tasks, with an interval from resampling the tasks.
 
-    Args:
-        statistic: Maps columns (..., B) to values (...).
-        columns: One value per task, (B,) each; tasks are drawn jointly from all columns.
+    It maps columns (..., B) to values (...); tasks are drawn jointly from all columns, (B,) each.
     """
     wide = [column.double() for column in columns]
-    n = wide[0].numel()
-    generator = stream(0, "bootstrap")
-    resampled = []
+    n, generator, resampled = wide[0].numel(), stream(0, "bootstrap"), []
     for _ in range(RESAMPLES // BLOCK):
         rows = torch.randint(n, (BLOCK, n), generator=generator)
         resampled.append(statistic(*(column[rows] for column in wide)))
-    spread = torch.cat(resampled).std().item()
-    return Estimate(statistic(*wide).item(), _interval(spread), n)
+    return Estimate(statistic(*wide).item(), _interval(torch.cat(resampled).std().item()), n)
 
 
 def _interval(error: float) -> float | None:
@@ -86,14 +63,10 @@ def _interval(error: float) -> float | None:
 
 
 def r_squared(predicted: Tensor, true: Tensor) -> Tensor:
-    """Computes the coefficient of determination, 1 - residual over total sum of squares.
+    """Computes 1 - residual over total sum of squares along the last axis of (..., B).
 
     This is what remains of the variance, not the squared correlation: a biased prediction scores
     less.
-
-    Args:
-        predicted: Predicted gaps, (..., B).
-        true: True gaps, (..., B).
     """
     residual = (true - predicted).square().sum(dim=-1)
     return 1 - residual / (true - true.mean(dim=-1, keepdim=True)).square().sum(dim=-1)
@@ -101,8 +74,7 @@ def r_squared(predicted: Tensor, true: Tensor) -> Tensor:
 
 def correlation(predicted: Tensor, true: Tensor) -> Tensor:
     """Computes Pearson's correlation along the last axis of (..., B)."""
-    p = predicted - predicted.mean(dim=-1, keepdim=True)
-    t = true - true.mean(dim=-1, keepdim=True)
+    p, t = (x - x.mean(dim=-1, keepdim=True) for x in (predicted, true))
     return (p * t).sum(dim=-1) / (p.square().sum(dim=-1) * t.square().sum(dim=-1)).sqrt()
 
 
@@ -112,15 +84,10 @@ def mean_absolute_error(predicted: Tensor, true: Tensor) -> Tensor:
 
 
 def share_of_oracle(none: Tensor, ours: Tensor, oracle: Tensor) -> Tensor:
-    """Computes how much of the oracle's improvement a regularizer achieves.
+    """Computes how much of the oracle's improvement a regularizer achieves, from losses (..., B).
 
-    Args:
-        none: Test losses without a regularizer, (..., B).
-        ours: Test losses with it, (..., B).
-        oracle: Test losses with the true gap as the regularizer, (..., B).
-
-    Returns:
-        (none - ours) / (none - oracle) of the means: 0 is no help, 1 is the best possible.
+    It is (none - ours) / (none - oracle) of the mean test losses without a regularizer, with ours
+    and with the true gap as one: 0 is no help, 1 is the best possible.
     """
     none, ours, oracle = (t.mean(dim=-1) for t in (none, ours, oracle))
     return (none - ours) / (none - oracle)

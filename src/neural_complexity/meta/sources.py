@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,90 +25,14 @@ SHARES = (0.7, 0.1, 0.2)  # of a dataset: to learn from, to choose by, to report
 BATCH = 32  # training points of a learner's step, on splits
 
 
-class Source(Protocol):
-    """Tasks that NC learns from, and held-out tasks."""
-
-    @property
-    def family(self) -> TaskFamily:
-        """The tasks to learn from."""
-        ...
-
-    def limit(self, part: Part) -> int:
-        """Returns how many held-out learners can have a task of their own."""
-        ...
-
-    def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
-        """Returns the collector that trains learners on the tasks to learn from."""
-        ...
-
-    def learners(
-        self, recipe: Recipe, part: Part, *, tasks: int, seed: int, index: int, device: str
-    ) -> Collection:
-        """Trains learners on held-out tasks, one for each task.
-
-        Every other is recorded when it is trained, the others at a step of their own before.
-
-        Args:
-            recipe: How they learn.
-            part: What they are for.
-            tasks: How many.
-            seed: The run's seed.
-            index: Other indices give other tasks.
-            device: Where they live.
-
-        Returns:
-            The learners with their inputs, and their test targets.
-        """
-        ...
-
-
 def _at_random_steps(seen: Sequence[Snapshot], generator: torch.Generator) -> Snapshot:
     """Takes each learner at one of the recorded steps, every other at the last."""
     device = seen[0].H_te.device
     step = torch.randint(len(seen), (len(seen[0]),), generator=generator).to(device)
     step[::FINISHED] = len(seen) - 1  # users mostly ask about learners trained to the end
     row = torch.arange(len(step), device=device)
-    H_tr, H_te = (
-        torch.stack(every)[step, row] for every in ([s.H_tr for s in seen], [s.H_te for s in seen])
-    )
-    return Snapshot(seen[0].X_tr, seen[0].Y_tr, H_tr, seen[0].X_te, H_te)
-
-
-@dataclass(frozen=True, eq=False)
-class TaskSource:
-    """Tasks drawn from a family, all of them new, or some of a list.
-
-    Args:
-        family: To learn from.
-        held_out: The held-out families; the family itself where it never runs out of new tasks.
-    """
-
-    family: TaskFamily
-    held_out: dict[Part, TaskFamily]
-
-    def limit(self, part: Part) -> int:
-        """Returns the number of held-out tasks."""
-        family = self.held_out[part]
-        return len(family.task) if isinstance(family, TaskList) else sys.maxsize
-
-    def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
-        """Returns a collector of new tasks."""
-        return TaskCollector(
-            family=self.family, recipe=recipe, tasks=tasks, seed=seed, device=device
-        )
-
-    def learners(
-        self, recipe: Recipe, part: Part, *, tasks: int, seed: int, index: int, device: str
-    ) -> Collection:
-        """Trains learners on other tasks."""
-        task = self.held_out[part].sample(tasks, stream(seed, part, "tasks", index)).to(device)
-        task, seen = task.loaded(), list[Snapshot]()
-        recipe.train(
-            task,
-            stream(seed, part, "learners", index),
-            observe=lambda _, snapshot: seen.append(snapshot),
-        )
-        return _at_random_steps(seen, stream(seed, part, "moments", index)), task.Y_te
+    H_tr, H_te = (torch.stack([getattr(s, n) for s in seen])[step, row] for n in ("H_tr", "H_te"))
+    return replace(seen[0], H_tr=H_tr, H_te=H_te)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +46,37 @@ class TaskList:
         times = -(-batch // len(self.task))
         order = [torch.randperm(len(self.task), generator=generator) for _ in range(times)]
         return self.task[torch.cat(order)[:batch]]
+
+
+@dataclass(frozen=True, eq=False)
+class TaskSource:
+    """Tasks drawn from a family, all of them new, or some of a list."""
+
+    family: TaskFamily  # to learn from
+    held_out: dict[Part, TaskFamily]  # the family itself where it never runs out of new tasks
+
+    def limit(self, part: Part) -> int:
+        """Returns how many held-out learners can have a task of their own."""
+        family = self.held_out[part]
+        return len(family.task) if isinstance(family, TaskList) else sys.maxsize
+
+    def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
+        """Returns what trains learners on tasks to learn from."""
+        own = {"tasks": tasks, "seed": seed}
+        return TaskCollector(family=self.family, recipe=recipe, device=device, **own)
+
+    def learners(
+        self, recipe: Recipe, part: Part, *, tasks: int, seed: int, index: int, device: str
+    ) -> Collection:
+        """Trains learners on held-out tasks, one for each, other ones for other indices.
+
+        Every other is recorded when it is trained, the others at a step of their own before.
+        """
+        task = self.held_out[part].sample(tasks, stream(seed, part, "tasks", index)).to(device)
+        task, seen = task.loaded(), list[Snapshot]()
+        learning = stream(seed, part, "learners", index)
+        recipe.train(task, learning, observe=lambda _, snapshot: seen.append(snapshot))
+        return _at_random_steps(seen, stream(seed, part, "moments", index)), task.Y_te
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,19 +96,10 @@ class SplitSource:
         return sys.maxsize
 
     def collector(self, recipe: Recipe, *, tasks: int, seed: int, device: str) -> Collector:
-        """Returns a collector of splits."""
-        return SplitCollector(
-            splits=self.family,
-            recipe=recipe,
-            seed=seed,
-            tasks=tasks,
-            looks=12,
-            batch=BATCH,
-            smallest=self.family.M,
-            unlabelled=256,
-            context_size=256,
-            device=device,
-        )
+        """Returns what trains learners on splits to learn from."""
+        sizes = {"tasks": tasks, "looks": 12, "batch": BATCH, "smallest": self.family.M}
+        sizes |= {"unlabelled": 256, "context_size": 256, "seed": seed}
+        return SplitCollector(splits=self.family, recipe=recipe, device=device, **sizes)
 
     def learners(
         self, recipe: Recipe, part: Part, *, tasks: int, seed: int, index: int, device: str
@@ -183,13 +129,11 @@ class SplitSource:
         return _at_random_steps(seen, stream(seed, part, "moments", index)), task.Y_te
 
 
-def make_source(tasks: Splits | TaskFamily | Task, seed: int) -> TaskSource | SplitSource:
-    """Returns the source of what `meta_learn` is given.
+Source = TaskSource | SplitSource
 
-    Raises:
-        TypeError: If it is of another kind.
-        ValueError: If there are too few tasks.
-    """
+
+def make_source(tasks: Splits | TaskFamily | Task, seed: int) -> Source:
+    """Returns the source of what `meta_learn` is given."""
     if isinstance(tasks, Splits):
         return _split_source(tasks, seed)
     if isinstance(tasks, Task):

@@ -5,8 +5,8 @@ import shutil
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,10 +16,8 @@ from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.executor import CollectionQueue, Job
-from neural_complexity.meta.meta_training import MetaTraining, Status
-from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss
-from neural_complexity.meta.optimizer import ScheduledAdam
-from neural_complexity.meta.pseudo_predictions import mix_pseudo_predictions
+from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss, pseudo_predictions
+from neural_complexity.meta.optimizer import ScheduledAdam, warmup_cosine
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
@@ -29,6 +27,93 @@ from neural_complexity.workspace import Workspace
 __all__ = ["MetaLearner", "MetaTraining", "Status", "meta_train"]
 
 PLAIN_INPUTS = TrainingInputs()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaTraining:
+    """The settings of Algorithm 2.
+
+    Args:
+        iterations: How often learners are trained for the bank.
+        updates: NC updates per iteration.
+        batch: Bank rows per update.
+        tasks: Tasks per collection, where the trainer makes the collector.
+        lr: The peak learning rate of Adam.
+        warmup: The part of training in which the learning rate rises.
+        decay: Whether it falls to zero afterwards.
+        ramp: The part of training in which the weight of NC rises.
+        spread_weights: See `TaskCollector`; where the trainer makes the collector.
+        capacity: Rows of the bank.
+        supervision: `"point"` gives each test point its own target, whose mean is the gap; `"set"`
+            is the paper's one target per learner.
+        criterion: `"huber"`, or `"squared"` for half the squared error.
+        belief_weight: How much the belief about the test targets counts beside the gap, for heads
+            that have one: a learner that is already right teaches it little through the gap.
+        pseudo_predictions: The share of each batch whose learners are replaced by
+            pseudo-predictions (labels only).
+        run: Rows of the bank that are drawn together; see `MemoryBank.sample`.
+        lag: How many iterations ahead collections are made.
+        interval: Iterations between two checkpoints, and between two scores; a twentieth of all if
+            0.
+    """
+
+    iterations: int
+    updates: int
+    batch: int = 512
+    tasks: int = 512
+    lr: float = 0.003
+    warmup: float = 0.1
+    decay: bool = True
+    ramp: float = 0.5
+    spread_weights: bool = True
+    capacity: int = 100_000
+    supervision: Literal["point", "set"] = "point"
+    criterion: Literal["huber", "squared"] = "huber"
+    belief_weight: float = 1.0
+    pseudo_predictions: float = 0.0
+    run: int = 1
+    lag: int = 0
+    interval: int = 0
+
+    def __post_init__(self) -> None:
+        if self.lag < 0:
+            raise ValueError(f"lag must not be negative, got {self.lag}")
+
+    @property
+    def period(self) -> int:
+        """Iterations between two checkpoints, and between two scores."""
+        return self.interval or max(1, self.iterations // 20)
+
+    def weight(self, iteration: int) -> float:
+        """Returns the weight of NC in the collection of an iteration."""
+        ramp = self.ramp * self.iterations
+        return min(1.0, iteration / ramp) if ramp else 1.0
+
+    def lr_factor(self, update: int) -> float:
+        """Returns what the learning rate is multiplied by at an update."""
+        progress = update / max(1, self.iterations * self.updates)
+        return warmup_cosine(progress, warmup=self.warmup, decay=self.decay)
+
+    def version(self, index: int) -> int:
+        """Returns the iteration at whose start NC had the weights that make a collection."""
+        return max(0, index - self.lag)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where meta-learning stands."""
+
+    iteration: int
+    iterations: int
+    bank: int  # rows in the bank
+    dropped: int  # rows refused because their learner diverged
+    seconds: float  # spent so far, over all sessions
+    loss: float = math.nan
+    r2: float = math.nan  # on held-out learners, as last measured
+
+    def to_json(self) -> dict[str, float]:
+        """Returns the numbers that JSON has; the others are NaN again in `Status(**numbers)`."""
+        return {name: number for name, number in asdict(self).items() if math.isfinite(number)}
 
 
 class MetaLearner:
@@ -76,7 +161,13 @@ class MetaLearner:
         if settings.pseudo_predictions and not nc.labels:
             raise ValueError("pseudo-predictions must be off for real targets, got a share of them")
         if collections is None:
-            collections = self._own_collections(nc, family, recipe, seed, settings, inputs)
+            if recipe is None:
+                raise ValueError("a recipe must be given where there are no collections, got none")
+            own: dict[str, Any] = {"tasks": settings.tasks, "device": str(nc.device)}
+            own |= {"spread_weights": settings.spread_weights}
+            own |= {"frozen": inputs.embeddings is not None}
+            collector = TaskCollector(family=family, recipe=recipe, seed=seed, **own)
+            collections = CollectionQueue(collector)
         self.nc, self.family, self.seed, self.training = nc, family, seed, settings
         self.collections, self.inputs = collections, inputs
         self.workspace = Workspace(None) if workspace is None else workspace
@@ -85,10 +176,12 @@ class MetaLearner:
         self.iteration = 0
         self.loss = math.nan  # of the last update
         self.history: list[Status] = []  # one per score
+        # Inputs of the kind that the bank holds; if they are points, with their store.
+        like = family.sample(1, stream(seed, "example")).X_tr
         folder = self.workspace.path("bank")
         kept = self.workspace.read("checkpoint")
         if kept is not None:
-            self._restore(*kept)
+            self._restore(like, *kept)
         elif folder is not None and folder.exists():
             shutil.rmtree(folder)  # of a run that was stopped before its first checkpoint
         self._submitted = self.iteration  # the first job that is not yet
@@ -96,46 +189,15 @@ class MetaLearner:
         if kept is None:
             first = self.collections.take(0)
             self.rows_per_iteration = len(first[0])
-            slack = 0 if folder is None else settings.period * self.rows_per_iteration
-            self.bank = MemoryBank(
-                *first, self._like(), capacity=settings.capacity, slack=slack, folder=folder
-            )
-
-    @staticmethod
-    def _own_collections(
-        nc: NeuralComplexity,
-        family: TaskFamily,
-        recipe: Recipe | None,
-        seed: int,
-        settings: MetaTraining,
-        inputs: TrainingInputs,
-    ) -> CollectionQueue:
-        if recipe is None:
-            raise ValueError("a recipe must be given where there are no collections, got none")
-        collector = TaskCollector(
-            family=family,
-            recipe=recipe,
-            seed=seed,
-            tasks=settings.tasks,
-            spread_weights=settings.spread_weights,
-            frozen=inputs.embeddings is not None,
-            device=str(nc.device),
-        )
-        return CollectionQueue(collector)
-
-    def _like(self) -> Tensor:
-        """Returns inputs of the kind that the bank holds; if they are points, with their store."""
-        return self.family.sample(1, stream(self.seed, "example")).X_tr
+            sizes = {"capacity": settings.capacity, "slack": 0}
+            if folder is not None:
+                sizes["slack"] = settings.period * self.rows_per_iteration
+            self.bank = MemoryBank(*first, like, folder=folder, **sizes)
 
     @property
     def done(self) -> bool:
         """Whether all iterations are done."""
         return self.iteration >= self.training.iterations
-
-    @property
-    def weight(self) -> float:
-        """The weight of NC in the coming collection."""
-        return self.training.weight(self.iteration)
 
     def iterate(self) -> None:
         """Adds a collection to the bank and updates NC on what the bank holds.
@@ -155,8 +217,7 @@ class MetaLearner:
         for _ in range(self.training.updates):
             self._update(generator)
         self.iteration += 1
-        ahead = range(self.iteration, self._submitted)
-        needed = {self.training.version(index) for index in ahead}
+        needed = {self.training.version(i) for i in range(self.iteration, self._submitted)}
         self._versions = {v: self._versions[v] for v in needed}
         self.collections.forget(index=self.iteration, version=self.training.version(self.iteration))
 
@@ -173,15 +234,15 @@ class MetaLearner:
             self._submitted = index + 1
 
     def _update(self, generator: torch.Generator) -> None:
-        settings, index = self.training, self.optimizer.steps
+        settings = self.training
         snapshot, Y_te = self.bank.sample(settings.batch, generator, run=settings.run)
         ledger.record("learn", snapshot.X_tr, snapshot.Y_tr)
         ledger.record("learn", snapshot.X_te, Y_te)
         if settings.pseudo_predictions:
             share = settings.pseudo_predictions
-            snapshot = mix_pseudo_predictions(snapshot, Y_te, share, generator)
+            snapshot = pseudo_predictions(snapshot, Y_te, generator, share=share)
         snapshot = snapshot.to(self.nc.device)
-        augmenting = stream(self.seed, "augment", index)
+        augmenting = stream(self.seed, "augment", self.optimizer.steps)
         loss = nc_loss(
             self.nc,
             snapshot,
@@ -206,18 +267,17 @@ class MetaLearner:
         history = [asdict(status) for status in self.history]
         self.workspace.write("checkpoint", tensors, {**content, "history": history})
 
-    def _restore(self, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
-        if content["lag"] != self.training.lag:
-            raise ValueError(
-                f"lag must be {content['lag']} as it was so far, got {self.training.lag}"
-            )
+    def _restore(self, like: Tensor, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+        before, lag = content["lag"], self.training.lag
+        if before != lag:
+            raise ValueError(f"lag must be {before} as it was so far, got {lag}")
         self.iteration, self.loss = content["iteration"], content["loss"]
         self.rows_per_iteration = content["rows_per_iteration"]
         self.history = [Status(**status) for status in content["history"]]
-        bank, folder = content["bank"], self.workspace.path("bank")
+        folder = self.workspace.path("bank")
         assert folder is not None
-        count = {"count": bank["count"], "dropped": bank["dropped"]}
-        self.bank = MemoryBank.open(folder, self._like(), **count)
+        count = {name: content["bank"][name] for name in ("count", "dropped")}
+        self.bank = MemoryBank.open(folder, like, **count)
         for name, tensor in tensors.items():
             if name.startswith("version."):
                 _, number, own = name.split(".", 2)
@@ -251,8 +311,7 @@ def meta_train(
         One status per score.
     """
     history, period, start = learner.history, learner.training.period, time.perf_counter()
-    r2 = history[-1].r2 if history else math.nan
-    before = history[-1].seconds if history else 0.0
+    r2, before = (history[-1].r2, history[-1].seconds) if history else (math.nan, 0.0)
     ended = False
     for status in history:
         ended = stop is not None and stop(status)
