@@ -79,8 +79,8 @@ MUTANTS = [
     Mutant(
         "meta_learn lets NC learn from all points",
         "meta/sources.py",
-        "    own = replace(splits, pool=pool,",
-        "    own = replace(splits, pool=order,",
+        "        own = replace(tasks, pool=pool,",
+        "        own = replace(tasks, pool=order,",
         META_LEARN,
     ),
     Mutant(

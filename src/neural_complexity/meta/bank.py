@@ -10,6 +10,7 @@ from torch import Tensor
 from neural_complexity.files import read_json, write_json
 from neural_complexity.points import raw, restore
 from neural_complexity.snapshot import Snapshot
+from neural_complexity.tasks.sampling import check_sizes
 
 __all__ = ["MemoryBank"]
 
@@ -38,8 +39,7 @@ class MemoryBank:
         slack: int = 0,
         folder: Path | None = None,
     ) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity must be at least 1, got {capacity}")
+        check_sizes(capacity=capacity)
         if slack < 0:
             raise ValueError(f"slack must not be negative, got {slack}")
         self._like = snapshot.X_tr if like is None else like
@@ -134,10 +134,9 @@ class MemoryBank:
         `run` rows are drawn together, one after another in the bank: where these are of one task,
         what does not depend on h is needed once for all of them.
         """
+        check_sizes(batch=batch, run=run)
         if self.count == 0:
             raise ValueError("the bank must hold rows before it can be sampled, got none")
-        if batch < 1 or run < 1:
-            raise ValueError(f"batch and run must be at least 1, got {batch} and {run}")
         first = torch.randint(len(self), (-(-batch // run),), generator=generator)
         age = (first[:, None] + torch.arange(run)).flatten()[:batch] % len(self)
         rows = np.take(self._rows, ((self.count - 1 - age) % len(self._rows)).numpy())
@@ -157,8 +156,7 @@ class MemoryBank:
 
     def state(self) -> dict[str, int]:
         """Returns the counters that, with the rows on disk, are the bank."""
-        names = ("capacity", "slack", "count", "dropped")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("capacity", "slack", "count", "dropped")}
 
 
 def _type(tensor: Tensor) -> str:

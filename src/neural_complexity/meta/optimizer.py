@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
 __all__ = ["ScheduledAdam", "warmup_cosine"]
+
+Factor = Callable[[int], float]  # of the learning rate, after so many steps
 
 
 def warmup_cosine(progress: float, *, warmup: float, decay: bool) -> float:
@@ -30,31 +31,26 @@ class ScheduledAdam:
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        lr: float,
-        factor: Callable[[int], float] | None = None,
-        *,
-        fused: bool = True,
+        self, module: nn.Module, lr: float, factor: Factor | None = None, *, fused: bool = True
     ) -> None:
-        self.module, self.steps = module, 0
+        self.module, self.lr, self.factor, self.steps = module, lr, factor, 0
         trained = [p for p in module.parameters() if p.requires_grad]
         self.adam = torch.optim.Adam(trained, lr=lr, fused=fused)
-        self.schedule = LambdaLR(self.adam, factor or (lambda _: 1.0))
 
     def step(self, loss: Tensor) -> float:
         """Descends a loss, a scalar, and returns its value."""
+        (group,) = self.adam.param_groups
+        group["lr"] = self.lr if self.factor is None else self.lr * self.factor(self.steps)
         self.adam.zero_grad()
         loss.backward()
         self.adam.step()
         value = loss.item()
         if not math.isfinite(value):
             raise FloatingPointError(
-                f"the loss must be finite, got {value} at update {self.steps}; a smaller lr may "
-                f"help"
+                f"the loss must be finite, got {value} at update {self.steps}; "
+                "a smaller lr may help"
             )
         self.steps += 1
-        self.schedule.step()
         return value
 
     def state(self) -> dict[str, Tensor]:
@@ -76,6 +72,4 @@ class ScheduledAdam:
                 state["state"].setdefault(int(i), {})[moment] = tensor
         self.module.load_state_dict(weights)
         self.adam.load_state_dict(state)
-        self.steps = self.schedule.last_epoch = steps
-        factor, (group,) = self.schedule.lr_lambdas[0], self.adam.param_groups
-        group["lr"] = self.schedule.base_lrs[0] * factor(steps)
+        self.steps = steps

@@ -49,12 +49,10 @@ class MetaTraining:
         criterion: `"huber"`, or `"squared"` for half the squared error.
         belief_weight: How much the belief about the test targets counts beside the gap, for heads
             that have one: a learner that is already right teaches it little through the gap.
-        pseudo_predictions: The share of each batch whose learners are replaced by
-            pseudo-predictions (labels only).
+        pseudo_predictions: The share of learners that these replace in a batch (labels only).
         run: Rows of the bank that are drawn together; see `MemoryBank.sample`.
         lag: How many iterations ahead collections are made.
-        interval: Iterations between two checkpoints, and between two scores; a twentieth of all if
-            0.
+        interval: Iterations between two checkpoints and scores; a twentieth of all if 0.
     """
 
     iterations: int
@@ -81,7 +79,7 @@ class MetaTraining:
 
     @property
     def period(self) -> int:
-        """Iterations between two checkpoints, and between two scores."""
+        """Iterations between two checkpoints and scores."""
         return self.interval or max(1, self.iterations // 20)
 
     def weight(self, iteration: int) -> float:
@@ -132,10 +130,8 @@ class MetaLearner:
         recipe: How learners learn; not needed with `collections`.
         seed: The one seed of all draws.
         training: The settings.
-        collections: Where collections are made; in this process, as they are needed, if `None`. It
-            is the caller's to close.
-        workspace: Where checkpoints and bank are kept; a run that was interrupted continues from
-            there. In memory if `None`.
+        collections: Where collections are made, the caller's to close; in this process if `None`.
+        workspace: Where an interrupted run continues from; all is kept in memory if `None`.
         inputs: How inputs that are `Points` reach NC.
         fields: Of `MetaTraining`, instead of or in addition to `training`.
 
@@ -163,11 +159,10 @@ class MetaLearner:
         if collections is None:
             if recipe is None:
                 raise ValueError("a recipe must be given where there are no collections, got none")
-            own: dict[str, Any] = {"tasks": settings.tasks, "device": str(nc.device)}
-            own |= {"spread_weights": settings.spread_weights}
-            own |= {"frozen": inputs.embeddings is not None}
-            collector = TaskCollector(family=family, recipe=recipe, seed=seed, **own)
-            collections = CollectionQueue(collector)
+            own: dict[str, Any] = {"family": family, "recipe": recipe, "device": str(nc.device)}
+            own |= {"tasks": settings.tasks, "spread_weights": settings.spread_weights}
+            frozen = inputs.embeddings is not None
+            collections = CollectionQueue(TaskCollector(seed=seed, frozen=frozen, **own))
         self.nc, self.family, self.seed, self.training = nc, family, seed, settings
         self.collections, self.inputs = collections, inputs
         self.workspace = Workspace(None) if workspace is None else workspace
@@ -189,10 +184,9 @@ class MetaLearner:
         if kept is None:
             first = self.collections.take(0)
             self.rows_per_iteration = len(first[0])
-            sizes = {"capacity": settings.capacity, "slack": 0}
-            if folder is not None:
-                sizes["slack"] = settings.period * self.rows_per_iteration
-            self.bank = MemoryBank(*first, like, folder=folder, **sizes)
+            slack = 0 if folder is None else settings.period * self.rows_per_iteration
+            size = settings.capacity
+            self.bank = MemoryBank(*first, like, capacity=size, slack=slack, folder=folder)
 
     @property
     def done(self) -> bool:
@@ -206,20 +200,19 @@ class MetaLearner:
             FloatingPointError: If NC's loss is not finite.
         """
         self._submit()
-        snapshot, Y_te = self.collections.take(self.iteration)
-        if len(snapshot) != self.rows_per_iteration:
-            raise ValueError(
-                f"collection {self.iteration} must have {self.rows_per_iteration} rows like the "
-                f"first, got {len(snapshot)}"
-            )
+        settings, index, rows = self.training, self.iteration, self.rows_per_iteration
+        snapshot, Y_te = self.collections.take(index)
+        if len(snapshot) != rows:
+            told = f"collection {index} must have {rows} rows like the first"
+            raise ValueError(f"{told}, got {len(snapshot)}")
         self.bank.add(snapshot, Y_te)
-        generator = stream(self.seed, "sample bank", self.iteration)
-        for _ in range(self.training.updates):
+        generator = stream(self.seed, "sample bank", index)
+        for _ in range(settings.updates):
             self._update(generator)
         self.iteration += 1
-        needed = {self.training.version(i) for i in range(self.iteration, self._submitted)}
+        needed = {settings.version(i) for i in range(self.iteration, self._submitted)}
         self._versions = {v: self._versions[v] for v in needed}
-        self.collections.forget(index=self.iteration, version=self.training.version(self.iteration))
+        self.collections.forget(index=self.iteration, version=settings.version(self.iteration))
 
     def _submit(self) -> None:
         """Submits jobs up to the one that is `lag` iterations ahead."""
@@ -238,8 +231,8 @@ class MetaLearner:
         snapshot, Y_te = self.bank.sample(settings.batch, generator, run=settings.run)
         ledger.record("learn", snapshot.X_tr, snapshot.Y_tr)
         ledger.record("learn", snapshot.X_te, Y_te)
-        if settings.pseudo_predictions:
-            share = settings.pseudo_predictions
+        share = settings.pseudo_predictions
+        if share:
             snapshot = pseudo_predictions(snapshot, Y_te, generator, share=share)
         snapshot = snapshot.to(self.nc.device)
         augmenting = stream(self.seed, "augment", self.optimizer.steps)
