@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from neural_complexity.files import write_json
 from neural_complexity.learners.recipe import Recipe
 from neural_complexity.meta.executor import Collection
-from neural_complexity.meta.meta_run import MetaRun, settle
+from neural_complexity.meta.meta_run import FINISHED, MetaRun, settle
 from neural_complexity.meta.nc_loss import nc_loss
 from neural_complexity.meta.plan import FEWEST, Plan, make_plan, seconds
 from neural_complexity.meta.scores import belief_loss, compare, describe, make_report, r_squared
-from neural_complexity.meta.sources import FINISHED
 from neural_complexity.meta.trainer import meta_train
 from neural_complexity.model.card import Card
 from neural_complexity.model.judgement import judge
@@ -143,7 +142,7 @@ def _learn(
 ) -> NeuralComplexity:
     """Runs Algorithm 2, reports and calibrates; returns the best NC that was met."""
     training, nc = work.sub("training", asdict(plan)), run.nc
-    chosen_by = run.held_out("validation", plan.chosen_by, callback)
+    chosen_by = run.learners("validation", plan.chosen_by, callback)
     weights, kept = training.read("best") or ({}, {"loss": math.inf})
     least = kept["loss"]
 
@@ -172,7 +171,7 @@ def _learn(
     nc.eval()
     notes = {"scores": [round(s.r2, 4) for s in history if math.isfinite(s.r2)], "seed": run.seed}
     notes |= {"made_by": "meta_learn", "version": version("neural-complexity")}
-    _judge(run, plan, run.held_out("report", plan.learners, callback))
+    _judge(run, plan, run.learners("report", plan.learners, callback))
     notes["seconds"] = round(time.perf_counter() - start, 1)
     nc.card = replace(nc.card, notes=notes)
     if work.folder is not None:
@@ -184,7 +183,7 @@ def _learn(
 
 def _judge(run: MetaRun, plan: Plan, learners: list[Collection]) -> None:
     """Gives NC its card, with a report, and its calibration."""
-    nc, splits, points = run.nc, run.source.family, run.source.held_out["report"]
+    nc, splits, points = run.nc, run.family, run.held_out["report"]
     judgements = [judge(nc, snapshot) for snapshot, _ in learners]
     report = make_report(compare(nc, learners, judgements))
     card = Card(plan=asdict(plan), fingerprint=run.fingerprint, report=report)
