@@ -31,7 +31,7 @@ __all__ = ["Collection", "CollectionQueue", "Collector", "Job", "process_pool"]
 Collection = tuple[Snapshot, Tensor]  # rows for the bank and their Y_te, (B, N, C)
 Arrays = dict[str, np.ndarray]  # a collection on its way here
 R = TypeVar("R")
-COLLECTOR = "collector.pickle"
+COLLECTOR, FILE = "collector.pickle", "version-{:09d}.safetensors"  # for workers
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class CollectionQueue:
         if retries < 0:
             raise ValueError(f"retries must not be negative, got {retries}")
         self.collector, self.executor, self.retries = collector, executor, retries
-        self._networks: dict[int, NeuralComplexity | Path] = {}  # by version
+        self.networks: dict[int, NeuralComplexity] = {}  # by version
         self._jobs: dict[int, Job] = {}
         self._futures: dict[int, Future[Arrays]] = {}
         self._made: dict[int, Collection] = {}
@@ -92,25 +92,22 @@ class CollectionQueue:
 
     def publish(self, version: int, nc: NeuralComplexity) -> None:
         """Makes the weights that NC has now available to jobs, as a version."""
-        if self.folder is None:
-            self._networks[version] = deepcopy(nc)
-        else:
-            path = self._networks[version] = self.folder / f"version-{version:09d}.safetensors"
-            nc.save(path)
+        self.networks[version] = deepcopy(nc)
+        if self.folder is not None:
+            nc.save(self.folder / FILE.format(version))
 
     def submit(self, job: Job) -> None:
         """Asks for a collection; its version must have been published."""
         version, index = job.version, job.index
-        if version not in self._networks:
+        if version not in self.networks:
             told = f"version {version} must be published before job {index} is submitted"
             raise ValueError(f"{told}, got no such version")
         self._jobs[index] = job
         self._start(job)
 
     def _start(self, job: Job) -> None:
-        path = self._networks[job.version]
-        if self.executor is not None and isinstance(path, Path):
-            dtype = torch.get_default_dtype()  # in which tasks and learners are made
+        if self.executor is not None and self.folder is not None:
+            path, dtype = self.folder / FILE.format(job.version), torch.get_default_dtype()
             self._futures[job.index] = self.executor.submit(_collect, path, job, dtype)
 
     def take(self, index: int) -> Collection:
@@ -124,9 +121,8 @@ class CollectionQueue:
             raise ValueError(f"job {index} must be submitted before it is taken, got no such job")
         if index not in self._made:
             job = self._jobs[index]
-            network = self._networks[job.version]
-            if isinstance(network, NeuralComplexity):
-                snapshot, Y_te = self.collector(network, job)
+            if self.executor is None:
+                snapshot, Y_te = self.collector(self.networks[job.version], job)
                 made = {**snapshot.named(), "Y_te": Y_te}
             else:
                 made = {name: torch.from_numpy(array) for name, array in self._wait(job).items()}
@@ -164,10 +160,10 @@ class CollectionQueue:
             self._made.pop(old, None)
             if old in self._futures:
                 self._futures.pop(old).cancel()
-        for old in [v for v in self._networks if v < version]:
-            network = self._networks.pop(old)
-            if isinstance(network, Path):
-                network.unlink(missing_ok=True)
+        for old in [v for v in self.networks if v < version]:
+            del self.networks[old]
+            if self.folder is not None:
+                (self.folder / FILE.format(old)).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Drops all that is kept, and what has not begun."""
@@ -184,7 +180,7 @@ class CollectionQueue:
 
 
 def _collect(network: Path, job: Job, dtype: torch.dtype) -> Arrays:
-    """Makes a collection; runs in a worker."""
+    """Makes a collection in a worker, with tasks and learners of the caller's default type."""
     torch.set_default_dtype(dtype)
     snapshot, Y_te = _load(network.with_name(COLLECTOR))(_load(network), job)
     # As arrays: tensors would travel through shared memory, which dies with the worker.

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -167,7 +168,7 @@ class MetaLearner:
         self.collections, self.inputs = collections, inputs
         self.workspace = Workspace(None) if workspace is None else workspace
         self.optimizer = ScheduledAdam(nc, settings.lr, settings.lr_factor)
-        self._versions: dict[int, dict[str, Tensor]] = {}  # of NC, that coming jobs need
+        collections.forget(index=sys.maxsize, version=sys.maxsize)  # what is of another run
         self.iteration = 0
         self.loss = math.nan  # of the last update
         self.history: list[Status] = []  # one per score
@@ -210,8 +211,6 @@ class MetaLearner:
         for _ in range(settings.updates):
             self._update(generator)
         self.iteration += 1
-        needed = {settings.version(i) for i in range(self.iteration, self._submitted)}
-        self._versions = {v: self._versions[v] for v in needed}
         self.collections.forget(index=self.iteration, version=settings.version(self.iteration))
 
     def _submit(self) -> None:
@@ -220,8 +219,7 @@ class MetaLearner:
         last = min(self.iteration + settings.lag + 1, settings.iterations)
         for index in range(self._submitted, last):
             version = settings.version(index)
-            if version not in self._versions:
-                self._versions[version] = {n: t.clone() for n, t in self.nc.state_dict().items()}
+            if version not in self.collections.networks:
                 self.collections.publish(version, self.nc)
             self.collections.submit(Job(index, version, settings.weight(index)))
             self._submitted = index + 1
@@ -253,8 +251,8 @@ class MetaLearner:
             return
         self.bank.flush()
         tensors = self.optimizer.state()
-        for version, weights in self._versions.items():
-            tensors |= {f"version.{version}.{name}": t for name, t in weights.items()}
+        for version, nc in self.collections.networks.items():  # that coming jobs need
+            tensors |= {f"version.{version}.{name}": t for name, t in nc.state_dict().items()}
         content = {"iteration": self.iteration, "loss": self.loss, "bank": self.bank.state()}
         content |= {"lag": self.training.lag, "rows_per_iteration": self.rows_per_iteration}
         history = [asdict(status) for status in self.history]
@@ -271,12 +269,13 @@ class MetaLearner:
         assert folder is not None
         count = {name: content["bank"][name] for name in ("count", "dropped")}
         self.bank = MemoryBank.open(folder, like, **count)
+        self.optimizer.load(tensors, self.iteration * self.training.updates)
+        versions: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             if name.startswith("version."):
                 _, number, own = name.split(".", 2)
-                self._versions.setdefault(int(number), {})[own] = tensor
-        self.optimizer.load(tensors, self.iteration * self.training.updates)
-        for version, weights in self._versions.items():
+                versions.setdefault(int(number), {})[own] = tensor
+        for version, weights in versions.items():
             earlier = deepcopy(self.nc)
             earlier.load_state_dict(weights)
             self.collections.publish(version, earlier)
