@@ -141,28 +141,18 @@ class MetaRun:
 
     def meta_learner(self, nc: NeuralComplexity, plan: Plan, work: Workspace) -> MetaLearner:
         """Returns what runs Algorithm 2."""
+        family = self.family
         own: dict[str, Any] = {"recipe": self.recipe, "tasks": self.together, "seed": self.seed}
-        collector: Collector
-        if isinstance(self.family, Splits):
-            own |= {"looks": LOOKS, "batch": BATCH, "smallest": self.family.M, "unlabelled": 256}
-            own |= {"context_size": 256, "splits": self.family}
-            collector = SplitCollector(device=self.device, **own)
+        collect: Collector
+        if isinstance(family, Splits):
+            own |= {"looks": LOOKS, "batch": BATCH, "smallest": family.M, "unlabelled": 256}
+            collect = SplitCollector(splits=family, context_size=256, device=self.device, **own)
         else:
-            collector = TaskCollector(family=self.family, device=self.device, **own)
-        fields: dict[str, Any] = {"pseudo_predictions": 0.5} if nc.labels else {}
-        return MetaLearner(
-            nc,
-            self.family,
-            seed=self.seed,
-            collections=CollectionQueue(collector),
-            workspace=work,
-            iterations=plan.iterations,
-            updates=plan.updates,
-            batch=self.batch,
-            lr=0.002,
-            capacity=8192,
-            **fields,
-        )
+            collect = TaskCollector(family=family, device=self.device, **own)
+        fields: dict[str, Any] = {"iterations": plan.iterations, "updates": plan.updates}
+        fields |= {"batch": self.batch, "lr": 0.002, "capacity": 8192, "workspace": work}
+        fields |= {"pseudo_predictions": 0.5 if nc.labels else 0.0, "seed": self.seed}
+        return MetaLearner(nc, family, collections=CollectionQueue(collect), **fields)
 
 
 def settle(

@@ -234,15 +234,10 @@ class MetaLearner:
             snapshot = pseudo_predictions(snapshot, Y_te, generator, share=share)
         snapshot = snapshot.to(self.nc.device)
         augmenting = stream(self.seed, "augment", self.optimizer.steps)
-        loss = nc_loss(
-            self.nc,
-            snapshot,
-            Y_te.to(self.nc.device),
-            supervision=settings.supervision,
-            criterion=settings.criterion,
-            belief_weight=settings.belief_weight,
-            context=self.inputs.encode(self.nc, snapshot, augmenting),
-        )
+        options: dict[str, Any] = {"context": self.inputs.encode(self.nc, snapshot, augmenting)}
+        options |= {"supervision": settings.supervision, "criterion": settings.criterion}
+        options["belief_weight"] = settings.belief_weight
+        loss = nc_loss(self.nc, snapshot, Y_te.to(self.nc.device), **options)
         self.loss = self.optimizer.step(loss)
 
     def save(self) -> None:
