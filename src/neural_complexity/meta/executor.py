@@ -9,13 +9,14 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ NC has the weights of the job's version, and may be moved to another device. Row
 diverged are returned too."""
 
 
-class CollectionQueue:
+class CollectionQueue(AbstractContextManager["CollectionQueue"]):
     """Collections that were asked for; they depend on the collector alone, not on the executor.
 
     Inputs that are `Points` come back as the bank keeps them: as indices.
@@ -171,9 +172,6 @@ class CollectionQueue:
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             _load.cache_clear()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

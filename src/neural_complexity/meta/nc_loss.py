@@ -99,7 +99,5 @@ def pseudo_predictions(
     H_te = logits(Y_te, draw(B, 1))
     H_tr = logits(snapshot.Y_tr, (2 * draw(B, 1) + 0.5).clamp(max=1))
     replaced = (torch.rand(B, generator=generator) < share)[:, None, None].to(device)
-    H_tr, H_te = (
-        torch.where(replaced, H, own) for H, own in ((H_tr, snapshot.H_tr), (H_te, snapshot.H_te))
-    )
-    return replace(snapshot, H_tr=H_tr, H_te=H_te)
+    H_te = torch.where(replaced, H_te, snapshot.H_te)
+    return replace(snapshot, H_tr=torch.where(replaced, H_tr, snapshot.H_tr), H_te=H_te)

@@ -119,11 +119,9 @@ class MetaLearner:
     """NC, its optimizer and its bank on their way through Algorithm 2.
 
     One iteration trains learners, regularized by the current NC with a weight that grows linearly
-    from 0 to 1, and then updates NC `updates` times on rows drawn from the bank.
-
-    Collections may be made elsewhere, `lag` iterations ahead: iteration i adds the collection that
-    learners made with the NC of the start of iteration `i - lag` (the first ones with the initial
-    NC). So the result depends on the lag, but not on the executor, nor on when anything was ready.
+    from 0 to 1, and then updates NC `updates` times on rows drawn from the bank. Iteration i adds
+    the collection made with the NC of the start of iteration `i - lag` (the first ones with the
+    initial NC): the result depends on the lag, but not on the executor, nor on what was ready when.
 
     Args:
         nc: The network to train, in place.
