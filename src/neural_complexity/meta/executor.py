@@ -80,7 +80,6 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
         self.networks: dict[int, NeuralComplexity] = {}  # by version
         self._jobs: dict[int, Job] = {}
         self._futures: dict[int, Future[Arrays]] = {}
-        self._made: dict[int, Collection] = {}
         self.folder: Path | None = None
         if executor is not None:
             content = pickle.dumps(collector)
@@ -103,13 +102,15 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
         if version not in self.networks:
             told = f"version {version} must be published before job {index} is submitted"
             raise ValueError(f"{told}, got no such version")
-        self._jobs[index] = job
         self._start(job)
+        self._jobs[index] = job
 
     def _start(self, job: Job) -> None:
+        future = Future[Arrays]()  # which `take` fulfils, if there is no executor
         if self.executor is not None and self.folder is not None:
             path, dtype = self.folder / FILE.format(job.version), torch.get_default_dtype()
-            self._futures[job.index] = self.executor.submit(_collect, path, job, dtype)
+            future = self.executor.submit(_collect, path, job, dtype)
+        self._futures[job.index] = future
 
     def take(self, index: int) -> Collection:
         """Waits for a collection; may be repeated until it is forgotten.
@@ -120,16 +121,12 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
         """
         if index not in self._jobs:
             raise ValueError(f"job {index} must be submitted before it is taken, got no such job")
-        if index not in self._made:
-            job = self._jobs[index]
-            if self.executor is None:
-                snapshot, Y_te = self.collector(self.networks[job.version], job)
-                made = {**snapshot.named(), "Y_te": Y_te}
-            else:
-                made = {name: torch.from_numpy(array) for name, array in self._wait(job).items()}
-            Y_te = made.pop("Y_te")
-            self._made[index] = Snapshot(**{n: raw(tensor) for n, tensor in made.items()}), Y_te
-        return self._made[index]
+        job, future = self._jobs[index], self._futures[index]
+        if self.executor is None and not future.done():
+            future.set_result(_arrays(*self.collector(self.networks[job.version], job)))
+        tensors = {name: torch.from_numpy(array) for name, array in self._wait(job).items()}
+        Y_te = tensors.pop("Y_te")
+        return Snapshot(**tensors), Y_te
 
     def _wait(self, job: Job) -> Arrays:
         """Waits for a worker's result; begins again what was lost when a worker died."""
@@ -158,9 +155,7 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
         """Drops the collections below an index and the versions below a version."""
         for old in [i for i in self._jobs if i < index]:
             del self._jobs[old]
-            self._made.pop(old, None)
-            if old in self._futures:
-                self._futures.pop(old).cancel()
+            self._futures.pop(old).cancel()
         for old in [v for v in self.networks if v < version]:
             del self.networks[old]
             if self.folder is not None:
@@ -180,7 +175,10 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
 def _collect(network: Path, job: Job, dtype: torch.dtype) -> Arrays:
     """Makes a collection in a worker, with tasks and learners of the caller's default type."""
     torch.set_default_dtype(dtype)
-    snapshot, Y_te = _load(network.with_name(COLLECTOR))(_load(network), job)
+    return _arrays(*_load(network.with_name(COLLECTOR))(_load(network), job))
+
+
+def _arrays(snapshot: Snapshot, Y_te: Tensor) -> Arrays:
     # As arrays: tensors would travel through shared memory, which dies with the worker.
     tensors = {**snapshot.named(), "Y_te": Y_te}
     return {name: raw(tensor).detach().cpu().numpy() for name, tensor in tensors.items()}
