@@ -22,8 +22,8 @@ from neural_complexity.experiments import sinusoid
 from neural_complexity.experiments.base.comparison import sinusoid_recipe
 from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.training import Setup, validation_r2
-from neural_complexity.meta.meta_training import MetaTraining
 from neural_complexity.meta.nc_loss import nc_loss
+from neural_complexity.meta.trainer import MetaTraining
 
 FAMILY = Sinusoids(train_points=5, test_points=7)
 RECIPE = Recipe(make=partial(mlp, 1, (8, 8), 1), steps=3, lr=0.05)

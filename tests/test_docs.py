@@ -34,7 +34,7 @@ import torch
 import neural_complexity
 from neural_complexity import NCClassifier
 from neural_complexity.cli import main
-from neural_complexity.meta import own_recipe
+from neural_complexity.meta import meta_run
 from neural_complexity.meta.plan import Plan
 
 ROOT = Path(__file__).parent.parent
@@ -128,7 +128,7 @@ def compare(expected: str, said: str, how: str, where: str) -> None:
 @pytest.fixture(autouse=True)
 def as_users_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_default_dtype(torch.float32)
-    monkeypatch.setattr(own_recipe, "STEPS", 10)  # learners need not be good
+    monkeypatch.setattr(meta_run, "STEPS", 10)  # learners need not be good
     defaults = NCClassifier.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "steps", 20)

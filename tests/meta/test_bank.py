@@ -205,8 +205,8 @@ def test_a_damaged_or_missing_bank_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"bank.json must describe a bank, got no"):
             MemoryBank.open(tmp_path / "bank", LIKE)
     (tmp_path / "bank" / "bank.json").write_text(state)
-    os.truncate(tmp_path / "bank" / "float64", 10)
-    with pytest.raises(ValueError, match="float64 must be a file of 960 bytes"):
+    os.truncate(tmp_path / "bank" / "rows", 10)
+    with pytest.raises(ValueError, match="rows must be a file of 960 bytes"):
         MemoryBank.open(tmp_path / "bank", LIKE)
 
 

@@ -1,7 +1,28 @@
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.meta.meta_run import batch_size, settle
+from neural_complexity.losses import cross_entropy, squared_error
+from neural_complexity.meta.executor import Job
+from neural_complexity.meta.meta_run import (
+    MetaRun,
+    Part,
+    TaskList,
+    Tasks,
+    batchable,
+    make_recipe,
+    settle,
+)
+from neural_complexity.meta.plan import Plan
+from neural_complexity.points import raw
+from neural_complexity.seeding import stream
+from neural_complexity.task import Task
 from neural_complexity.tasks.families import Sinusoids
+from neural_complexity.tasks.splits import Splits, split_tasks
+from neural_complexity.workspace import Workspace
 
 RECIPE = Recipe(make=lambda: mlp(1, (4,), 1), steps=2, lr=0.01)
 
@@ -19,4 +40,99 @@ def test_a_group_of_learners_is_trained_once() -> None:
     run = settle(Sinusoids(), RECIPE, 0, "cpu", {"width": 8, "heads": 2})
     assert run.group("validation", 0) is run.group("validation", 0)
     assert run.group("validation", 0) is not run.group("report", 0)
-    assert batch_size(run.nc) == 32
+    assert run.batch == 32
+
+
+def test_the_default_network_does_not_mind_units() -> None:
+    task = Sinusoids().sample(8, stream(0, "tasks"))
+    scaled = Task(1000 * task.X_tr + 5, 100 * task.Y_tr - 3, task.X_te, task.Y_te)
+    networks = []
+    for each in (task, scaled):
+        torch.manual_seed(0)
+        recipe = make_recipe(None, each, 1)
+        assert recipe.loss is squared_error
+        networks.append(recipe.make())
+    H, moved = (h(t.X_tr[0]) for h, t in zip(networks, (task, scaled), strict=True))
+    torch.testing.assert_close(moved, 100 * H - 3)
+
+
+def test_labels_are_learned_by_cross_entropy() -> None:
+    task = Sinusoids().sample(8, stream(0, "tasks"))
+    labels = Task(task.X_tr, (task.Y_tr[..., 0] > 0).long(), task.X_te, task.Y_te)
+    assert make_recipe(lambda: nn.Linear(1, 2), labels, 2).loss is cross_entropy
+
+
+class Branching(nn.Linear):
+    def forward(self, X: Tensor) -> Tensor:
+        H = super().forward(X)
+        return H if H.mean() > 0 else 2 * H
+
+
+def test_networks_that_decide_by_values_cannot_be_batched() -> None:
+    task = Sinusoids().sample(8, stream(0, "tasks"))
+    for network, expected in ((nn.Linear, True), (Branching, False)):
+        assert batchable(make_recipe(lambda n=network: n(1, 1), task, 1), task) == expected  # type: ignore[misc]
+
+
+# Held-out learners.
+
+PARTS: tuple[Part, ...] = ("validation", "report")
+
+
+def make(tasks: Tasks) -> MetaRun:
+    return settle(tasks, replace(RECIPE, steps=5), 0, "cpu", {"width": 8, "heads": 2})
+
+
+def inputs(run: MetaRun, part: Part, index: int = 0) -> tuple[Tensor, Tensor]:
+    snapshot, Y_te = run.group(part, index)
+    assert snapshot.H_te.shape == Y_te.shape
+    assert not snapshot.H_te.requires_grad
+    return snapshot.X_tr, snapshot.X_te
+
+
+def test_no_point_that_nc_is_tested_on_is_ever_learned_from() -> None:
+    X = torch.arange(100.0).to(torch.get_default_dtype())[:, None]
+    run = make(split_tasks(X, X[:, 0].sin()))
+    assert isinstance(run.family, Splits)
+    meta = run.meta_learner(run.nc, Plan(iterations=1, updates=1), Workspace(None))
+    rows, _ = meta.collections.collector(run.nc, Job(0, 0, 0.5))
+    seen = {*raw(rows.X_tr).flatten().tolist(), *raw(rows.X_te).flatten().tolist()}
+    tested = set[int]()
+    for part in PARTS:
+        for index in range(4):
+            X_tr, X_te = inputs(run, part, index)
+            assert {int(x) for x in X_tr.flatten()} <= set(run.family.pool.tolist())
+            tested |= {int(x) for x in X_te.flatten()}
+    assert not seen & tested
+    assert seen <= set(run.family.pool.tolist())
+    assert len(tested) == 30  # all that are held out
+    held_out = [run.held_out[part] for part in PARTS]
+    assert not torch.isin(*held_out).any()  # type: ignore[arg-type]
+
+
+def test_learners_have_no_more_training_points_than_was_asked_for() -> None:
+    X = torch.arange(200.0).to(torch.get_default_dtype())[:, None]
+    y = X[:, 0].sin()
+    asked, whole = make(split_tasks(X, y, train=20, test=8)), make(split_tasks(X, y))
+    assert isinstance(asked.family, Splits)
+    assert isinstance(whole.family, Splits)
+    assert (asked.family.train, asked.family.test) == (20, 8)
+    sizes = {inputs(asked, "report", index)[0].shape[1] for index in range(20)}
+    assert max(sizes) <= 20
+    assert (whole.family.train, whole.family.test) == (105, 35)  # shares of what NC may know
+    assert whole.largest == 140
+
+
+def test_held_out_learners_depend_on_part_and_index_alone() -> None:
+    run = make(Sinusoids())
+    first = inputs(run, "report")[0]
+    assert torch.equal(first, inputs(make(Sinusoids()), "report")[0])
+    assert not torch.equal(first, inputs(run, "report", 1)[0])
+    assert not torch.equal(first, inputs(run, "validation")[0])
+
+
+def test_a_list_of_tasks_is_gone_through_before_one_comes_again() -> None:
+    task = Sinusoids().sample(5, stream(0, "tasks"))
+    drawn = TaskList(task).sample(7, stream(0, "draw"))
+    assert len(drawn) == 7
+    assert drawn.X_tr[:5].flatten(1).unique(dim=0).shape[0] == 5

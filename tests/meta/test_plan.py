@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +34,8 @@ duration = st.floats(1e-4, 10)
 def test_a_plan_stays_within_the_budget_unless_that_is_too_small_for_anything(
     budget: float, collecting: float, updating: float, learner: float
 ) -> None:
-    plan = make_plan(budget, collecting=collecting, updating=updating, learner=learner)
+    costs = {"collecting": collecting, "updating": updating, "learner": learner}
+    plan = make_plan(budget, **costs, most_updates=math.inf)
     training = plan.iterations * (collecting + plan.updates * updating)
     held_out = (plan.learners + plan.chosen_by) * learner
     if plan.iterations > 2:

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -5,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conftest import holds_for_seeds
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss
-from neural_complexity.meta.trainer import MetaLearner, Status, meta_train
+from neural_complexity.meta.trainer import MetaLearner, MetaTraining, Status, meta_train
 from neural_complexity.model.cached import embed_store
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings
@@ -40,7 +43,7 @@ def test_the_weight_of_nc_rises_linearly_from_zero_to_one(recipe: Recipe) -> Non
     meta = learner(recipe, iterations=6, ramp=0.5)
     weights = []
     while not meta.done:
-        weights.append(meta.weight)
+        weights.append(meta.training.weight(meta.iteration))
         meta.iterate()
     assert weights == pytest.approx([0, 1 / 3, 2 / 3, 1, 1, 1])
     assert meta.bank.count == 6 * 8 * (recipe.steps + 1)
@@ -310,3 +313,27 @@ def test_a_finished_session_is_not_repeated(recipe: Recipe, tmp_path: Path) -> N
     again, same = train(recipe, tmp_path, stop_after=1)  # would die if it iterated
     assert all(torch.equal(again[name], value) for name, value in weights.items())
     assert same == history
+
+
+@given(st.integers(1, 500), st.floats(0, 0.9), st.integers(0, 9))
+def test_schedules_stay_in_their_bounds(iterations: int, ramp: float, lag: int) -> None:
+    training = MetaTraining(iterations=iterations, updates=3, ramp=ramp, lag=lag)
+    weights = [training.weight(i) for i in range(iterations + 1)]
+    assert weights == sorted(weights)
+    assert weights[-1] == 1
+    assert all(0 <= training.version(i) <= i for i in range(iterations))
+    assert 1 <= training.period <= iterations
+    assert training.lr_factor(0) == 0.04
+
+
+def test_a_negative_lag_is_refused_and_no_iterations_are_fine() -> None:
+    with pytest.raises(ValueError, match="lag must not be negative, got -1"):
+        MetaTraining(iterations=1, updates=1, lag=-1)
+    assert MetaTraining(iterations=0, updates=1).lr_factor(0) == 0.04
+
+
+def test_a_status_survives_json_without_what_json_lacks() -> None:
+    status = Status(1, 2, 3, 4, 5.0)
+    again = Status(**status.to_json())  # type: ignore[arg-type]
+    assert math.isnan(again.loss)
+    assert (again.iteration, again.seconds) == (1, 5.0)

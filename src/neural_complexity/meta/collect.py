@@ -1,6 +1,5 @@
 """Collections: learners trained under the current NC, recorded as rows for the bank."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +12,7 @@ from neural_complexity.learners.trajectory import diverged
 from neural_complexity.meta.executor import Collection, Job
 from neural_complexity.model.cached import CachedEmbeddings, cache, embed_store, subsample
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.points import Embeddings, Points, Store, join
+from neural_complexity.points import Embeddings, Points, join
 from neural_complexity.regularizers.nc import minibatch_penalty, nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
@@ -21,22 +20,12 @@ from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import Minibatches, Splits
 
-__all__ = ["LearnerCollector", "SplitCollector", "TaskCollector", "log_steps"]
+__all__ = ["SplitCollector", "TaskCollector", "log_steps"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LearnerCollector(ABC):
-    """Trains learners and records them: a pure function of NC's weights, the seed and the job.
-
-    Args:
-        recipe: How learners learn.
-        seed: The run's seed.
-        tasks: Tasks of a collection.
-        spread_weights: Whether each learner draws its own weight of NC between 0 and the scheduled
-            one: a bank of fully regularized learners alone would make NC forget plain ones.
-        frozen: Whether NC's image encoder is not trained, so that inputs are embedded only once.
-        device: Where NC and learners live.
-    """
+class _LearnerCollector:
+    """What collectors share; each is a pure function of NC's weights, the seed and the job."""
 
     recipe: Recipe
     seed: int
@@ -46,36 +35,23 @@ class LearnerCollector(ABC):
     device: str = "cpu"
     _embeddings: list[Embeddings] = field(default_factory=list, init=False)  # if frozen
 
-    def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
-        """Makes a collection: rows for the bank, without predictions of learners that diverged."""
-        return self.collect(nc.to(self.device), job)
-
-    @abstractmethod
-    def collect(self, nc: NeuralComplexity, job: Job) -> Collection:
-        """Makes a collection with an NC that is on the device."""
-
-    def without_diverged(self, steps: Sequence[Snapshot], Y_te: Sequence[Tensor]) -> list[Snapshot]:
+    def _without_diverged(
+        self, steps: Sequence[Snapshot], Y_te: Sequence[Tensor]
+    ) -> list[Snapshot]:
         """Puts NaN in the place of what diverged learners predict, so that the bank refuses it.
 
         A half-trained NC may drive its own learners away. Their losses, in the bank, would be all
-        that it learns from, and drive the next ones farther.
-
-        Args:
-            steps: The learners at the start and later, B each.
-            Y_te: Their test targets each time.
+        that it learns from, and drive the next ones farther. The first step is the learners' start.
         """
-        loss = self.recipe.loss
-        curve = [
-            loss(s.H_tr, s.Y_tr).mean(dim=1) + loss(s.H_te, Y).mean(dim=1)
-            for s, Y in zip(steps, Y_te, strict=True)
-        ]
+        loss, each = self.recipe.loss, list(zip(steps, Y_te, strict=True))
+        curve = [loss(s.H_tr, s.Y_tr).mean(dim=1) + loss(s.H_te, Y).mean(dim=1) for s, Y in each]
         lost = diverged(torch.stack(curve))[:, :, None, None]  # (steps, B, 1, 1)
         return [
             replace(s, H_te=s.H_te.masked_fill(gone, torch.nan))
             for s, gone in zip(steps, lost, strict=True)
         ]
 
-    def weights(self, job: Job) -> Tensor:
+    def _weights(self, job: Job) -> Tensor:
         """Returns the weight of NC for each learner, (B,)."""
         weights = torch.full((self.tasks,), job.weight)
         if self.spread_weights:
@@ -83,7 +59,7 @@ class LearnerCollector(ABC):
             weights *= torch.rand(self.tasks, generator=generator)
         return weights.to(self.device)
 
-    def embeddings(self, nc: NeuralComplexity, task: Task, every: Tensor) -> Embeddings:
+    def _embedded(self, nc: NeuralComplexity, task: Task, every: Tensor) -> Embeddings:
         """Embeds the inputs of tasks, or once all that may ever occur if the encoder is frozen."""
         X = join([task.X_tr, task.X_te], dim=1)
         assert isinstance(X, Points)
@@ -95,16 +71,27 @@ class LearnerCollector(ABC):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TaskCollector(LearnerCollector):
+class TaskCollector(_LearnerCollector):
     """Trains learners on new tasks of a family and records every one of their steps.
 
     A collection has `tasks * (recipe.steps + 1)` rows.
+
+    Args:
+        recipe: How learners learn.
+        seed: The run's seed.
+        tasks: Tasks of a collection.
+        spread_weights: Whether each learner draws its own weight of NC between 0 and the scheduled
+            one: a bank of fully regularized learners alone would make NC forget plain ones.
+        frozen: Whether NC's image encoder is not trained, so that inputs are embedded only once.
+        device: Where NC and learners live.
+        family: Where tasks come from.
     """
 
     family: TaskFamily
 
-    def collect(self, nc: NeuralComplexity, job: Job) -> Collection:
-        """Makes a collection."""
+    def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
+        """Makes a collection: rows for the bank, without predictions of learners that diverged."""
+        nc = nc.to(self.device)
         task = self.family.sample(self.tasks, stream(self.seed, "collect tasks", job.index))
         task = task.to(self.device)
         steps: list[Snapshot] = []
@@ -114,39 +101,29 @@ class TaskCollector(LearnerCollector):
             regularizer=self._regularizer(nc, task, job) if job.weight else None,
             observe=lambda _, snapshot: steps.append(snapshot),
         )
-        steps = self.without_diverged(steps, [task.Y_te] * len(steps))
-        if isinstance(task.X_tr, Points):
-            return _join_by_task(task, steps, stream(self.seed, "collect order", job.index))
-        sizes = [1] * (task.Y_te.ndim - 1)
-        return Snapshot.join(steps), task.Y_te.repeat(len(steps), *sizes)
+        S, B = len(steps), len(task)
+        steps = self._without_diverged(steps, [task.Y_te] * S)
+        if not isinstance(task.X_tr, Points):
+            return Snapshot.join(steps), torch.cat([task.Y_te] * S)
+        # Indices instead of inputs, and the steps of each task side by side in random order: rows
+        # that are drawn together then show one task at different steps.
+        order = torch.rand(B, S, generator=stream(self.seed, "collect order", job.index))
+        order, row, kept = order.argsort(dim=1), torch.arange(B), task.to("cpu")
+        kept = kept[row.repeat_interleave(S)]
+        H_tr, H_te = (
+            torch.stack([H.cpu() for H in each], dim=1)[row[:, None], order].flatten(0, 1)
+            for each in ([s.H_tr for s in steps], [s.H_te for s in steps])
+        )  # (B S, points, C)
+        return Snapshot(kept.X_tr, kept.Y_tr, H_tr, kept.X_te, H_te), kept.Y_te
 
     def _regularizer(self, nc: NeuralComplexity, task: Task, job: Job) -> Regularizer:
         with torch.no_grad():
             if self.frozen and isinstance(task.X_tr, Points):
-                store: Store = task.X_tr.store
-                every = torch.arange(len(store))
-                context = CachedEmbeddings(nc, self.embeddings(nc, task, every))(task)
+                every = torch.arange(len(task.X_tr.store))
+                context = CachedEmbeddings(nc, self._embedded(nc, task, every))(task)
             else:
                 context = nc.encode(task.X_tr, task.Y_tr, task.X_te)
-        return nc_penalty(nc, task, weight=self.weights(job), safeguard=False, context=context)
-
-
-def _join_by_task(task: Task, steps: list[Snapshot], generator: torch.Generator) -> Collection:
-    """Puts indices instead of inputs, and the steps of each task side by side in random order.
-
-    Rows that are drawn together then show one task at different steps.
-    """
-    B, S = len(task), len(steps)
-    order = torch.rand(B, S, generator=generator).argsort(dim=1)
-    each = torch.arange(B).repeat_interleave(S)
-
-    def rows(stacked: list[Tensor]) -> Tensor:  # (B S, points, C)
-        whole = torch.stack([t.cpu() for t in stacked], dim=1)
-        return whole[torch.arange(B)[:, None], order].flatten(0, 1)
-
-    H_tr, H_te = rows([s.H_tr for s in steps]), rows([s.H_te for s in steps])
-    kept = task.to("cpu")[each]
-    return Snapshot(kept.X_tr, kept.Y_tr, H_tr, kept.X_te, H_te), kept.Y_te
+        return nc_penalty(nc, task, weight=self._weights(job), safeguard=False, context=context)
 
 
 def log_steps(steps: int, count: int) -> list[int]:
@@ -156,14 +133,14 @@ def log_steps(steps: int, count: int) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SplitCollector(LearnerCollector):
+class SplitCollector(_LearnerCollector):
     """Trains learners on random splits of one dataset, and records them at a few points at a time.
 
     Splits are of different sizes: small training sets show NC learners that overfit, long before
     large ones would. A collection has `tasks * looks` rows.
 
     Args:
-        splits: The dataset and how it is split.
+        splits: The dataset and how it is split; further arguments are those of `TaskCollector`.
         looks: How often each learner is recorded.
         batch: Training points of a learner's step, and as many unlabelled ones with NC.
         smallest: The fewest training points of a split.
@@ -190,40 +167,38 @@ class SplitCollector(LearnerCollector):
                 f"{self.splits.train}, the training points of a split, got {self.smallest}"
             )
 
-    def collect(self, nc: NeuralComplexity, job: Job) -> Collection:
-        """Makes a collection."""
-        splits, index = self.splits, job.index
+    def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
+        """Makes a collection: rows for the bank, without predictions of learners that diverged."""
+        nc, splits, index = nc.to(self.device), self.splits, job.index
         low, high = self.smallest, splits.train
         share = torch.rand((), generator=stream(self.seed, "collect sizes", index)).item()
         m = round(low * (high / low) ** share)
         task = splits.split(self.tasks, stream(self.seed, "collect tasks", index), train=m)
         task, n = task.to(self.device), max(self.unlabelled, splits.N)
         task = Task(task.X_tr, task.Y_tr, task.X_te[:, :n], task.Y_te[:, :n])
-        looks = Minibatches(task, M=splits.M, N=splits.N, seed=_seed(self.seed, "looks", index))
+        looking, batching = (
+            stream(self.seed, name, index).initial_seed() for name in ("looks", "batches")
+        )
+        looks = Minibatches(task, M=splits.M, N=splits.N, seed=looking)
         seen: list[tuple[Snapshot, Tensor]] = []
 
         def visit(_: int, h: BatchedLearner) -> None:
             points = looks(len(seen))
-            snapshot = take_snapshot(h, points, joined=not h.has_modes)
-            seen.append((snapshot, points.Y_te))
+            seen.append((take_snapshot(h, points, joined=not h.has_modes), points.Y_te))
 
         self.recipe.train(
-            Minibatches(task, M=self.batch, N=self.batch, seed=_seed(self.seed, "batches", index)),
+            Minibatches(task, M=self.batch, N=self.batch, seed=batching),
             stream(self.seed, "collect learners", index),
             regularizer=self._regularizer(nc, task, job) if job.weight else None,
             visit=visit,
             visits=set(log_steps(self.recipe.steps, self.looks)),
         )
         snapshots, Y_te = zip(*seen, strict=True)
-        return Snapshot.join(self.without_diverged(snapshots, Y_te)), torch.cat(Y_te)
+        return Snapshot.join(self._without_diverged(snapshots, Y_te)), torch.cat(Y_te)
 
     def _regularizer(self, nc: NeuralComplexity, task: Task, job: Job) -> Regularizer:
         if not nc.head.sees_predictions:
             generator = stream(self.seed, "collect shown", job.index)
             task = subsample(task, self.context_size, generator)
-        encode = cache(nc, task, self.embeddings(nc, task, self.splits.pool))
-        return minibatch_penalty(nc, encode, weight=self.weights(job), floor=self.floor)
-
-
-def _seed(seed: int, *names: str | int) -> int:
-    return stream(seed, *names).initial_seed()
+        encode = cache(nc, task, self._embedded(nc, task, self.splits.pool))
+        return minibatch_penalty(nc, encode, weight=self._weights(job), floor=self.floor)

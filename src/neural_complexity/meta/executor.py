@@ -4,17 +4,19 @@ import os
 import pickle
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,13 +25,14 @@ from torch import Tensor
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import raw
 from neural_complexity.snapshot import Snapshot
+from neural_complexity.tasks.families import check_sizes
 
 __all__ = ["Collection", "CollectionQueue", "Collector", "Job", "process_pool"]
 
 Collection = tuple[Snapshot, Tensor]  # rows for the bank and their Y_te, (B, N, C)
 Arrays = dict[str, np.ndarray]  # a collection on its way here
 R = TypeVar("R")
-COLLECTOR = "collector.pickle"
+COLLECTOR, FILE = "collector.pickle", "version-{:09d}.safetensors"  # for workers
 
 
 @dataclass(frozen=True)
@@ -41,17 +44,14 @@ class Job:
     weight: float  # of NC in their objective
 
 
-class Collector(Protocol):
-    """Makes collections, as a pure function of NC's weights and the job: its seed is its own."""
+Collector = Callable[[NeuralComplexity, Job], Collection]
+"""Returns rows for the bank and their test targets, as a pure function of NC's weights and the job.
 
-    def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
-        """Returns rows for the bank and their test targets, also of learners that diverged.
-
-        NC has the weights of the job's version, and may be moved to another device.
-        """
+NC has the weights of the job's version, and may be moved to another device. Rows of learners that
+diverged are returned too."""
 
 
-class CollectionQueue:
+class CollectionQueue(AbstractContextManager["CollectionQueue"]):
     """Collections that were asked for; they depend on the collector alone, not on the executor.
 
     Inputs that are `Points` come back as the bank keeps them: as indices.
@@ -77,33 +77,40 @@ class CollectionQueue:
         if retries < 0:
             raise ValueError(f"retries must not be negative, got {retries}")
         self.collector, self.executor, self.retries = collector, executor, retries
-        self._networks: dict[int, NeuralComplexity | Path] = {}  # by version
+        self.networks: dict[int, NeuralComplexity] = {}  # by version
         self._jobs: dict[int, Job] = {}
         self._futures: dict[int, Future[Arrays]] = {}
-        self._made: dict[int, Collection] = {}
         self.folder: Path | None = None
         if executor is not None:
             content = pickle.dumps(collector)
-            self.folder = _own_folder(folder)
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                for earlier in folder.glob("queue-*"):
+                    shutil.rmtree(earlier)
+            self.folder = Path(tempfile.mkdtemp(prefix="queue-", dir=folder))
             (self.folder / COLLECTOR).write_bytes(content)
 
     def publish(self, version: int, nc: NeuralComplexity) -> None:
         """Makes the weights that NC has now available to jobs, as a version."""
-        if self.folder is None:
-            self._networks[version] = deepcopy(nc)
-        else:
-            path = self._networks[version] = self.folder / f"version-{version:09d}.safetensors"
-            nc.save(path)
+        self.networks[version] = deepcopy(nc)
+        if self.folder is not None:
+            nc.save(self.folder / FILE.format(version))
 
     def submit(self, job: Job) -> None:
         """Asks for a collection; its version must have been published."""
-        if job.version not in self._networks:
-            raise ValueError(
-                f"version {job.version} must be published before job {job.index} is submitted, "
-                "got no such version"
-            )
-        self._jobs[job.index] = job
+        version, index = job.version, job.index
+        if version not in self.networks:
+            told = f"version {version} must be published before job {index} is submitted"
+            raise ValueError(f"{told}, got no such version")
         self._start(job)
+        self._jobs[index] = job
+
+    def _start(self, job: Job) -> None:
+        future = Future[Arrays]()  # which `take` fulfils, if there is no executor
+        if self.executor is not None and self.folder is not None:
+            path, dtype = self.folder / FILE.format(job.version), torch.get_default_dtype()
+            future = self.executor.submit(_collect, path, job, dtype)
+        self._futures[job.index] = future
 
     def take(self, index: int) -> Collection:
         """Waits for a collection; may be repeated until it is forgotten.
@@ -114,54 +121,15 @@ class CollectionQueue:
         """
         if index not in self._jobs:
             raise ValueError(f"job {index} must be submitted before it is taken, got no such job")
-        if index not in self._made:
-            self._made[index] = self._make(self._jobs[index])
-        return self._made[index]
-
-    def forget(self, *, index: int, version: int) -> None:
-        """Drops the collections below an index and the versions below a version."""
-        for old in [i for i in self._jobs if i < index]:
-            del self._jobs[old]
-            self._made.pop(old, None)
-            if (future := self._futures.pop(old, None)) is not None:
-                future.cancel()
-        for old in [v for v in self._networks if v < version]:
-            network = self._networks.pop(old)
-            if isinstance(network, Path):
-                network.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Drops all that is kept, and what has not begun."""
-        self.forget(
-            index=1 + max(self._jobs, default=0), version=1 + max(self._networks, default=0)
-        )
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            _load_collector.cache_clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _start(self, job: Job) -> None:
-        path = self._networks[job.version]
-        if self.executor is not None and isinstance(path, Path):
-            dtype = torch.get_default_dtype()  # in which tasks and learners are made
-            self._futures[job.index] = self.executor.submit(_collect, path, job, dtype)
-
-    def _make(self, job: Job) -> Collection:
-        network = self._networks[job.version]
-        if isinstance(network, NeuralComplexity):
-            snapshot, Y_te = self.collector(network, job)
-            return Snapshot(*(raw(tensor) for tensor in snapshot.tensors())), Y_te
-        tensors = {name: torch.from_numpy(array) for name, array in self._result(job).items()}
+        job, future = self._jobs[index], self._futures[index]
+        if self.executor is None and not future.done():
+            future.set_result(_arrays(*self.collector(self.networks[job.version], job)))
+        tensors = {name: torch.from_numpy(array) for name, array in self._wait(job).items()}
         Y_te = tensors.pop("Y_te")
         return Snapshot(**tensors), Y_te
 
-    def _result(self, job: Job) -> Arrays:
-        """Waits for a worker's result; begins the job again if a worker dies."""
+    def _wait(self, job: Job) -> Arrays:
+        """Waits for a worker's result; begins again what was lost when a worker died."""
         for attempt in range(self.retries + 1):
             if attempt:
                 self._start(job)  # alone: if a worker dies again, it is this job that ended it
@@ -173,49 +141,54 @@ class CollectionQueue:
                 reason = f"{type(error).__name__}: {error}"
                 raise RuntimeError(f"collection {job.index} failed: {reason}") from error
             else:
-                self._restart(after=job.index)
+                for index in sorted(i for i in self._jobs if i > job.index):
+                    future = self._futures[index]
+                    if future.done() and isinstance(future.exception(), BrokenExecutor):
+                        self._start(self._jobs[index])
                 return result
         raise RuntimeError(
             f"collection {job.index} failed: {self.retries + 1} workers in turn died of it; was "
             f"there too little memory? The job was {job}"
         ) from died
 
-    def _restart(self, after: int) -> None:
-        """Begins the coming jobs again that were lost when a worker died."""
-        for job in [self._jobs[index] for index in sorted(self._jobs) if index > after]:
-            future = self._futures[job.index]
-            if future.done() and isinstance(future.exception(), BrokenExecutor):
-                self._start(job)
+    def forget(self, *, index: int, version: int) -> None:
+        """Drops the collections below an index and the versions below a version."""
+        for old in [i for i in self._jobs if i < index]:
+            del self._jobs[old]
+            self._futures.pop(old).cancel()
+        for old in [v for v in self.networks if v < version]:
+            del self.networks[old]
+            if self.folder is not None:
+                (self.folder / FILE.format(old)).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Drops all that is kept, and what has not begun."""
+        self.forget(index=sys.maxsize, version=sys.maxsize)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            _load.cache_clear()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _collect(network: Path, job: Job, dtype: torch.dtype) -> Arrays:
-    """Makes a collection; runs in a worker."""
+    """Makes a collection in a worker, with tasks and learners of the caller's default type."""
     torch.set_default_dtype(dtype)
-    collector = _load_collector(network.with_name(COLLECTOR))
-    snapshot, Y_te = collector(_load_network(network), job)
+    return _arrays(*_load(network.with_name(COLLECTOR))(_load(network), job))
+
+
+def _arrays(snapshot: Snapshot, Y_te: Tensor) -> Arrays:
     # As arrays: tensors would travel through shared memory, which dies with the worker.
     tensors = {**snapshot.named(), "Y_te": Y_te}
     return {name: raw(tensor).detach().cpu().numpy() for name, tensor in tensors.items()}
 
 
-@lru_cache(maxsize=1)
-def _load_network(path: Path) -> NeuralComplexity:
-    return NeuralComplexity.load(path)
-
-
-@lru_cache(maxsize=1)
-def _load_collector(path: Path) -> Collector:
-    collector: Collector = pickle.loads(path.read_bytes())  # which the queue wrote
-    return collector
-
-
-def _own_folder(folder: Path | None) -> Path:
-    """Makes a folder for one queue, inside the given one, which is cleared of earlier ones."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for earlier in folder.glob("queue-*"):
-            shutil.rmtree(earlier)
-    return Path(tempfile.mkdtemp(prefix="queue-", dir=folder))
+@lru_cache(maxsize=2)  # the collector and the last network
+def _load(path: Path) -> Any:
+    """Reads what a queue wrote."""
+    collects = path.name == COLLECTOR
+    return pickle.loads(path.read_bytes()) if collects else NeuralComplexity.load(path)
 
 
 def process_pool(workers: int = 1, *, threads: int = 1) -> Executor:
@@ -229,16 +202,13 @@ def process_pool(workers: int = 1, *, threads: int = 1) -> Executor:
         workers: How many processes.
         threads: How many threads PyTorch has in each.
     """
-    for name, number in {"workers": workers, "threads": threads}.items():
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
+    check_sizes(workers=workers, threads=threads)
     # A fork would inherit this process's threads and, perhaps, its GPU in an unusable state.
     context = get_context("spawn")
     # Only this process holds the other end: the line breaks when it closes that, or dies.
     line, alive = context.Pipe(duplex=False)
-    return _RestartingPool(
-        partial(ProcessPoolExecutor, workers, context, _begin, (line, threads)), alive
-    )
+    make = partial(ProcessPoolExecutor, workers, context, _begin, (line, threads))
+    return _RestartingPool(make, alive)
 
 
 class _RestartingPool(Executor):
@@ -263,13 +233,12 @@ class _RestartingPool(Executor):
 
 
 def _begin(line: Connection, threads: int) -> None:
-    """Prepares a worker."""
+    """Prepares a worker, which ends when the line breaks, also in the middle of a job."""
+
+    def watch() -> None:
+        connection.wait([line])
+        os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its parent wants it to
-    threading.Thread(target=_end_with, args=(line,), daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
     torch.set_num_threads(threads)
-
-
-def _end_with(line: Connection) -> None:
-    """Ends this process when a line breaks, also in the middle of a job."""
-    connection.wait([line])
-    os._exit(1)

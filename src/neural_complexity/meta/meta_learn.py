@@ -7,6 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,18 +18,15 @@ from torch import Tensor, nn
 from neural_complexity.files import write_json
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.executor import Collection
-from neural_complexity.meta.held_out_report import belief_loss, compare, describe, make_report
-from neural_complexity.meta.meta_run import MetaRun, batch_size, settle
+from neural_complexity.meta.meta_run import FINISHED, MetaRun, settle
 from neural_complexity.meta.nc_loss import nc_loss
-from neural_complexity.meta.plan import FEWEST_CHOSEN_BY, FEWEST_LEARNERS, Plan, make_plan, seconds
-from neural_complexity.meta.scores import r_squared
-from neural_complexity.meta.sources import FINISHED, SplitSource
-from neural_complexity.meta.trainer import Status, meta_train
+from neural_complexity.meta.plan import FEWEST, Plan, make_plan, seconds
+from neural_complexity.meta.scores import belief_loss, compare, describe, make_report, r_squared
+from neural_complexity.meta.trainer import meta_train
 from neural_complexity.model.card import Card
 from neural_complexity.model.judgement import judge, measure
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback, ProgressDisplay
-from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.splits import ArrayStore, Splits
 from neural_complexity.workspace import Workspace
@@ -36,6 +34,7 @@ from neural_complexity.workspace import Workspace
 __all__ = ["meta_learn"]
 
 EPOCHS = 400  # how often NC sees each point of a dataset: after more, it knows them by heart
+FILE = "nc.safetensors"  # the finished NC, in the folder
 PART = 4096  # points that are noted at a time: bounds memory
 
 
@@ -79,15 +78,16 @@ def meta_learn(
     start = time.perf_counter()
     given = budget if isinstance(budget, Plan) else seconds(budget)
     run = settle(tasks, learner, seed, device, {"head": head, **architecture})
-    place = None if folder is None else Path(folder)
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
-        finished = _finished(place, run, given)
-        if finished is not None:
-            return finished.to(device)
+    work = Workspace(None if folder is None else Path(folder), run.fingerprint)
+    plan = _plan(run, given, work, start)
+    if work.folder is not None and (work.folder / FILE).exists():
+        nc = NeuralComplexity.load(work.folder / FILE)
+        if nc.card.fingerprint != run.fingerprint:
+            raise ValueError(f"{folder} must be of the same settings, got others")
+        return nc.eval().to(device)
     with ProgressDisplay(Console(stderr=True, quiet=progress is not True)) as display:
         callback = progress if callable(progress) else display if progress else None
-        nc = _learn(run, given, Workspace(place, run.fingerprint), callback, start)
+        nc = _learn(run, plan, work, callback, start)
         if progress is True:
             text = describe(nc.card.report)
             display.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -96,177 +96,106 @@ def meta_learn(
     return nc
 
 
-def _learn(
-    run: MetaRun,
-    given: float | Plan,
-    work: Workspace,
-    callback: ProgressCallback | None,
-    start: float,
-) -> NeuralComplexity:
-    """Plans, trains, reports and calibrates."""
-    plan = _plan(run, given, work, start)
-    nc, history = _train(run, plan, work, callback)
-    learners = run.held_out("report", plan.learners, callback)
-    judgements = [judge(nc, snapshot) for snapshot, _ in learners]
-    report = make_report(compare(nc, learners, judgements))
-    notes = {"scores": [round(s.r2, 4) for s in history if math.isfinite(s.r2)], "seed": run.seed}
-    notes |= {"made_by": "meta_learn", "version": version("neural-complexity")}
-    notes["seconds"] = round(time.perf_counter() - start, 1)
-    nc.card = replace(_card(run, plan, nc, learners), report=report, notes=notes)
-    # Users ask about learners that were trained to the end.
-    ended = [(snapshot[::FINISHED], Y_te[::FINISHED]) for snapshot, Y_te in learners]
-    calibration = measure(nc, ended, [judgement[::FINISHED] for judgement in judgements])
-    nc.calibration = replace(calibration, note=_shared(run, calibration.note))
-    if work.folder is not None:
-        nc.save(work.folder / "nc.safetensors")
-        write_json(work.folder / "report.json", report.to_json())
-        work.remove("training")
-    return nc
-
-
 def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> Plan:
-    """Makes a plan, or takes up that of an earlier call."""
-    kept = work.read("plan")
-    if kept is not None:
-        return _same_plan(Plan(**kept[1]), given, work.folder)
-    plan = given if isinstance(given, Plan) else _measured_plan(run, given, start)
+    """Returns the plan that was begun, or what was given, or what fits into that time.
+
+    For this, everything is tried once, on a copy of NC.
+    """
+    begun = work.read("plan")
+    if begun is not None:
+        kept = Plan(**begun[1])
+        if isinstance(given, Plan) and given != kept:
+            sentence = f"budget must be the plan that {work.folder} was begun with, {kept}"
+            raise ValueError(f"{sentence}, got {given}")
+        return kept
+    if isinstance(given, Plan):
+        plan = given
+    else:
+        times, probe = [time.perf_counter()], Plan(iterations=2, updates=4, learners=1)
+        run.group("validation", 0)
+        times.append(time.perf_counter())
+        meta = run.meta_learner(deepcopy(run.nc), probe, Workspace(None))  # makes a collection
+        times.append(time.perf_counter())
+        meta.iterate()
+        times.append(time.perf_counter())
+        held_out, collecting, updating = (b - a for a, b in pairwise(times))
+        learner, most, family = held_out / run.together, math.inf, meta.family
+        if FEWEST * learner > given:
+            warnings.warn(
+                f"Held-out learners alone will take about {FEWEST * learner:.0f} s, more than the "
+                f"budget of {given:.0f} s",
+                stacklevel=3,
+            )
+        if isinstance(family, Splits):  # updates, after which NC has seen its points often enough
+            most = max(1, EPOCHS * len(family.pool) / (run.batch * (family.M + family.N)))
+        left, updating = max(given - (times[-1] - start), 0.3 * given), updating / probe.updates
+        costs = {"collecting": collecting, "updating": updating, "learner": learner}
+        plan = make_plan(left, **costs, most_updates=most)
     work.write("plan", content=asdict(plan))
     return plan
 
 
-def _same_plan(kept: Plan, given: float | Plan, place: Path | None) -> Plan:
-    """Returns the plan that was begun; a budget in time may have become another one."""
-    if isinstance(given, Plan) and given != kept:
-        raise ValueError(
-            f"budget must be the plan that {place} was begun with, {kept}, got {given}"
-        )
-    return kept
-
-
-def _measured_plan(run: MetaRun, budget: float, start: float) -> Plan:
-    """Tries everything once, on a copy of NC, to see what fits into the budget."""
-    began = time.perf_counter()
-    run.group("validation", 0)
-    learner = (time.perf_counter() - began) / run.together
-    probe = Plan(iterations=2, updates=4, learners=1)
-    began = time.perf_counter()
-    meta = run.meta_learner(deepcopy(run.nc), probe, Workspace(None))  # makes a collection
-    collecting = time.perf_counter() - began
-    began = time.perf_counter()
-    meta.iterate()
-    updating = (time.perf_counter() - began) / probe.updates
-    least = (FEWEST_LEARNERS + FEWEST_CHOSEN_BY) * learner
-    if least > budget:
-        warnings.warn(
-            f"Held-out learners alone will take about {least:.0f} s, more than the budget of "
-            f"{budget:.0f} s",
-            stacklevel=4,
-        )
-    left = max(budget - (time.perf_counter() - start), 0.3 * budget)
-    costs = {"collecting": collecting, "updating": updating, "learner": learner}
-    return make_plan(left, **costs, most_updates=_most_updates(run))
-
-
-def _most_updates(run: MetaRun) -> float:
-    """Returns after how many updates NC has seen the points of a dataset often enough."""
-    family = run.source.family
-    if not isinstance(family, Splits):
-        return math.inf
-    points = batch_size(run.nc) * (family.M + family.N)  # of an update
-    return max(1, EPOCHS * len(family.pool) / points)
-
-
-def _train(
-    run: MetaRun, plan: Plan, work: Workspace, callback: ProgressCallback | None
-) -> tuple[NeuralComplexity, list[Status]]:
-    """Runs Algorithm 2 and returns the best NC that was met."""
-    training = work.sub("training", asdict(plan))
-    best = _Best(run.held_out("validation", plan.chosen_by, callback), training)
-    learner = run.meta_learner(run.nc, plan, training)
-    history = meta_train(learner, best, callback=callback)
-    return best.restore(run.nc).eval(), history
-
-
-class _Best:
-    """Scores NC and keeps the best weights, also through interruptions.
-
-    The best is the one with the least loss of its own on held-out learners, which notices sooner
-    than their R2 when NC becomes too sure of itself.
-    """
-
-    def __init__(self, learners: list[Collection], work: Workspace) -> None:
-        self.learners, self.work = learners, work
-        weights, content = work.read("best") or ({}, {"loss": math.inf})
-        self.loss, self.weights = content["loss"], weights
+def _learn(
+    run: MetaRun, plan: Plan, work: Workspace, callback: ProgressCallback | None, start: float
+) -> NeuralComplexity:
+    """Runs Algorithm 2, reports and calibrates; returns the best NC that was met."""
+    training, nc = work.sub("training", asdict(plan)), run.nc
+    chosen_by = run.learners("validation", plan.chosen_by, callback)
+    weights, kept = training.read("best") or ({}, {"loss": math.inf})
+    least = kept["loss"]
 
     @torch.no_grad()
-    def __call__(self, nc: NeuralComplexity) -> float:
-        """Returns the R2 on held-out learners."""
-        judgements = [judge(nc, snapshot) for snapshot, _ in self.learners]
-        compared = compare(nc, self.learners, judgements)
-        groups = (_few(group, nc) for group in self.learners)
-        losses = [nc_loss(nc, *group).item() for group in groups if group is not None]
+    def score(nc: NeuralComplexity) -> float:
+        # The best NC is the one with the least loss of its own on held-out learners, which notices
+        # sooner than their R2 when NC becomes too sure of itself.
+        nonlocal weights, least
+        compared = compare(nc, chosen_by, [judge(nc, snapshot) for snapshot, _ in chosen_by])
+        losses = []
+        for snapshot, Y_te in chosen_by:
+            finite, M = snapshot.finite(), min(snapshot.H_tr.shape[1], nc.card.context_size)
+            if finite.any():  # on the training points that NC sees at once
+                few, every = (torch.arange(n, device=Y_te.device) for n in (M, Y_te.shape[1]))
+                part = snapshot[finite].part(few, every)
+                losses.append(nc_loss(nc, part, Y_te[finite]).item())
         loss = sum(losses) / max(1, len(losses))
-        if loss < self.loss:
-            self.loss = loss
-            self.weights = {name: t.detach().clone() for name, t in nc.state_dict().items()}
-            self.work.write("best", self.weights, {"loss": loss})
+        if loss < least:
+            least, weights = loss, {n: t.detach().clone() for n, t in nc.state_dict().items()}
+            training.write("best", weights, {"loss": loss})
         return r_squared(compared["predicted"], compared["true gap"]).item()
 
-    def restore(self, nc: NeuralComplexity) -> NeuralComplexity:
-        """Returns NC with the best weights, or as it is if none had a score."""
-        if self.weights:
-            nc.load_state_dict(self.weights)
-        return nc
+    history = meta_train(run.meta_learner(nc, plan, training), score, callback=callback)
+    if weights:  # if any had a score
+        nc.load_state_dict(weights)
+    nc.eval()
+    notes = {"scores": [round(s.r2, 4) for s in history if math.isfinite(s.r2)], "seed": run.seed}
+    notes |= {"made_by": "meta_learn", "version": version("neural-complexity")}
+    _judge(run, plan, run.learners("report", plan.learners, callback))
+    notes["seconds"] = round(time.perf_counter() - start, 1)
+    nc.card = replace(nc.card, notes=notes)
+    if work.folder is not None:
+        nc.save(work.folder / FILE)
+        write_json(work.folder / "report.json", nc.card.report.to_json())
+        work.remove("training")
+    return nc
 
 
-def _few(group: Collection, nc: NeuralComplexity) -> tuple[Snapshot, Tensor] | None:
-    """Returns learners that did not diverge, on the training points that NC sees at once."""
-    snapshot, Y_te = group
-    finite = snapshot.finite()
-    if not finite.any():
-        return None
-    every = torch.arange(snapshot.H_te.shape[1], device=Y_te.device)
-    few = torch.arange(snapshot.H_tr.shape[1], device=Y_te.device)[: nc.card.context_size]
-    return snapshot[finite].part(few, every), Y_te[finite]
-
-
-def _shared(run: MetaRun, note: str) -> str:
-    """Returns the note of a calibration, with what keeps its learners from being independent."""
-    if not isinstance(run.source, SplitSource):
-        return note
-    points = len(run.source.held_out["report"])
-    shared = (
-        f"its learners share {points} held-out test points, so that it may hold somewhat less often"
-    )
-    return "; ".join(part for part in (note, shared) if part)
-
-
-def _learned_from(splits: Splits) -> str:
-    return Card().remember(splits.store(part) for part in splits.pool.split(PART))
-
-
-def _finished(folder: Path, run: MetaRun, given: float | Plan) -> NeuralComplexity | None:
-    path = folder / "nc.safetensors"
-    if not path.exists():
-        return None
-    nc = NeuralComplexity.load(path)
-    if nc.card.fingerprint != run.fingerprint:
-        raise ValueError(f"{folder} must be of the same settings, got others")
-    _same_plan(Plan(**nc.card.plan), given, folder)
-    return nc.eval()
-
-
-def _card(run: MetaRun, plan: Plan, nc: NeuralComplexity, learners: list[Collection]) -> Card:
-    card = Card(plan=asdict(plan), fingerprint=run.fingerprint)
-    family = run.source.family
-    if not isinstance(family, Splits):
-        return card
-    # NC may know the points that it learned from by heart.
-    classes = family.store.classes if isinstance(family.store, ArrayStore) else ()
-    return replace(
-        card,
-        classes=tuple(classes) or None,
-        learned_from=_learned_from(family),
-        belief_loss=belief_loss(nc, learners),
-    )
+def _judge(run: MetaRun, plan: Plan, learners: list[Collection]) -> None:
+    """Gives NC its card, with a report, and its calibration."""
+    nc, splits, points = run.nc, run.family, run.held_out["report"]
+    judgements = [judge(nc, snapshot) for snapshot, _ in learners]
+    report = make_report(compare(nc, learners, judgements))
+    card = Card(plan=asdict(plan), fingerprint=run.fingerprint, report=report)
+    # Users ask about learners that were trained to the end.
+    ended = [(snapshot[::FINISHED], Y_te[::FINISHED]) for snapshot, Y_te in learners]
+    calibration = measure(nc, ended, [judgement[::FINISHED] for judgement in judgements])
+    if isinstance(splits, Splits) and isinstance(points, Tensor):
+        classes = splits.store.classes if isinstance(splits.store, ArrayStore) else ()
+        # NC may know the points that it learned from by heart.
+        learned = card.remember(splits.store(part) for part in splits.pool.split(PART))
+        cost = belief_loss(nc, learners)
+        card = replace(card, classes=tuple(classes) or None, learned_from=learned, belief_loss=cost)
+        shared = f"its learners share {len(points)} held-out test points, "
+        shared += "so that it may hold somewhat less often"
+        note = "; ".join(part for part in (calibration.note, shared) if part)
+        calibration = replace(calibration, note=note)
+    nc.card, nc.calibration = card, calibration

@@ -1,29 +1,43 @@
-"""A run of `meta_learn`: its source, its learners and its untrained NC."""
+"""A run of `meta_learn`: its tasks, those that NC never sees, its learners and its untrained NC."""
 
 import math
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Adam
 
+from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import Recipe
-from neural_complexity.meta.executor import Collection, CollectionQueue
-from neural_complexity.meta.own_recipe import batchable, make_recipe
+from neural_complexity.learners.networks import Affine, image_mlp, mlp
+from neural_complexity.losses import cross_entropy, squared_error
+from neural_complexity.meta.collect import SplitCollector, TaskCollector, log_steps
+from neural_complexity.meta.executor import Collection, CollectionQueue, Collector
 from neural_complexity.meta.plan import Plan
-from neural_complexity.meta.sources import Part, Source, make_source
-from neural_complexity.meta.trainer import MetaLearner, MetaTraining
+from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
+from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.splits import ArrayStore, Splits
+from neural_complexity.tasks.splits import ArrayStore, Minibatches, Splits
 from neural_complexity.workspace import Workspace, fingerprint
 
-__all__ = ["MetaRun", "batch_size", "settle"]
+__all__ = ["FINISHED", "MetaRun", "Part", "TaskList", "batchable", "make_recipe", "settle"]
 
+Part = Literal["validation", "report"]
+Tasks = Splits | TaskFamily | Task  # what `meta_learn` is given
+Learner = Callable[[], nn.Module] | Recipe | None
+Pair = tuple[Tensor, Tensor]
+STEPS = 300  # of a learner of which only the network is given
+FINISHED = 2  # of so many held-out learners, the first is trained to the end
+SHARES = (0.1, 0.2)  # of a dataset, that are held out to choose by and to report on
+BATCH, LOOKS = 32, 12  # training points of a learner's step and times it is seen, on splits
 EXAMPLES = 64  # tasks that NC takes its units from
 # The sizes of NC for labels and for real targets; every field can be given another value.
 FOR_LABELS: dict[str, Any] = {"width": 96, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
@@ -32,24 +46,48 @@ CLIP = 3.0  # features that hardly ever change would tell points apart by themse
 
 
 @dataclass(frozen=True, eq=False)
-class MetaRun:
-    """All that is settled before NC learns."""
+class TaskList:
+    """Tasks that a user has, as a family: drawn from without replacement as far as they go."""
 
-    source: Source
+    task: Task
+
+    def sample(self, batch: int, generator: torch.Generator) -> Task:
+        """Draws `batch` of the tasks."""
+        times = -(-batch // len(self.task))
+        order = [torch.randperm(len(self.task), generator=generator) for _ in range(times)]
+        return self.task[torch.cat(order)[:batch]]
+
+
+@dataclass(frozen=True, eq=False)
+class MetaRun:
+    """All that is settled before NC learns, with what trains learners for it and held-out ones.
+
+    Of a dataset that is split, points are held out. NC is then tested as it will be used: on
+    learners of points that it knows, and on test points that it does not.
+    """
+
+    family: TaskFamily  # to learn from; itself held out where it never runs out of new tasks
+    held_out: dict[Part, TaskFamily | Tensor]  # families, or indices of points
+    largest: int  # training points of a held-out learner on a split, at most
     recipe: Recipe
     nc: NeuralComplexity
     together: int  # learners that run at once
     seed: int
     device: str
     fingerprint: str  # of all that decides the result but the plan
-    _groups: dict[tuple[Part, int], Collection] = field(default_factory=dict)
+    _groups: dict[tuple[Part, int], Collection] = field(default_factory=dict, init=False)
 
-    def held_out(
-        self, part: Part, learners: int, callback: ProgressCallback | None
+    @property
+    def batch(self) -> int:
+        """Rows of an update of NC."""
+        return 8 if self.nc.labels else 32
+
+    def learners(
+        self, part: Part, wanted: int, callback: ProgressCallback | None
     ) -> list[Collection]:
-        """Trains held-out learners, at least so many."""
+        """Trains held-out learners, at least so many, or one for each task that there is."""
         start, groups = time.perf_counter(), []
-        wanted = -(-min(learners, self.source.limit(part)) // self.together)
+        wanted = -(-min(wanted, self._limit(part)) // self.together)
         for index in range(wanted):
             groups.append(self.group(part, index))
             if callback is not None:
@@ -57,73 +95,182 @@ class MetaRun:
                 callback(f"learners for {part}", done, wanted * self.together, spent, {})
         return groups
 
+    def _limit(self, part: Part) -> int:
+        family = self.held_out[part]
+        return len(family.task) if isinstance(family, TaskList) else sys.maxsize
+
     def group(self, part: Part, index: int) -> Collection:
-        """Trains those that run at once; those that planning has trained are not trained again."""
-        if (part, index) not in self._groups:
-            tasks = min(self.together, self.source.limit(part))
-            draws: dict[str, Any] = {"seed": self.seed, "index": index, "device": self.device}
-            group = self.source.learners(self.recipe, part, tasks=tasks, **draws)
-            self._groups[part, index] = group
+        """Trains the held-out learners that run at once, one for each task.
+
+        Every other is recorded when it is trained, the others at a step of their own before. Those
+        that planning has trained are not trained again.
+        """
+        if (part, index) in self._groups:
+            return self._groups[part, index]
+        held_out, seen = self.held_out[part], list[Snapshot]()
+        tasks, names = min(self.together, self._limit(part)), ("tasks", "learners", "moments")
+        drawing, learning, moments = (stream(self.seed, part, name, index) for name in names)
+        if isinstance(held_out, Tensor):
+            assert isinstance(self.family, Splits)
+            splits, low = self.family, self.family.M
+            share = torch.rand((), generator=stream(self.seed, part, "size", index)).item()
+            m, n = round(low * (self.largest / low) ** share), max(1, (len(held_out) + 1) // 2)
+            tr, te = (
+                indices[torch.rand(tasks, len(indices), generator=drawing).topk(size).indices]
+                for indices, size in ((splits.pool, m), (held_out, n))
+            )
+            points = splits.task(tr, te).to(self.device)
+            task = points.loaded()
+
+            def visit(_: int, h: BatchedLearner) -> None:
+                seen.append(take_snapshot(h, task, joined=not h.has_modes).detach())
+
+            batches = Minibatches(points, M=BATCH, N=1, seed=self.seed + index)
+            visits = set(log_steps(self.recipe.steps, LOOKS))
+            self.recipe.train(batches, learning, visit=visit, visits=visits)
+        else:
+            task = held_out.sample(tasks, drawing).to(self.device).loaded()
+            self.recipe.train(task, learning, observe=lambda _, snapshot: seen.append(snapshot))
+        step = torch.randint(len(seen), (len(task),), generator=moments).to(self.device)
+        step[::FINISHED] = len(seen) - 1  # users mostly ask about learners trained to the end
+        row, both = torch.arange(len(step), device=self.device), ("H_tr", "H_te")
+        H = {name: torch.stack([getattr(s, name) for s in seen])[step, row] for name in both}
+        self._groups[part, index] = replace(seen[0], **H), task.Y_te
         return self._groups[part, index]
 
     def meta_learner(self, nc: NeuralComplexity, plan: Plan, work: Workspace) -> MetaLearner:
         """Returns what runs Algorithm 2."""
-        collector = self.source.collector(
-            self.recipe, tasks=self.together, seed=self.seed, device=self.device
-        )
-        training = MetaTraining(
-            iterations=plan.iterations,
-            updates=plan.updates,
-            batch=batch_size(nc),
-            lr=0.002,
-            capacity=8192,
-            pseudo_predictions=0.5 if nc.labels else 0.0,
-        )
-        queue = CollectionQueue(collector)
-        family, seed = self.source.family, self.seed
-        return MetaLearner(
-            nc, family, seed=seed, training=training, collections=queue, workspace=work
-        )
+        family = self.family
+        own: dict[str, Any] = {"recipe": self.recipe, "tasks": self.together, "seed": self.seed}
+        collect: Collector
+        if isinstance(family, Splits):
+            own |= {"looks": LOOKS, "batch": BATCH, "smallest": family.M, "unlabelled": 256}
+            collect = SplitCollector(splits=family, context_size=256, device=self.device, **own)
+        else:
+            collect = TaskCollector(family=family, device=self.device, **own)
+        fields: dict[str, Any] = {"iterations": plan.iterations, "updates": plan.updates}
+        fields |= {"batch": self.batch, "lr": 0.002, "capacity": 8192, "workspace": work}
+        fields |= {"pseudo_predictions": 0.5 if nc.labels else 0.0, "seed": self.seed}
+        return MetaLearner(nc, family, collections=CollectionQueue(collect), **fields)
 
 
 def settle(
-    tasks: Splits | TaskFamily | Task,
-    learner: Callable[[], nn.Module] | Recipe | None,
-    seed: int,
-    device: str,
-    fields: dict[str, Any],
+    tasks: Tasks, learner: Learner, seed: int, device: str, fields: dict[str, Any]
 ) -> MetaRun:
     """Returns the run of what `meta_learn` is given; `fields` are of the architecture."""
-    source = make_source(tasks, seed)
-    example = source.family.sample(EXAMPLES, stream(seed, "units")).loaded()
+    family, held_out, largest = _hold_out(tasks, seed)
+    example = family.sample(EXAMPLES, stream(seed, "units")).loaded()
     labels = not example.Y_tr.is_floating_point()
-    outputs = _outputs(source.family, example, labels)
-    recipe = make_recipe(learner, example, outputs)
-    many = 8 if isinstance(tasks, Splits) else 64
-    own = {"clip": CLIP, **(FOR_LABELS if labels else FOR_REALS)}
-    if example.X_tr.ndim == 5:
-        del own["clip"]  # the pixels of an image share one scale
-        least = min(example.X_tr.shape[-2:])
-        own = {**own, "channels": 32, "image_layers": min(3, max(1, int(math.log2(least))))}
-    with seeded(seed, "weights"):
-        fields = {"outputs": outputs, **own, **fields}
-        nc = NeuralComplexity.for_tasks(example, **fields).to(device)
-    # Of a user's own family the tasks say more than its name does.
-    known = (source, recipe, nc.architecture, seed, example.X_tr, example.Y_tr)
-    together = many if batchable(recipe, example) else 1
-    return MetaRun(source, recipe, nc, together, seed, device, fingerprint(*known))
-
-
-def _outputs(family: TaskFamily, example: Task, labels: bool) -> int:
-    if isinstance(family, Splits) and isinstance(family.store, ArrayStore):
-        return family.store.outputs
     if isinstance(family, Splits):
-        return int(family.store.labels.max()) + 1
-    if labels:
-        return int(torch.stack([example.Y_tr.max(), example.Y_te.max()]).max()) + 1
-    return example.Y_tr.shape[-1]
+        store = family.store
+        outputs = store.outputs if isinstance(store, ArrayStore) else int(store.labels.max()) + 1
+    elif labels:
+        outputs = int(torch.stack([example.Y_tr.max(), example.Y_te.max()]).max()) + 1
+    else:
+        outputs = example.Y_tr.shape[-1]
+    recipe = make_recipe(learner, example, outputs)
+    sizes = {"outputs": outputs, "clip": CLIP, **(FOR_LABELS if labels else FOR_REALS)}
+    if example.X_tr.ndim == 5:
+        del sizes["clip"]  # the pixels of an image share one scale
+        least = min(example.X_tr.shape[-2:])
+        sizes |= {"channels": 32, "image_layers": min(3, max(1, int(math.log2(least))))}
+    with seeded(seed, "weights"):
+        nc = NeuralComplexity.for_tasks(example, **{**sizes, **fields}).to(device)
+    # Of a user's own family the tasks say more than its name does.
+    known = (family, held_out, largest, recipe, nc.architecture, seed, example.X_tr, example.Y_tr)
+    many = 8 if isinstance(tasks, Splits) else 64
+    together = many if batchable(recipe, example) else 1
+    own = recipe, nc, together, seed, device, fingerprint(*known)
+    return MetaRun(family, held_out, largest, *own)
 
 
-def batch_size(nc: NeuralComplexity) -> int:
-    """Returns the rows of an update of NC."""
-    return 8 if nc.labels else 32
+def _hold_out(tasks: Tasks, seed: int) -> tuple[TaskFamily, dict[Part, TaskFamily | Tensor], int]:
+    """Returns the tasks to learn from, those held out, and the size of the largest split."""
+    own: TaskFamily
+    validation: TaskFamily | Tensor
+    report: TaskFamily | Tensor
+    held_out, largest = stream(seed, "held out"), 0
+    if isinstance(tasks, Splits):
+        P = len(tasks.pool)
+        order = tasks.pool[torch.randperm(P, generator=held_out)]
+        sizes = [max(2, round(share * P)) for share in SHARES]
+        pool, validation, report = order.split([P - sum(sizes), *sizes])
+        # The shares of training and validation points stay where they are of all points, otherwise
+        # their numbers.
+        share = round(len(pool) * tasks.train / (tasks.train + tasks.test))
+        train = max(1, min(len(pool) - 1, share))
+        train, test = min(tasks.train, train), min(tasks.test, len(pool) - train)
+        M, N = min(tasks.M, max(1, train // 2)), min(tasks.N, test)
+        own = replace(tasks, pool=pool, train=train, test=test, M=M, N=N)
+        largest = min(tasks.train, len(pool))
+    elif isinstance(tasks, Task):
+        if len(tasks) < 10:
+            raise ValueError(f"tasks must be at least 10, to hold some out, got {len(tasks)}")
+        order, few = torch.randperm(len(tasks), generator=held_out), max(1, len(tasks) // 10)
+        parts = order.split([len(tasks) - 3 * few, few, 2 * few])
+        own, validation, report = (TaskList(tasks[rows]) for rows in parts)
+    elif not callable(getattr(tasks, "sample", None)) or hasattr(tasks, "columns"):  # a data frame
+        raise TypeError(
+            "tasks must be made by split_tasks, be a family of tasks or a Task, got "
+            f"{type(tasks).__name__}"
+        )
+    else:
+        own = validation = report = tasks
+    return own, {"validation": validation, "report": report}, largest
+
+
+def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
+    """Returns how learners of `meta_learn` learn, once it is sure that they can."""
+    shape, labels = tuple(example.X_tr.shape[2:]), not example.Y_tr.is_floating_point()
+    if isinstance(learner, Recipe):
+        recipe = learner
+    else:
+        make = _default_network(example, outputs, labels) if learner is None else learner
+        loss, adam = cross_entropy if labels else squared_error, partial(Adam, fused=True)
+        recipe = Recipe(make=make, loss=loss, steps=STEPS, lr=0.003, optimizer=adam)
+    if isinstance(recipe.make, nn.Module) or not callable(recipe.make):
+        kind = type(recipe.make).__name__
+        raise TypeError(f"learner must build a network when called, not be one, got {kind}")
+    with torch.random.fork_rng(devices=[]):
+        h = recipe.make()
+    if not isinstance(h, nn.Module):
+        raise TypeError(f"learner must build a torch.nn.Module when called, got {type(h).__name__}")
+    try:
+        with torch.no_grad():
+            H = h.eval()(torch.zeros(2, *shape))
+        got = f"{tuple(H.shape)}" if isinstance(H, Tensor) else type(H).__name__
+    except Exception as error:  # the network is the user's and may raise anything
+        got = f"{type(error).__name__}: {error}"
+    wanted = f"{(2, outputs)}"
+    if got != wanted:
+        raise ValueError(
+            f"learner must map inputs {(2, *shape)} to predictions {wanted}, got {got}"
+        )
+    return recipe
+
+
+def _default_network(example: Task, outputs: int, labels: bool) -> Callable[[], nn.Module]:
+    """Returns an MLP that sees inputs of one scale, and answers in the targets' own."""
+    shape = tuple(example.X_tr.shape[2:])
+    if len(shape) == 3:
+        return partial(image_mlp, shape, (64,), outputs)
+    scale, mean = torch.std_mean(example.X_tr.flatten(0, 1), dim=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    after = torch.ones(outputs), torch.zeros(outputs)
+    if not labels:
+        after = torch.std_mean(example.Y_tr.flatten(0, 1), dim=0)
+    return partial(_standardized, (1 / scale, -mean / scale), after, outputs)
+
+
+def _standardized(before: Pair, after: Pair, outputs: int) -> nn.Module:
+    return nn.Sequential(Affine(*before), mlp(len(before[0]), (64,), outputs), Affine(*after))
+
+
+def batchable(recipe: Recipe, example: Task) -> bool:
+    """Returns whether several learners can run at once."""
+    h = stack(recipe.make, 2, stream(0, "probe"))
+    try:
+        torch.autograd.grad(h(example.X_tr[:2]).square().sum(), list(h.parameters()))
+    except RuntimeError:  # what vmap cannot do: branch on values, or change a buffer in place
+        return False
+    return True

@@ -1,18 +1,18 @@
-"""What NC descends: the Huber loss on the gap, and how its inputs are encoded for that."""
+"""What NC descends: the Huber loss on the gap, for learners or pseudo-predictions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import huber_loss, mse_loss
+from torch.nn.functional import huber_loss, mse_loss, one_hot
 
 from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.points import Embeddings, map_inputs, raw
 from neural_complexity.snapshot import Snapshot, gap, point_gaps
 
-__all__ = ["CRITERIA", "Augment", "TrainingInputs", "nc_loss"]
+__all__ = ["Augment", "TrainingInputs", "nc_loss", "pseudo_predictions"]
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 # Half of the squared error, as the Huber loss is for small errors.
@@ -20,33 +20,28 @@ CRITERIA: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "huber": huber_loss,
     "squared": lambda a, b: 0.5 * mse_loss(a, b),
 }
+SHARPNESS = (0.3, 12.0)  # the logit of the class that a pseudo-prediction names
 
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """How inputs that are `Points` reach NC while it learns.
+    """How inputs that are `Points` reach NC while it learns."""
 
-    Args:
-        augment: Changes inputs at random, (P, ...), before NC embeds them.
-        embeddings: Of all inputs, if NC's image encoder is not trained.
-    """
-
-    augment: Augment | None = None
-    embeddings: Embeddings | None = None
+    augment: Augment | None = None  # changes inputs at random, (P, ...), before NC embeds them
+    embeddings: Embeddings | None = None  # of all inputs, if NC's image encoder is not trained
 
     def encode(
         self, nc: NeuralComplexity, snapshot: Snapshot, generator: torch.Generator
     ) -> Context:
         """Returns the context of the learners' tasks."""
+        sets, augment = (snapshot.X_tr, snapshot.X_te), self.augment
         if self.embeddings is not None:
-            E = [self.embeddings(raw(X)) for X in (snapshot.X_tr, snapshot.X_te)]
-        elif self.augment is not None:
-            augment = self.augment
-            sets = (snapshot.X_tr, snapshot.X_te)
+            E = [self.embeddings(raw(X)) for X in sets]
+        elif augment is not None:
             # In one part: how many inputs are drawn for at a time decides the draws.
             E = map_inputs(lambda X: nc.embed(augment(X, generator)), *sets, part=None)
         else:
-            E = map_inputs(nc.embed, snapshot.X_tr, snapshot.X_te)
+            E = map_inputs(nc.embed, *sets)
         return nc.context(E[0], snapshot.Y_tr, E[1], classes=snapshot.H_te.shape[-1])
 
 
@@ -60,16 +55,9 @@ def nc_loss(
     belief_weight: float = 1.0,
     context: Context | None = None,
 ) -> Tensor:
-    """Computes NC's loss, the Huber loss of Eq. (5) on the gap, a scalar.
+    """Computes NC's loss, the Huber loss of Eq. (5) on the gap, a scalar; see `MetaTraining`.
 
-    Args:
-        nc: The gap predictor.
-        snapshot: B learners.
-        Y_te: Their test targets, (B, N, C), which only the loss sees.
-        supervision: As in `MetaTraining`.
-        criterion: As in `MetaTraining`.
-        belief_weight: As in `MetaTraining`.
-        context: What `nc.encode` returned for the learners' tasks, if that is at hand.
+    Only the loss sees Y_te, (B, N, C); `context` is of the learners' tasks, if that is at hand.
     """
     if context is None:
         classes = snapshot.H_te.shape[-1]
@@ -81,3 +69,35 @@ def nc_loss(
         value = CRITERIA[criterion](predicted.mean(dim=1), gap(nc.loss, snapshot, Y_te))
     supervised = nc.head.supervise(context.state, Y_te) if belief_weight else None
     return value if supervised is None else value + belief_weight * supervised
+
+
+def pseudo_predictions(
+    snapshot: Snapshot, Y_te: Tensor, generator: torch.Generator, *, share: float = 1.0
+) -> Snapshot:
+    """Replaces a share of the learners by logits that mix right and wrong labels.
+
+    Learners of few images are mostly unsure or mostly wrong, and NC learns little from either. Here
+    each row names the right class for its own share of the points, and any class for the others,
+    more or less sharply and with some noise. Most rows are right on their training points, as
+    learners are. Test labels are (B, N), and the generator is on the CPU.
+    """
+    (B, _, C), device, dtype = snapshot.H_tr.shape, Y_te.device, snapshot.H_te.dtype
+
+    def draw(*size: int) -> Tensor:
+        return torch.rand(*size, generator=generator, dtype=dtype).to(device)
+
+    low, high = SHARPNESS
+    sharpness = low * (high / low) ** draw(B, 1, 1)
+    noise = draw(B, 1, 1)
+
+    def logits(Y: Tensor, right: Tensor) -> Tensor:
+        other = (draw(*Y.shape) * C).long()
+        named = torch.where(draw(*Y.shape) < right, Y, other)  # (B, points)
+        spread = torch.randn(*Y.shape, C, generator=generator, dtype=dtype).to(device)
+        return sharpness * one_hot(named, C) + noise * spread
+
+    H_te = logits(Y_te, draw(B, 1))
+    H_tr = logits(snapshot.Y_tr, (2 * draw(B, 1) + 0.5).clamp(max=1))
+    replaced = (torch.rand(B, generator=generator) < share)[:, None, None].to(device)
+    H_te = torch.where(replaced, H_te, snapshot.H_te)
+    return replace(snapshot, H_tr=torch.where(replaced, H_tr, snapshot.H_tr), H_te=H_te)

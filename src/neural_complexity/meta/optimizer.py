@@ -5,18 +5,16 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
 __all__ = ["ScheduledAdam", "warmup_cosine"]
+
+Factor = Callable[[int], float]  # of the learning rate, after so many steps
 
 
 def warmup_cosine(progress: float, *, warmup: float, decay: bool) -> float:
     """Returns the learning rate's factor: up linearly, then constant or down along a cosine.
 
-    Args:
-        progress: How much of training is done, from 0 to 1.
-        warmup: The part of training that goes up.
-        decay: Whether it goes down to zero afterwards.
+    `progress` is how much of training is done, from 0 to 1; `warmup` is the part that goes up.
     """
     if progress < warmup:
         return (progress / warmup) * 0.96 + 0.04
@@ -26,45 +24,33 @@ def warmup_cosine(progress: float, *, warmup: float, decay: bool) -> float:
 
 
 class ScheduledAdam:
-    """Adam on the parameters of a module that are trained.
+    """Adam on the parameters of a module that are trained, in place.
 
-    Args:
-        module: The module, trained in place.
-        lr: The peak learning rate.
-        factor: Returns what it is multiplied by, from the number of steps done; always 1 if `None`.
-        fused: Whether a step is one kernel, which is faster and rounds differently.
+    At a step, `lr` is multiplied by `factor` of the number of steps done, by 1 if `None`. A fused
+    step is one kernel, which is faster and rounds differently.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        lr: float,
-        factor: Callable[[int], float] | None = None,
-        *,
-        fused: bool = True,
+        self, module: nn.Module, lr: float, factor: Factor | None = None, *, fused: bool = True
     ) -> None:
-        self.module, self.steps = module, 0
+        self.module, self.lr, self.factor, self.steps = module, lr, factor, 0
         trained = [p for p in module.parameters() if p.requires_grad]
         self.adam = torch.optim.Adam(trained, lr=lr, fused=fused)
-        self.schedule = LambdaLR(self.adam, factor or (lambda _: 1.0))
 
     def step(self, loss: Tensor) -> float:
-        """Descends a loss, a scalar, and returns its value.
-
-        Raises:
-            FloatingPointError: If it is not finite.
-        """
+        """Descends a loss, a scalar, and returns its value."""
+        (group,) = self.adam.param_groups
+        group["lr"] = self.lr if self.factor is None else self.lr * self.factor(self.steps)
         self.adam.zero_grad()
         loss.backward()
         self.adam.step()
         value = loss.item()
         if not math.isfinite(value):
             raise FloatingPointError(
-                f"the loss must be finite, got {value} at update {self.steps}; a smaller lr may "
-                f"help"
+                f"the loss must be finite, got {value} at update {self.steps}; "
+                "a smaller lr may help"
             )
         self.steps += 1
-        self.schedule.step()
         return value
 
     def state(self) -> dict[str, Tensor]:
@@ -76,18 +62,14 @@ class ScheduledAdam:
 
     def load(self, tensors: dict[str, Tensor], steps: int) -> None:
         """Continues from what `state` returned after so many steps."""
-        part = {n.split(".", 1)[1]: t for n, t in tensors.items() if n.startswith("module.")}
-        self.module.load_state_dict(part)
-        state = self.adam.state_dict()
+        weights, state = {}, self.adam.state_dict()
         for name, tensor in tensors.items():
-            if name.startswith("optimizer."):
-                _, i, moment = name.split(".")
+            kind, own = name.split(".", 1)
+            if kind == "module":
+                weights[own] = tensor
+            elif kind == "optimizer":
+                i, moment = own.split(".")
                 state["state"].setdefault(int(i), {})[moment] = tensor
+        self.module.load_state_dict(weights)
         self.adam.load_state_dict(state)
-        self.steps = self.schedule.last_epoch = steps
-        rates = [
-            base * f(steps)
-            for base, f in zip(self.schedule.base_lrs, self.schedule.lr_lambdas, strict=True)
-        ]
-        for group, rate in zip(self.adam.param_groups, rates, strict=True):
-            group["lr"] = rate
+        self.steps = steps

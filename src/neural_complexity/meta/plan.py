@@ -2,15 +2,18 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-__all__ = ["FEWEST_CHOSEN_BY", "FEWEST_LEARNERS", "Plan", "make_plan", "seconds"]
+from neural_complexity.tasks.families import check_sizes
+
+__all__ = ["FEWEST", "Plan", "make_plan", "seconds"]
 
 UNITS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
 # Shares of the budget; what is left goes to setting up and to saving.
 TRAINING, REPORT, CHOICE = 0.6, 0.2, 0.08
 FEWEST_LEARNERS, MOST_LEARNERS = 40, 400  # to report on; 59 give bounds at 95 % with any meaning
 FEWEST_CHOSEN_BY, MOST_CHOSEN_BY = 8, 48
+FEWEST = FEWEST_LEARNERS + FEWEST_CHOSEN_BY  # held-out learners, however short the budget
 FEWEST_ITERATIONS, MOST_ITERATIONS = 20, 1000
 
 
@@ -31,53 +34,32 @@ class Plan:
     chosen_by: int = MOST_CHOSEN_BY
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "updates", "learners", "chosen_by"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_sizes(**asdict(self))
 
 
 def seconds(budget: str | float) -> float:
-    """Returns a time in seconds: a number, or text such as `"90s"`, `"10min"` or `"1.5h"`.
-
-    Raises:
-        ValueError: If it is none, or not positive.
-
-    Example:
-        >>> seconds("1.5min")
-        90.0
-    """
-    told = f'budget must be a positive time such as "30s", "10min" or "2h", got {budget!r}'
+    """Returns a positive time in seconds: a number, or text such as "90s", "10min" or "1.5h"."""
+    value = math.nan
     if isinstance(budget, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", budget.lower())
-        if found is None or found[2] not in UNITS:
-            raise ValueError(told)
-        budget = float(found[1]) * UNITS[found[2]]
-    elif isinstance(budget, bool) or not isinstance(budget, int | float):
-        raise ValueError(told)
-    if not 0 < budget < float("inf"):
-        raise ValueError(told)
-    return float(budget)
+        value = float(found[1]) * UNITS.get(found[2], math.nan) if found else math.nan
+    elif isinstance(budget, int | float) and not isinstance(budget, bool):
+        value = float(budget)
+    if not 0 < value < math.inf:
+        raise ValueError(
+            f'budget must be a positive time such as "30s", "10min" or "2h", got {budget!r}'
+        )
+    return value
 
 
 def make_plan(
-    budget: float,
-    *,
-    collecting: float,
-    updating: float,
-    learner: float,
-    most_updates: float = math.inf,
+    budget: float, *, collecting: float, updating: float, learner: float, most_updates: float
 ) -> Plan:
-    """Divides a budget, all in seconds.
+    """Divides a budget by what a collection, an update of NC and a held-out learner take.
 
-    NC gets as much time as the learners it learns from: either alone would be wasted.
-
-    Args:
-        budget: All there is.
-        collecting: What a collection takes.
-        updating: What an update of NC takes.
-        learner: What a held-out learner takes.
-        most_updates: Of NC in all, where more of them would only learn the data by heart; some of
-            the budget may then be left.
+    All are in seconds. NC gets as much time as the learners it learns from: either alone would be
+    wasted. Some of the budget may be left where more than `most_updates` of NC in all would only
+    learn the data by heart.
     """
     updates = min(200, max(10, round(collecting / updating)))
     # Many small helpings rather than a few large ones, where there are not many updates.
