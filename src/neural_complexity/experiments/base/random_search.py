@@ -60,30 +60,19 @@ SEARCHED = tuple(PAPER_SETTING)
 class Config(BaseConfig):
     """Random search; the defaults are the paper's ranges. All other settings are ours."""
 
-    head: Head = "direct"
-    """Which head; the paper's is direct."""
-    trials: Annotated[int, AtLeast(1)] = 64
-    """How many settings to try (the paper does not say)."""
-    encoder_layers: tuple[int, ...] = (1, 2, 3)
-    """Choices for n_enc."""
-    width: tuple[int, ...] = (128, 256, 512, 1024)
-    """Choices for d."""
-    decoder_layers: tuple[int, ...] = (1, 2, 3)
-    """Choices for n_dec."""
-    batch: tuple[int, ...] = (128, 256, 512, 1024)
-    """Choices for bs."""
+    head: Head = "direct"  # Which head; the paper's is direct.
+    trials: Annotated[int, AtLeast(1)] = 64  # How many settings to try (the paper does not say).
+    encoder_layers: tuple[int, ...] = (1, 2, 3)  # Choices for n_enc.
+    width: tuple[int, ...] = (128, 256, 512, 1024)  # Choices for d.
+    decoder_layers: tuple[int, ...] = (1, 2, 3)  # Choices for n_dec.
+    batch: tuple[int, ...] = (128, 256, 512, 1024)  # Choices for bs.
     lr: tuple[float, ...] = (0.005, 0.001, 0.0005, 0.0001)
     """Choices for the peak of Adam's learning rate."""
-    iterations: int = 5000
-    """Collections per trial (the paper does not say)."""
-    updates: int = 10
-    """NC updates per collection (the paper does not say)."""
-    tasks: int = 512
-    """New tasks per collection (the paper does not say)."""
-    capacity: int = 1_000_000
-    """Rows of the memory bank (the paper does not say)."""
-    grace: Annotated[float, Between(0, 1)] = 0.25
-    """The part of a trial in which it is not stopped."""
+    iterations: int = 5000  # Collections per trial (the paper does not say).
+    updates: int = 10  # NC updates per collection (the paper does not say).
+    tasks: int = 512  # New tasks per collection (the paper does not say).
+    capacity: int = 1_000_000  # Rows of the memory bank (the paper does not say).
+    grace: Annotated[float, Between(0, 1)] = 0.25  # The part of a trial in which it is not stopped.
     startup: Annotated[int, AtLeast(1)] = 4
     """The first trials, which are never stopped: a median of fewer says little."""
 
