@@ -230,15 +230,10 @@ def loss_rows(
     kept: Tensor | None = None,
     paper: float | None = None,
 ) -> list[Row]:
-    """Returns mean losses of a method and, unless it is one of the others, its share of the oracle.
+    """Returns mean losses of a method, between none and the oracle, and its share of the latter.
 
-    Args:
-        row: Makes a row of a metric and an estimate.
-        three: The results without regularizer, of the method, and of the oracle.
-        at: Which of the recorded steps.
-        kept: Tasks, (B,); if `None`, those whose learners have not diverged at this step: of the
-            method for its losses, of all three for the share.
-        paper: The paper's test loss.
+    Over `kept` tasks, (B,), or else those whose learners have not diverged at this step: of the
+    method for its losses, of all three for the share.
     """
     none, result, best = three
     own = ~result["diverged"][at] if kept is None else kept
