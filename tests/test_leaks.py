@@ -18,7 +18,7 @@ from neural_complexity import (
     stream,
 )
 from neural_complexity.experiments.base.comparison import evaluation_tasks
-from neural_complexity.experiments.base.held_out_tasks import draw_held_out_tasks
+from neural_complexity.experiments.base.few_shot_images import draw_held_out_tasks
 from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.ledger import recording
 from neural_complexity.losses import cross_entropy

@@ -10,8 +10,7 @@ from neural_complexity.assessment.tables import to_markdown
 from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import experiment_names, load_experiment
 from neural_complexity.experiments.base.rows import read_rows
-from neural_complexity.experiments.base.run_folder import RunFolder
-from neural_complexity.experiments.base.run_report import experiment_of, write_report
+from neural_complexity.experiments.base.run_folder import RunFolder, write_report
 from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns, as_users_do
 
@@ -67,7 +66,7 @@ COMMITTED = sorted(path.parent for path in (ROOT / "docs" / "results").glob("*/r
 def test_tables_of_committed_results_are_made_of_their_rows(
     folder: Path,
 ) -> None:
-    experiment = experiment_of(RunFolder(folder))
+    experiment = RunFolder(folder).experiment
     tables = experiment.tables(read_rows(folder / "rows.jsonl"))
     written = "\n".join(to_markdown(table) for table in tables)
     assert written == (folder / "tables.md").read_text()

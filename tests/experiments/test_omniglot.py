@@ -9,13 +9,14 @@ from neural_complexity.cli import main
 from neural_complexity.experiments import omniglot
 from neural_complexity.experiments.base import few_shot_images as few_shot
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.held_out_tasks import EmbeddedTasks, draw_held_out_tasks
-from neural_complexity.experiments.base.table_views import distinct, find, select
-from neural_complexity.experiments.base.without_learner import (
+from neural_complexity.experiments.base.few_shot_images import (
     PROTOTYPICAL,
+    EmbeddedTasks,
+    draw_held_out_tasks,
     train_prototypical,
     without_learner,
 )
+from neural_complexity.experiments.base.table_views import distinct, find, select
 from neural_complexity.experiments.omniglot import EXPERIMENT, FIT, LEARNERS, Config
 from neural_complexity.tasks import datasets
 from neural_complexity.workspace import Workspace, fingerprint

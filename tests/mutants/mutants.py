@@ -251,7 +251,7 @@ MUTANTS = [
     ),
     Mutant(
         "every seed has the same characters",
-        f"{BASE}/held_out_tasks.py",
+        f"{BASE}/few_shot_images.py",
         'stream(config.seed, "evaluation tasks")',
         'stream(0, "evaluation tasks")',
         "tests/test_leaks.py -k other_seeds",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Annotated, Any
 
 import torch
@@ -12,17 +13,12 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
+from neural_complexity.experiments.base import shifted_learners as shifted
 from neural_complexity.experiments.base.comparison import label
-from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
+from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.base.shifted_learners import (
-    CALIBRATED,
-    DigitLearners,
-    SinusoidLearners,
-    calibration_of,
-)
 from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
 from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.network import find_nc
@@ -41,7 +37,6 @@ DELTA = 0.05  # the share of calibration sets for which the bounds that say so m
 ALARM = 0.05  # a learner with a smaller p-value is taken to be shifted
 BLOCK = 500  # draws at a time: bounds memory
 NEW = 8  # new learners for each calibration set, where they must be drawn
-PART = 512  # learners trained at a time: bounds memory
 MEAN: Keys = {"method": "mean gap"}  # the trivial predictor
 PREDICTORS: list[Keys] = [*({"method": "NC", "head": head} for head in HEADS), MEAN]
 MARKS: dict[Any, str] = dict(zip(METHODS, ("o", "D", "s", "^"), strict=True))
@@ -53,21 +48,15 @@ class Config(NetworksConfig):
 
     calibration: Annotated[int, AtLeast(2)] = 700
     """Learners of a calibration set; the DKW bound needs 600 for a confidence of 0.95."""
-    draws: Annotated[int, AtLeast(2)] = 10_000
-    """Calibration sets."""
-    unlike: Annotated[int, AtLeast(2)] = 1024
-    """Learners of each kind that is shifted."""
+    draws: Annotated[int, AtLeast(2)] = 10_000  # Calibration sets.
+    unlike: Annotated[int, AtLeast(2)] = 1024  # Learners of each kind that is shifted.
     nc: str = ""
     """The file of an NC for scikit-learn's digits that knows the training part of
     `tasks.split_tasks.own_digits` only, as the run `own` leaves it; the shipped one if empty."""
-    digits_tasks: int = 2048
-    """Held-out tasks of digits."""
-    digits_train: Annotated[int, AtLeast(1)] = 100
-    """Training images of each."""
-    digits_test: Annotated[int, AtLeast(1)] = 100
-    """Test images of each."""
-    digits_steps: Annotated[int, AtLeast(1)] = 50
-    """Updates of the learners of digits."""
+    digits_tasks: int = 2048  # Held-out tasks of digits.
+    digits_train: Count = 100  # Training images of each.
+    digits_test: Count = 100  # Test images of each.
+    digits_steps: Count = 50  # Updates of the learners of digits.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,10 +68,9 @@ class Config(NetworksConfig):
                 )
 
 
+SMALL: dict[str, Any] = {"eval_tasks": 256, "digits_tasks": 256, "calibration": 100}
 PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(
-        eval_tasks=256, digits_tasks=256, calibration=100, draws=1000, unlike=32
-    ),
+    "smoke": lambda: Config(**SMALL, draws=1000, unlike=32),
     "cpu": lambda: Config(eval_tasks=4096, unlike=256),
     "paper": Config,  # as many learners as other experiments have; the paper has no such table
 }
@@ -95,8 +83,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     sizes = (config.digits_train, config.digits_test, config.digits_steps)
     common = (config.seed, config.device, config.unlike)
     domains = (
-        SinusoidLearners(*common, config.eval_tasks, networks),
-        DigitLearners(*common, config.digits_tasks, {nc.head.name: nc}, *sizes),
+        shifted.SinusoidLearners(*common, config.eval_tasks, networks),
+        shifted.DigitLearners(*common, config.digits_tasks, {nc.head.name: nc}, *sizes),
     )
     parts = Parts(work, sum(len(d.kinds) + len(d.networks) for d in domains), callback)
     rows: list[Row] = []
@@ -105,28 +93,29 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             kind: parts.do(f"{domain.name}: {kind}", partial(domain.measure, kind))
             for kind in domain.kinds
         }
+        row = partial(make_row, NAME, config.seed, domain=domain.name)
         for i, head in enumerate(domain.networks):
-            known = {kind: calibration_of(head, tensors) for kind, tensors in measured.items()}
-            # The mean gap is the same beside all NCs.
-            bounds = _bounds_around([{"method": "NC", "head": head}, MEAN][: 1 if i else 2])
-            draw = partial(_draw, config, known[CALIBRATED], bounds)
+            known = {k: shifted.calibration_of(head, tensors) for k, tensors in measured.items()}
+            bounds: list[Keys] = [
+                {**keys, "bound": method, "confidence": confidence}
+                # The mean gap is the same beside all NCs, and has no spread to normalise by.
+                for keys in ({"method": "NC", "head": head}, MEAN)[: 1 if i else 2]
+                for method in METHODS
+                if keys != MEAN or method != "normalised"
+                for confidence in CONFIDENCES
+            ]
+            draw = partial(_draw, config, known[shifted.CALIBRATED], bounds)
             drawn = parts.do(f"{domain.name}: bounds of NC {head}", draw)
-            row = partial(make_row, NAME, config.seed, domain=domain.name)
-            rows += _bound_rows(row, bounds, drawn)
+            for keys, inside, width in zip(bounds, drawn["inside"], drawn["width"], strict=True):
+                rows.append(row("coverage", estimate_mean(inside), **keys))
+                if width.isfinite().all():  # of an infinite one there is no mean
+                    rows.append(row("width", estimate_mean(width), **keys))
+                if keys["bound"] in PAC:
+                    good = (inside >= keys["confidence"]).double()
+                    rows.append(row("good calibration sets", estimate_mean(good), **keys))
             rows += _shift_rows(partial(row, method="NC", head=head), config.calibration, known)
     facts = how_made(networks, parts) | {"digits": config.nc or "the shipped NC"}
     return Outcome(rows, facts=facts)
-
-
-def _bounds_around(predictors: list[Keys]) -> list[Keys]:
-    """Lists bounds; the mean gap has no spread of its own to normalise by."""
-    return [
-        {**keys, "bound": method, "confidence": confidence}
-        for keys in predictors
-        for method in METHODS
-        if keys != MEAN or method != "normalised"
-        for confidence in CONFIDENCES
-    ]
 
 
 def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str, Tensor]:
@@ -139,12 +128,12 @@ def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str
     """
     n, spreads = config.calibration, learners.spread[config.calibration :]
     nc, mean = learners.residuals[n:], learners.true[n:] - learners.true[:n].mean()
-    insides, widths = [], []
+    found: dict[str, list[list[Tensor]]] = {k: [[] for _ in bounds] for k in ("inside", "width")}
     generator = stream(config.seed, "draws of calibration sets")
     for _ in range(0, config.draws, BLOCK):
         drawn = torch.randint(len(spreads), (BLOCK, 1, n), generator=generator)
         new = torch.randint(len(spreads), (BLOCK, NEW), generator=generator)
-        for keys in bounds:
+        for i, keys in enumerate(bounds):
             errors = mean if keys["method"] == MEAN["method"] else nc
             method: Any = keys["bound"]
             each = new if method == "normalised" else new[:, :1]
@@ -156,120 +145,84 @@ def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str
             else:
                 everyone = errors.abs().sort().values
                 inside = torch.searchsorted(everyone, width, right=True) / len(everyone)
-            insides.append(inside.double().mean(dim=1))
-            widths.append(2 * width.mean(dim=1))
-
-    def by_bound(blocks: list[Tensor]) -> Tensor:
-        whole = torch.stack(blocks).unflatten(0, (-1, len(bounds)))  # (blocks, bounds, BLOCK)
-        flat: Tensor = whole.transpose(0, 1).flatten(1)
-        return flat[:, : config.draws]
-
-    return {"inside": by_bound(insides), "width": by_bound(widths)}
-
-
-def _bound_rows(row: Callable[..., Row], bounds: list[Keys], drawn: dict[str, Tensor]) -> list[Row]:
-    """Coverage and width of the bounds around NC's prediction, and around the mean gap."""
-    rows = []
-    for keys, inside, width in zip(bounds, drawn["inside"], drawn["width"], strict=True):
-        rows.append(row("coverage", estimate_mean(inside), **keys))
-        if width.isfinite().all():  # of an infinite one there is no mean
-            rows.append(row("width", estimate_mean(width), **keys))
-        if keys["bound"] in PAC:
-            good = (inside >= keys["confidence"]).double()
-            rows.append(row("good calibration sets", estimate_mean(good), **keys))
-    return rows
+            found["inside"][i].append(inside.double().mean(dim=1))
+            found["width"][i].append(2 * width.mean(dim=1))
+    return {
+        name: torch.stack([torch.cat(blocks)[: config.draws] for blocks in by_bound])
+        for name, by_bound in found.items()
+    }
 
 
 def _shift_rows(row: Callable[..., Row], n: int, known: dict[str, Calibration]) -> list[Row]:
     """How many learners of each kind raise an alarm, and what a bound does about them."""
-    usual = known[CALIBRATED]
+    usual = known[shifted.CALIBRATED]
     first: Any = {name: tensor[:n] for name, tensor in usual.tensors().items()}
     calibration = Calibration(**first, names=usual.names, sizes=usual.sizes)
-    rows = []
+    sets, rows = (calibration.residuals, calibration.spread), []
     for kind, learners in known.items():
-        own = slice(n if kind == CALIBRATED else 0, None)
+        own = slice(n if kind == shifted.CALIBRATED else 0, None)
         alarm = shift_p_values(calibration, learners.features[own]) <= ALARM
-        sets = (calibration.residuals, calibration.spread)
         widths = [margin(*sets, s, method="normalised") for s in learners.spread[own]]
         inside = learners.residuals[own].abs() <= torch.stack(widths)
-        rows.append(row("alarm", estimate_mean(alarm.double()), learners=kind))
-        rows.append(row("coverage", estimate_mean(inside.double()), learners=kind))
+        found = {"alarm": alarm, "coverage": inside}
         if not alarm.all():
-            quiet = estimate_mean(inside[~alarm].double())
-            rows.append(row("coverage without alarm", quiet, learners=kind))
+            found["coverage without alarm"] = inside[~alarm]
+        rows += [row(m, estimate_mean(v.double()), learners=kind) for m, v in found.items()]
     return rows
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Returns a table of each domain's bounds and one of distribution shift."""
-    return [
-        table(str(domain["domain"]), select(rows, **domain))
-        for domain in distinct(rows, "domain")
-        for table in (_bounds, _shift)
-    ]
-
-
-def _bounds(domain: str, rows: list[Row]) -> Table:
-    bounds = distinct(select(rows, learners=None), "method", "head", "bound")
-
-    def cells(metric: str, keys: Keys, missing: str = "") -> list[str]:
-        return [show(find(rows, metric, **keys, confidence=c), 3) or missing for c in CONFIDENCES]
-
-    lines = [
-        (
-            f"{label(keys)}: {keys['bound']}",
-            *cells("coverage", keys),
-            *cells("width", keys, "infinite"),
-            *cells("good calibration sets", keys),
-        )
-        for keys in sorted(bounds, key=lambda keys: keys["method"] == MEAN["method"])
-    ]
-    header = [f"{m}, {c:g}" for m in ("coverage", "width", "good sets") for c in CONFIDENCES]
-    return Table(
-        f"Two-sided bounds on {domain}",
-        ("bound", *header),
-        tuple(lines),
-        "Value ± 95 % interval over draws of a calibration set. Coverage: the share of all "
-        "learners that is inside, on average over calibration sets. Width: from end to end; "
-        "infinite where there are too few calibration learners for what is asked. Good sets: "
-        "calibration sets whose bound holds for at least the stated share of all learners; "
-        f"the claim is {1 - DELTA:g} of them.",
-    )
-
-
-def _shift(domain: str, rows: list[Row]) -> Table:
-    alarms = select(rows, "alarm")
-    columns = {
-        f"{label(nc)}: {metric}": (metric, nc)
-        for nc in distinct(alarms, "method", "head")
-        for metric in ("alarm", "coverage", "coverage without alarm")
-    }
-    kinds = distinct(alarms, "learners")
-    return Table(
-        f"Distribution shift, learners of {domain}",
-        ("learners", *columns),
-        tuple(pivot(rows, kinds, columns.values(), lambda keys: str(keys["learners"]))),
-        f"Alarm: the share whose p-value is at most {ALARM:g}. Coverage: of the normalised bound "
-        "at 0.95, of all learners and of those without alarm. All with one calibration set.",
-    )
+    found = []
+    for domain in distinct(rows, "domain"):
+        own, name = select(rows, **domain), domain["domain"]
+        metrics = {"coverage": "coverage", "width": "width", "good calibration sets": "good sets"}
+        lines = []
+        bounds = distinct(select(own, learners=None), "method", "head", "bound")
+        for keys in sorted(bounds, key=lambda keys: keys["method"] == MEAN["method"]):
+            cells = [
+                show(find(own, metric, **keys, confidence=c), 3)
+                or ("infinite" if metric == "width" else "")
+                for metric, c in product(metrics, CONFIDENCES)
+            ]
+            lines.append((f"{label(keys)}: {keys['bound']}", *cells))
+        alarms = select(own, "alarm")
+        columns = {
+            f"{label(nc)}: {metric}": (metric, nc)
+            for nc in distinct(alarms, "method", "head")
+            for metric in ("alarm", "coverage", "coverage without alarm")
+        }
+        kinds = distinct(alarms, "learners")
+        found += [
+            Table(
+                f"Two-sided bounds on {name}",
+                ("bound", *(f"{m}, {c:g}" for m, c in product(metrics.values(), CONFIDENCES))),
+                tuple(lines),
+                "Value ± 95 % interval over draws of a calibration set. Coverage: the mean share "
+                "of all learners that is inside. Width: from end to end; infinite where there are "
+                "too few calibration learners. Good sets: calibration sets whose bound holds for "
+                f"at least the stated share of all learners; the claim is {1 - DELTA:g} of them.",
+            ),
+            Table(
+                f"Distribution shift, learners of {name}",
+                ("learners", *columns),
+                tuple(pivot(own, kinds, columns.values(), "{learners}".format_map)),
+                f"Alarm: the share whose p-value is at most {ALARM:g}. Coverage: of the normalised "
+                "bound at 0.95, of all learners and of those without alarm. All with one "
+                "calibration set.",
+            ),
+        ]
+    return found
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws coverage and width."""
+    coverage = (
+        "Share of new learners inside the bound against the share that is claimed; on or above the "
+        "line the claim is true. What is not drawn is infinite."
+    )
+    widths = "Mean width of the two-sided bounds, on a logarithmic scale."
     return [
-        Drawing(
-            "coverage",
-            _coverage(outcome.rows),
-            "Do the bounds hold?",
-            "Share of new learners inside the bound against the share that is claimed; on or "
-            "above the line the claim is true. What is not drawn is infinite.",
-        ),
-        Drawing(
-            "widths",
-            _widths(outcome.rows),
-            "How wide are they?",
-            "Mean width of the two-sided bounds, on a logarithmic scale.",
-        ),
+        Drawing("coverage", _coverage(outcome.rows), "Do the bounds hold?", coverage),
+        Drawing("widths", _widths(outcome.rows), "How wide are they?", widths),
     ]
 
 
@@ -283,9 +236,9 @@ def _coverage(rows: list[Row]) -> Canvas:
             ax.set_visible(bool(own))
             ax.plot(ends, ends, color=COLORS["target"], lw=0.8, ls=":")
             finite = [row.keys for row in select(own, "width")]
+            look = {"ms": 5, "mfc": "none", "color": COLORS[str(keys.get("head", "none"))]}
             for row in select(own, "coverage"):
                 if row.keys in finite:
-                    look = {"ms": 5, "mfc": "none", "color": _color(keys)}
                     ax.plot(row.keys["confidence"], row.value, MARKS[row.keys["bound"]], **look)
             ax.set(title=f"{domain['domain']}, {label(keys)}", xticks=CONFIDENCES)
         line[0].set_ylabel("inside the bound")
@@ -297,10 +250,6 @@ def _coverage(rows: list[Row]) -> Canvas:
     return canvas
 
 
-def _color(keys: Keys) -> str:
-    return COLORS[str(keys.get("head", "none"))]
-
-
 def _widths(rows: list[Row]) -> Canvas:
     domains = distinct(rows, "domain")
     canvas = Canvas(figsize=(8.5, 2.9 * len(domains) + 0.5), layout="constrained")
@@ -310,8 +259,8 @@ def _widths(rows: list[Row]) -> Canvas:
             for i, keys in enumerate(PREDICTORS):
                 found = select(rows, "width", **domain, **keys, confidence=confidence)
                 places = [METHODS.index(row.keys["bound"]) + 0.26 * (i - 1) for row in found]
-                look = {"width": 0.24, "color": _color(keys), "label": label(keys)}
-                ax.bar(places, [row.value for row in found], **look)
+                look = {"width": 0.24, "color": COLORS[str(keys.get("head", "none"))]}
+                ax.bar(places, [row.value for row in found], label=label(keys), **look)
             ax.set(yscale="log", title=f"{domain['domain']}, confidence {confidence:g}")
             ax.set_xticks(range(len(METHODS)), [m.replace("_", "\n") for m in METHODS], fontsize=7)
             ax.grid(visible=False, axis="x")
@@ -321,24 +270,14 @@ def _widths(rows: list[Row]) -> Canvas:
     return canvas
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Bounds on the gap",
-    lead=(
-        "From how far NC was off on calibration learners follows how far it is off on a new one: "
-        "by Proposition 1, stated correctly (dkw), by the binomial distribution (clopper_pearson), "
-        "and by conformal prediction, also normalised by NC's own spread. The first two claim that "
-        f"all but {DELTA:g} of all calibration sets give a bound that holds for at least the "
-        "stated share of new learners; the others claim that share over calibration sets and "
-        "learners together. Here calibration sets and new learners are drawn again and again. For "
-        "comparison, the same bounds around the mean gap of other learners, which needs no NC. No "
-        "bound says anything about learners under distribution shift: how many of these raise an "
-        "alarm stands below. Learners of digits are trained and tested on points that their NC has "
-        "never seen."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "How far NC was off on calibration learners bounds how far it is off on a new one: by "
+    "Proposition 1, stated correctly (dkw), by the binomial distribution (clopper_pearson), and "
+    "by conformal prediction, also normalised by NC's own spread. The first two claim that all "
+    f"but {DELTA:g} of all calibration sets give a bound that holds for at least the stated share "
+    "of new learners; the others claim that share over sets and learners together. Here both are "
+    "drawn again and again. The same bounds around the mean gap of other learners need no NC. No "
+    "bound speaks for learners under distribution shift: how many of these raise an alarm stands "
+    "below. Learners of digits are trained and tested on points that their NC has never seen."
 )
+EXPERIMENT = Experiment(NAME, "Bounds on the gap", LEAD, Config, PRESETS, run, tables, figures)

@@ -1,9 +1,9 @@
 """Section 4.3: NC on few-shot images, its fit to the gap and its use as a regularizer."""
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,25 +16,14 @@ from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base import few_shot_images as few_shot
 from neural_complexity.experiments.base.comparison import NONE, Method, label, oracle
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.held_out_tasks import (
-    EmbeddedTasks,
-    draw_held_out_tasks,
-    train_and_predict,
-)
 from neural_complexity.experiments.base.plots import scatter_gaps
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS
+from neural_complexity.experiments.base.saved_networks import HEADS, how_made
 from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.experiments.base.training import Setup, train_network
-from neural_complexity.experiments.base.without_learner import (
-    PROTOTYPICAL,
-    train_prototypical,
-    without_learner,
-)
 from neural_complexity.learners.trajectory import usable_rows
 from neural_complexity.meta import scores
-from neural_complexity.meta.scores import Estimate, estimate, estimate_mean, mean_absolute_error
-from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.meta.scores import estimate, estimate_mean, mean_absolute_error
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
 
@@ -46,8 +35,10 @@ MODES = {"transductive": "-", "inductive": "--"}  # and their lines
 FIT = {"R2": scores.r_squared, "correlation": scores.correlation, "MAE": mean_absolute_error}
 PAPERS = ("MLP", "NC direct, transductive")
 ENDS = {"unregularized": "none", "regularized": "NC {}, transductive"}  # learners that NC judges
+INTERVAL = "Value ± 95 % interval over tasks"
 
-Results = dict[str, dict[str, Tensor]]  # by method and name
+Results = dict[str, Tensor]  # by name
+Name = Callable[[Keys], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,86 +74,75 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Meta-trains NC with both heads and scores them on characters they have never seen."""
-    family = config.train_family()
+    family, tasks = config.train_family(), few_shot.draw_held_out_tasks(config)
     shape = family.images.pixels.shape[1:]
     recipe = config.recipe(shape)
     setup = Setup(family=family, recipe=recipe, seed=config.seed, device=config.device)
-    networks: dict[str, NeuralComplexity] = {}
+    embedded: dict[str, few_shot.EmbeddedTasks] = {}
     history: dict[str, Any] = {}
+    methods = [NONE]
     for head in HEADS:
-        shared = networks.get("posterior") if config.share_images else None
-        own, training = replace(setup, images_from=shared), getattr(config, head)
-        networks[head], history[head] = train_network(training, head, own, work, callback)
-    held_out = draw_held_out_tasks(config)
-    embedded = {"posterior": EmbeddedTasks(networks["posterior"], held_out)}
-    like = embedded["posterior"] if config.share_images else None
-    embedded["direct"] = EmbeddedTasks(networks["direct"], held_out, like)
-    methods = [NONE, *_nc_methods(embedded), oracle(recipe, held_out.task)]
+        like = embedded.get("posterior") if config.share_images else None
+        own = setup if like is None else replace(setup, images_from=like.nc)
+        nc, history[head] = train_network(getattr(config, head), head, own, work, callback)
+        embedded[head] = few_shot.EmbeddedTasks(nc, tasks, like)
+        for mode in MODES:
+            penalty = partial(embedded[head].penalty, inductive=mode == "inductive")
+            methods.append(Method({"method": "NC", "head": head, "mode": mode}, penalty))
+    methods.append(oracle(recipe, tasks.task))
     parts = Parts(work, len(methods) * len(LEARNERS) + 1, callback)
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
     for learner in LEARNERS:
-        train = partial(train_and_predict, config.recipe(shape, learner), config.seed, embedded)
+        learners = config.recipe(shape, learner)
+        train = partial(few_shot.train_and_predict, learners, config.seed, embedded)
         results = {}
         for m in methods:
             results[m.name] = parts.do(f"{m.name}, {learner}", partial(train, m.penalty))
         kept = usable_rows(result.pop("diverged").squeeze(0) for result in results.values())
         results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in results.items()}
         row = partial(make_row, NAME, config.seed, learner=learner)
-        rows += [*_learner_rows(row, learner, methods, results), *_fit_rows(row, results)]
+        rows += _rows(row, learner, methods, results)
         rows.append(row("diverged tasks", scores.count(~kept)))
         tensors |= {f"{learner}/{m}/{k}": t for m, r in results.items() for k, t in r.items()}
-    train = partial(train_prototypical, config, config.posterior, family, callback)
-    encoder = parts.do(PROTOTYPICAL, train)
-    tensors |= {f"{PROTOTYPICAL}/{k}": t for k, t in encoder.items()}
-    for (name, mode), right in without_learner(config, embedded["posterior"], encoder).items():
+    do = partial(few_shot.train_prototypical, config, config.posterior, family, callback)
+    state = parts.do(few_shot.PROTOTYPICAL, do)
+    tensors |= {f"{few_shot.PROTOTYPICAL}/{k}": t for k, t in state.items()}
+    found = few_shot.without_learner(config, embedded["posterior"], state)
+    for (method, mode), right in found.items():
         accuracy = estimate_mean(100 * right)
-        rows.append(make_row(NAME, config.seed, "accuracy", accuracy, method=name, mode=mode))
-    facts = {"seconds": {name: round(s, 1) for name, s in parts.seconds.items()}}
+        rows.append(make_row(NAME, config.seed, "accuracy", accuracy, method=method, mode=mode))
+    facts = {"seconds": how_made({}, parts)["seconds"]}
+    networks = {head: own.nc for head, own in embedded.items()}
     return Outcome(rows, tensors, networks, history, facts)
 
 
-def _nc_methods(embedded: dict[str, EmbeddedTasks]) -> Iterator[Method]:
-    for (head, tasks), mode in itertools.product(embedded.items(), MODES):
-        penalty = partial(tasks.penalty, inductive=mode == "inductive")
-        yield Method({"method": "NC", "head": head, "mode": mode}, penalty)
-
-
-def _learner_rows(
-    row: Callable[..., Row], learner: str, methods: list[Method], results: Results
+def _rows(
+    row: Callable[..., Row], learner: str, methods: list[Method], results: dict[str, Results]
 ) -> list[Row]:
-    """Scores learners after their last step."""
+    """Scores learners after their last step, and predicted gaps and accuracies."""
     rows = []
     none, best = (results[name]["loss_te"][-1] for name in ("none", "oracle"))
     for method in methods:
-        add, result = partial(row, **method.keys), results[method.name]
+        add, last = partial(row, **method.keys), {k: t[-1] for k, t in results[method.name].items()}
         paper = few_shot.PAPER_ACCURACY if (learner, method.name) == PAPERS else None
-        rows.append(add("accuracy", estimate_mean(100 * result["accuracy"][-1]), paper))
-        rows.append(add("test loss", estimate_mean(result["loss_te"][-1])))
-        rows.append(add("train loss", estimate_mean(result["loss_tr"][-1])))
-        if method.keys["method"] == "NC":
-            share = estimate(scores.share_of_oracle, none, result["loss_te"][-1], best)
+        rows.append(add("accuracy", estimate_mean(100 * last["accuracy"]), paper))
+        rows.append(add("test loss", estimate_mean(last["loss_te"])))
+        rows.append(add("train loss", estimate_mean(last["loss_tr"])))
+        if "head" in method.keys:
+            share = estimate(scores.share_of_oracle, none, last["loss_te"], best)
             rows.append(add("share of oracle", share))
-    return rows
-
-
-def _fit_rows(row: Callable[..., Row], results: Results) -> list[Row]:
-    """Scores predicted gaps and accuracies."""
-    rows = []
     for head in HEADS:
         both = [results[name.format(head)] for name in ENDS.values()]
         pairs = [(result[f"predicted/{head}"], result["gap"]) for result in both]
+        every = [torch.cat([t.flatten().double() for t in s]) for s in zip(*pairs, strict=True)]
         add = partial(row, method="NC", head=head)
         for end, (predicted, true) in zip(ENDS, pairs, strict=True):
             for metric, score in FIT.items():
-                value = estimate(score, predicted[-1], true[-1])
-                rows.append(add(metric, value, evaluated_on=end))
-        every = [
-            torch.cat([t.flatten().double() for t in sets]) for sets in zip(*pairs, strict=True)
-        ]
+                rows.append(add(metric, estimate(score, predicted[-1], true[-1]), evaluated_on=end))
         for metric, score in FIT.items():
             # A task's steps are not independent, so there is no interval.
-            value = Estimate(score(*every).item(), None, pairs[0][1].shape[1])
+            value = scores.Estimate(score(*every).item(), None, pairs[0][1].shape[1])
             rows.append(add(metric, value, evaluated_on="both, all the way"))
     for end, name in ENDS.items():
         result = results[name.format("posterior")]
@@ -175,107 +155,77 @@ def _fit_rows(row: Callable[..., Row], results: Results) -> list[Row]:
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """Returns the tables of learners, of methods without one, and of NC's predictions."""
-    return [
-        *(_learner_table(select(rows, learner=learner), learner) for learner in LEARNERS),
-        _without_learner_table(select(rows, learner=None)),
-        *(_fit_table(select(rows, learner=learner), learner) for learner in LEARNERS),
-        _accuracy_table(rows),
-    ]
+    learners, fits, metrics = [], [], ("test loss", "train loss", "share of oracle")
+    for learner in LEARNERS:
+        every = select(rows, learner=learner)
+        own = select(every, evaluated_on=None)
+        found, (diverged,) = select(own, "accuracy"), select(own, "diverged tasks")
+        note = (
+            f"{INTERVAL}; accuracies in %. Share of oracle: of its improvement of the test loss. "
+            f"Tasks left out because a learner diverged: {diverged.value:.0f}."
+        )
+        title = f"{learner} learners after their last step, {found[0].n:,} held-out tasks"
+        header = ("regularizer", "paper's accuracy", "accuracy", *metrics)
+        cells = zip(found, _lines(own, "accuracy", metrics, label), strict=True)
+        lines = ((n, f"{r.paper:.2f}" if r.paper else "", show(r), *c) for r, (n, *c) in cells)
+        learners.append(Table(title, header, tuple(lines), note))
+        note = (
+            f"{INTERVAL}. Learners after their last step, without NC (unregularized) and with this "
+            "very NC (regularized, transductive); and both after 0, 1, 2, 4, ... steps, too, which "
+            "is easier (untrained learners have no gap) and has no interval (the steps of a task "
+            "depend on each other). R2 is the coefficient of determination."
+        )
+        title = f"Predicted against true gap of {learner} learners, {found[0].n:,} held-out tasks"
+        fit = _lines(every, "R2", FIT, lambda keys: f"{label(keys)}; {keys['evaluated_on']}")
+        fits.append(Table(title, ("gap predictor; learners", *FIT), fit, note))
+    alone, told = select(rows, learner=None), ("predicted accuracy", "accuracy", "accuracy MAE")
+    without = Table(
+        f"Accuracy in % without a learner, {alone[0].n:,} held-out tasks",
+        ("method", "accuracy"),
+        tuple((label(row.keys), show(row)) for row in alone),
+        f"{INTERVAL}. Transductive: all unlabelled test images of a task are looked at together; "
+        "inductive: each by itself. Beliefs: the label that NC with the posterior head thinks "
+        "likeliest. The prototypical network has an image encoder of the same kind, trained on the "
+        "same tasks as many times; soft k-means moves its means to the test images that choose "
+        "them, three times, as NC does, but not in training.",
+    )
+    accuracies = Table(
+        f"Accuracy in % that NC's beliefs predict, {select(rows, told[0])[0].n:,} held-out tasks",
+        ("learners", "predicted", "true", "MAE"),
+        _lines(rows, told[0], told, "{learner}, {evaluated_on}".format_map, digits=2),
+        f"{INTERVAL}. The posterior head believes something about each test label, and so about "
+        "how many of a learner's answers are right; MAE over tasks.",
+    )
+    return [*learners, without, *fits, accuracies]
 
 
 def _lines(
-    rows: list[Row], first: str, metrics: Iterable[str], name: Callable[[Keys], str], digits: int
+    rows: list[Row], first: str, metrics: Iterable[str], name: Name, digits: int = 3
 ) -> tuple[tuple[str, ...], ...]:
     """Returns a line for each row of the metric `first`."""
-    columns: list[tuple[str, Keys]] = [(metric, {}) for metric in metrics]
     lines = [row.keys for row in select(rows, first)]
+    columns: list[tuple[str, Keys]] = [(metric, {}) for metric in metrics]
     return tuple(pivot(rows, lines, columns, name, partial(show, digits=digits)))
 
 
-def _learner_table(rows: list[Row], learner: str) -> Table:
-    own = select(rows, evaluated_on=None)
-    metrics = ("test loss", "train loss", "share of oracle")
-    accuracies = select(own, "accuracy")
-    lines = _lines(own, "accuracy", metrics, label, 3)
-    (diverged,) = select(own, "diverged tasks")
-    unseen = "" if learner == "MLP" else " NC was trained on MLP learners only."
-    return Table(
-        f"{learner} learners after their last step, {accuracies[0].n:,} held-out tasks",
-        ("regularizer", "paper's accuracy", "accuracy", *metrics),
-        tuple(
-            (name, f"{row.paper:.2f}" if row.paper else "", show(row), *cells)
-            for row, (name, *cells) in zip(accuracies, lines, strict=True)
-        ),
-        "Value ± 95 % interval over tasks; accuracies in %. Share of oracle: of its improvement of "
-        f"the test loss. Tasks left out because a learner diverged: {diverged.value:.0f}.{unseen}",
-    )
-
-
-def _without_learner_table(rows: list[Row]) -> Table:
-    return Table(
-        f"Accuracy in % without a learner, {rows[0].n:,} held-out tasks",
-        ("method", "accuracy"),
-        tuple((label(row.keys), show(row)) for row in rows),
-        "Value ± 95 % interval over tasks. Transductive: all unlabelled test images of a task are "
-        "looked at together; inductive: each by itself. Beliefs: the label that NC with the "
-        "posterior head thinks likeliest. The prototypical network has an image encoder of the "
-        "same kind, trained on the same tasks as many times; soft k-means moves its means to the "
-        "test images that choose them, three times, as NC does, but only here and not in training.",
-    )
-
-
-def _fit_table(rows: list[Row], learner: str) -> Table:
-    n = select(rows, "R2")[0].n
-    return Table(
-        f"Predicted against true gap of {learner} learners, {n:,} held-out tasks",
-        ("gap predictor; learners", *FIT),
-        _lines(rows, "R2", FIT, lambda keys: f"{label(keys)}; {keys['evaluated_on']}", 3),
-        "Value ± 95 % interval over tasks. Learners without NC (unregularized) and with this very "
-        "NC (regularized, transductive) after their last step; and both before the first step and "
-        "after 1, 2, 4, ... steps, too, which is easier (untrained learners have no gap); "
-        "there the steps of a task depend on each other, and there is no "
-        "interval. R2 is the coefficient of determination.",
-    )
-
-
-def _accuracy_table(rows: list[Row]) -> Table:
-    metrics = ("predicted accuracy", "accuracy", "accuracy MAE")
-    n = select(rows, metrics[0])[0].n
-    return Table(
-        f"Accuracy in % that NC's beliefs predict, {n:,} held-out tasks",
-        ("learners", "predicted", "true", "MAE"),
-        _lines(rows, metrics[0], metrics, "{learner}, {evaluated_on}".format_map, 2),
-        "Value ± 95 % interval over tasks. The posterior head believes something about each test "
-        "label, and so about how many of a learner's answers are right; MAE over tasks.",
-    )
-
-
 def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws accuracies, and predicted against true gaps and accuracies."""
+    curves = (
+        "Mean over held-out tasks; the bands are 95 % intervals of the mean. Dashed: NC judges on "
+        "other unlabelled images than the test images (inductive)."
+    )
+    gaps = (
+        "One dot per held-out task, after the learner's last step; the outermost 1 % of values are "
+        "cut off. Regularized: by the NC that predicts."
+    )
+    accuracies = (
+        "As above, for the accuracy that the posterior head's beliefs predict. True accuracies "
+        "take few values: dots are moved sideways a little, at random."
+    )
+    gap_fit, fit = _fit(outcome.tensors, HEADS, "gap"), _fit(outcome.tensors, HEADS[:1], "accuracy")
     return [
-        Drawing(
-            "accuracy",
-            _curves(outcome),
-            "Accuracy by learner step",
-            "Mean over held-out tasks; the bands are 95 % intervals of the mean. Dashed: NC "
-            "judges on other unlabelled images than the test images (inductive).",
-        ),
-        Drawing(
-            "gap-fit",
-            _fit(outcome.tensors, HEADS, "gap"),
-            "Predicted against true gap",
-            "One dot per held-out task, after the learner's last step; the outermost 1 % of "
-            "values are cut off. Regularized: by the NC that predicts.",
-        ),
-        Drawing(
-            "accuracy-fit",
-            _fit(outcome.tensors, HEADS[:1], "accuracy"),
-            "Predicted against true accuracy",
-            "One dot per held-out task, after the learner's last step: the accuracy that the "
-            "posterior head's beliefs about the test labels predict. True accuracies take few "
-            "values: dots are moved sideways a little, at random.",
-        ),
+        Drawing("accuracy", _curves(outcome), "Accuracy by learner step", curves),
+        Drawing("gap-fit", gap_fit, "Predicted against true gap", gaps),
+        Drawing("accuracy-fit", fit, "Predicted against true accuracy", accuracies),
     ]
 
 
@@ -292,9 +242,8 @@ def _curves(outcome: Outcome) -> Canvas:
             half = 1.96 * values.std(dim=1).numpy() / values.shape[1] ** 0.5
             ax.fill_between(steps, mean - half, mean + half, color=color, alpha=0.12, lw=0)
         ax.set(title=f"{learner} learners", xlabel="learner steps", ylim=(0, 100))
-    axes[0].axhline(
-        few_shot.PAPER_ACCURACY, color=COLORS["target"], lw=0.8, ls=":", label="the paper's NC"
-    )
+    look: dict[str, Any] = {"color": COLORS["target"], "lw": 0.8, "ls": ":"}
+    axes[0].axhline(few_shot.PAPER_ACCURACY, label="the paper's NC", **look)
     axes[0].set_ylabel("accuracy in %")
     canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return canvas
@@ -302,15 +251,15 @@ def _curves(outcome: Outcome) -> Canvas:
 
 def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
     """Draws predicted against true gaps or accuracies, a line of panels for each head."""
-    columns = list(itertools.product(LEARNERS, ENDS))
+    columns = list(product(LEARNERS, ENDS))
     canvas = Canvas(figsize=(10.4, 0.4 + 2.6 * len(heads)), layout="constrained")
     axes = canvas.subplots(len(heads), len(columns), squeeze=False)
     random, unit = np.random.default_rng(0), " in %" if what == "accuracy" else ""
     for line, head in zip(axes, heads, strict=True):
-        names = {"gap": f"predicted/{head}", "accuracy": "predicted accuracy"}
+        names = (what, "predicted accuracy" if unit else f"predicted/{head}")
         for ax, (learner, end) in zip(line, columns, strict=True):
             found = f"{learner}/{ENDS[end].format(head)}"
-            true, predicted = (tensors[f"{found}/{name}"][-1] for name in (what, names[what]))
+            true, predicted = (tensors[f"{found}/{name}"][-1] for name in names)
             score = ""
             if unit:  # accuracies take few values: dots are moved a little
                 true, predicted = 100 * true, 100 * predicted
@@ -318,33 +267,23 @@ def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
                 true = true + torch.from_numpy(random.uniform(-0.6, 0.6, len(true)))
             r2 = scatter_gaps(ax, true, predicted, COLORS[head], cut=0.005)
             ax.lines[0].set(markersize=5, alpha=0.4)  # they are few
-            ax.set_title(f"{learner}, {end}\n{score or r2}")
-            ax.set(xlabel=f"true {what}{unit}", ylabel="")
+            ax.set(title=f"{learner}, {end}\n{score or r2}", xlabel=f"true {what}{unit}", ylabel="")
             ax.locator_params(nbins=4)
         line[0].set_ylabel(f"{head} head\n\npredicted {what}{unit}")
     return canvas
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Few-shot images (Omniglot)",
-    lead=(
-        "A task is to tell some handwritten characters apart from few images of each (the paper: "
-        "ten characters, one image of each). NC is meta-trained on learners with one hidden layer "
-        "(MLP), on Omniglot's background characters and their rotations; here it meets the "
-        "evaluation characters, from alphabets that it has never seen, and also convolutional "
-        "learners (CNN), of which it has never seen any. A learner regularized by NC descends its "
-        "training loss plus the gap that NC predicts. Transductive: NC judges the learner on the "
-        "unlabelled test images themselves, as in the paper; inductive: on other unlabelled images "
-        "of the same characters. The oracle descends the test loss itself. The direct head, which "
-        "is the paper's, takes over image encoder and attention of the posterior head, which was "
-        "trained first and also on the labels; it was trained no further in these, and knows ten "
-        "classes only. All test sets hold equally many images of each character, which helps "
-        "methods that see them together."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "A task is to tell some handwritten characters apart from few images of each (the paper: ten "
+    "characters, one image of each). NC is meta-trained on learners with one hidden layer (MLP) "
+    "and Omniglot's background characters; here it meets evaluation characters, from alphabets "
+    "that it has never seen, and also convolutional learners (CNN), new to it. A learner "
+    "regularized by NC descends its training loss plus the gap that NC predicts on the unlabelled "
+    "test images, as in the paper (transductive), or on other images of the same characters "
+    "(inductive). The oracle descends the test loss itself. The direct head, which is the "
+    "paper's, takes over image encoder and attention of the posterior head, trained first and "
+    "also on the labels, trains them no further, and knows ten classes only. All test sets hold "
+    "equally many images of each character, which helps methods that see them together."
 )
+TITLE = "Few-shot images (Omniglot)"
+EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import matplotlib as mpl
 import torch
@@ -19,7 +19,7 @@ from neural_complexity import ledger
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.convert.predictions import columns_of, in_order, predict
-from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Between
+from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
@@ -30,7 +30,6 @@ from neural_complexity.losses import cross_entropy
 from neural_complexity.meta import scores
 from neural_complexity.meta.meta_learn import meta_learn
 from neural_complexity.meta.plan import Plan, seconds
-from neural_complexity.meta.scores import estimate, estimate_mean, estimate_over_seeds
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.loop import NCRegularizer
@@ -73,7 +72,6 @@ ESTIMATORS: dict[str, Callable[[int], Any]] = {
     "logistic regression": lambda seed: LogisticRegression(C=10.0 ** (seed % 5 - 2), max_iter=500),
 }
 KINDS = (*NETWORKS, *ESTIMATORS)
-
 ASSESSED = ("predicted", "true", "low", "high", "p")  # of each model
 
 Array = NDArray[Any]
@@ -86,18 +84,14 @@ class Config(BaseConfig):
 
     budget: str = "5min"
     """The time for meta-learning; or PLAN, as in "8x20": iterations and updates."""
-    learner_steps: Annotated[int, AtLeast(1)] = 300
-    """Updates of the learners that NC learns from."""
-    eval_tasks: Annotated[int, AtLeast(2)] = 16
-    """Learners of each kind that NC is asked about."""
+    learner_steps: Count = 300  # Updates of the learners that NC learns from.
+    eval_tasks: Annotated[int, AtLeast(2)] = 16  # Learners of each kind that NC is asked about.
     longest: Annotated[int, AtLeast(FEWEST_STEPS)] = 1000
     """The most updates of these; each network draws its own number."""
-    runs: Annotated[int, AtLeast(2)] = 20
-    """Seeds with and without the regularizer."""
+    runs: Annotated[int, AtLeast(2)] = 20  # Seeds with and without the regularizer.
     sizes: Annotated[tuple[int, ...], Between(SMALLEST, TRAIN)] = (100, 400, 800, TRAIN)
     """Training points of the regularized models."""
-    steps: Annotated[int, AtLeast(1)] = 500
-    """Updates of the regularized models."""
+    steps: Count = 500  # Updates of the regularized models.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,10 +100,9 @@ class Config(BaseConfig):
             raise ValueError("sizes must be at least one number, got none")
 
 
+SMALL: dict[str, Any] = {"budget": "2x2", "learner_steps": 10, "eval_tasks": 2, "runs": 2}
 PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(
-        budget="2x2", learner_steps=10, eval_tasks=2, runs=2, sizes=(50,), steps=5
-    ),
+    "smoke": lambda: Config(**SMALL, sizes=(50,), steps=5),
     "cpu": Config,
     "paper": lambda: Config(budget="30min", eval_tasks=64),  # the paper has no such experiment
 }
@@ -118,31 +111,37 @@ PRESETS: dict[str, Callable[[], Config]] = {
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Meta-learns an NC of digits, assesses models it has not seen, and regularizes with it."""
     data = own_digits()
+    where: Any = {"folder": None if work.folder is None else work.folder / "nc"}
+    where |= {"seed": config.seed, "device": config.device, "progress": callback or False}
     nc = meta_learn(
         split_tasks(*data[:2]),
         _recipe(partial(mlp, 64, (64,), CLASSES), config.learner_steps),
         budget=_budget(config.budget),
-        seed=config.seed,
-        device=config.device,
-        folder=None if work.folder is None else work.folder / "nc",
-        progress=callback or False,
+        **where,
     )
     parts = Parts(work, len(KINDS) + len(config.sizes) * len(METHODS), callback)
     assessed = {kind: parts.do(kind, partial(_assess, config, nc, kind, data)) for kind in KINDS}
-    rows = _gap_rows(config, assessed)
+    every = {name: torch.cat([told[name] for told in assessed.values()]) for name in ASSESSED}
+    rows = []
+    for kind, told in {ALL: every, **assessed}.items():
+        row = partial(make_row, NAME, config.seed, model=kind)
+        predicted, true, low, high, p = (told[name] for name in ASSESSED)
+        rows += [row(m, scores.estimate(score, predicted, true)) for m, score in FIT.items()]
+        inside = (low <= true) & (true <= high)
+        means = {"true gap": true, "inside the bound": inside, SHIFT: p <= LEVEL}
+        if (high - low).isfinite().all():
+            means["width of the bound"] = high - low
+        rows += [row(metric, scores.estimate_mean(v.double())) for metric, v in means.items()]
     for size in config.sizes:
-        accuracies = {
-            method: parts.do(
-                f"{size} points, {method}", partial(_regularize, config, nc, method, size, data)
-            )["accuracy"]
-            for method in METHODS
-        }
+        found: dict[str, Tensor] = {}
         for method, baseline in METHODS.items():
+            do = partial(_regularize, config, nc, method, size, data)
+            found[method] = parts.do(f"{size} points, {method}", do)["accuracy"]
             row = partial(make_row, NAME, config.seed, method=method, points=size)
-            rows.append(row("accuracy", estimate_over_seeds(accuracies[method])))
+            rows.append(row("accuracy", scores.estimate_over_seeds(found[method])))
             if baseline is not None:
-                change = accuracies[method] - accuracies[baseline]
-                rows.append(row("change", estimate_over_seeds(change)))
+                change = found[method] - found[baseline]
+                rows.append(row("change", scores.estimate_over_seeds(change)))
     tensors = {f"{name}/{kind}": t for kind, told in assessed.items() for name, t in told.items()}
     made = {name: nc.card.to_json()[name] for name in ("plan", "report", "belief_loss", "seconds")}
     spent = {name: round(s, 2) for name, s in parts.seconds.items()}
@@ -165,14 +164,13 @@ def _recipe(make: Callable[[], nn.Module], steps: int) -> Recipe:
 def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[str, Tensor]:
     """Assesses models of a kind, and compares with their true gap."""
     X, y, X_te, y_te = data
-    _record("report", X_te, y_te)
+    ledger.record("report", torch.from_numpy(X_te)[None], torch.from_numpy(y_te)[None])
     told = []
     for index in range(config.eval_tasks):
         generator = stream(config.seed, "own learners", kind, index)
         share = torch.rand((), generator=generator).item()
         m = round(SMALLEST * (len(X) / SMALLEST) ** share)
         rows = torch.randperm(len(X), generator=generator)[:m].numpy()
-        _record("train", X[rows], y[rows])
         model = _fitted(kind, X[rows], y[rows], generator, index, config.longest)
         found = nc.assess(model, X[rows], y[rows], X_te)
         H = predict("X_te", model, X_te, labels=True, like=nc.x_mean)
@@ -186,20 +184,17 @@ def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict
     return dict(zip(ASSESSED, torch.tensor(told, dtype=torch.float64).T, strict=True))
 
 
-def _record(role: Literal["train", "report"], X: Array, y: Array) -> None:
-    ledger.record(role, torch.from_numpy(X)[None], torch.from_numpy(y)[None])
-
-
 def _fitted(
     kind: str, X: Array, y: Array, generator: torch.Generator, index: int, longest: int
 ) -> Any:
+    x, labels = torch.from_numpy(X)[None], torch.from_numpy(y)[None]
+    ledger.record("train", x, labels)
     if kind in ESTIMATORS:
         return ESTIMATORS[kind](index).fit(X, y)
     share = torch.rand((), generator=generator).item()
     steps = round(FEWEST_STEPS * (longest / FEWEST_STEPS) ** share)
-    x, labels = torch.from_numpy(X).to(torch.get_default_dtype())[None], torch.from_numpy(y)[None]
-    task = Task(x, labels, x[:, :1], labels[:, :1])
-    batches = Minibatches(task, M=BATCH, N=1, seed=index)
+    x = x.to(torch.get_default_dtype())
+    batches = Minibatches(Task(x, labels, x[:, :1], labels[:, :1]), M=BATCH, N=1, seed=index)
     return _recipe(NETWORKS[kind], steps).train(batches, generator).one(0)
 
 
@@ -208,12 +203,12 @@ def _regularize(
 ) -> dict[str, Tensor]:
     """Trains models that differ by their method alone from those of the same seeds."""
     X, y, X_te, y_te = data
-    _record("report", X_te, y_te)
+    ledger.record("report", torch.from_numpy(X_te)[None], torch.from_numpy(y_te)[None])
     used = None if METHODS[method] is None else nc
     accuracies = []
     for seed in range(config.runs):
         rows = torch.randperm(len(X), generator=stream(seed, "own rows"))[:size].numpy()
-        _record("train", X[rows], y[rows])
+        ledger.record("train", torch.from_numpy(X[rows])[None], torch.from_numpy(y[rows])[None])
         if method in (LOOP, PENALTY):
             with seeded(seed, "own loop"):
                 guesses = _loop(config.steps, used, X[rows], y[rows], X_te)
@@ -245,24 +240,7 @@ def _loop(steps: int, nc: NeuralComplexity | None, X: Array, y: Array, X_te: Arr
         return model(x_te).argmax(dim=1).cpu().numpy()  # type: ignore[no-any-return]
 
 
-def _gap_rows(config: Config, assessed: dict[str, dict[str, Tensor]]) -> list[Row]:
-    every = {name: torch.cat([told[name] for told in assessed.values()]) for name in ASSESSED}
-    rows = []
-    for kind, told in {ALL: every, **assessed}.items():
-        row = partial(make_row, NAME, config.seed, model=kind)
-        predicted, true = told["predicted"], told["true"]
-        rows += [row(metric, estimate(score, predicted, true)) for metric, score in FIT.items()]
-        inside = (told["low"] <= true) & (true <= told["high"])
-        width = told["high"] - told["low"]
-        means = {"true gap": true, "inside the bound": inside, SHIFT: told["p"] <= LEVEL}
-        if width.isfinite().all():
-            means["width of the bound"] = width
-        rows += [row(metric, estimate_mean(values.double())) for metric, values in means.items()]
-    return rows
-
-
 def tables(rows: list[Row]) -> list[Table]:
-    """Returns one table of predicted gaps and one of accuracies."""
     gaps = []
     for fit in select(rows, "R2"):
         cells = [show(find(rows, metric, **fit.keys), digits) for metric, digits in COLUMNS.items()]
@@ -295,19 +273,6 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws predicted against true gaps."""
-    return [
-        Drawing(
-            "own-fit",
-            _fit(outcome.tensors),
-            "Predicted against true gap",
-            "Each point is a model of a kind that NC was not trained on; the bars are the 95 % "
-            "bounds.",
-        )
-    ]
-
-
-def _fit(tensors: dict[str, Tensor]) -> Canvas:
     canvas = Canvas(figsize=(9, 4.2), layout="constrained")
     axes = canvas.subplots(1, 2, sharex=True, sharey=True)
     groups = {"networks": list(NETWORKS), "scikit-learn": list(ESTIMATORS)}
@@ -315,7 +280,7 @@ def _fit(tensors: dict[str, Tensor]) -> Canvas:
         ax.axline((0, 0), slope=1, color=COLORS["target"], lw=0.8)
         for i, kind in enumerate(kinds):
             names = ("true", "predicted", "low", "high")
-            true, predicted, low, high = (tensors[f"{name}/{kind}"] for name in names)
+            true, predicted, low, high = (outcome.tensors[f"{name}/{kind}"] for name in names)
             color = mpl.colormaps["tab10"](i)
             if low.isfinite().all() and high.isfinite().all():
                 bars = [(predicted - low).clamp(min=0), (high - predicted).clamp(min=0)]
@@ -324,23 +289,16 @@ def _fit(tensors: dict[str, Tensor]) -> Canvas:
         ax.set(title=title, xlabel="true gap")
         ax.legend(loc="upper left")
     axes[0].set_ylabel("predicted gap")
-    return canvas
+    caption = "Each point is a model of a kind new to NC; the bars are the 95 % bounds."
+    return [Drawing("own-fit", canvas, "Predicted against true gap", caption)]
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Own data: digits",
-    lead=(
-        "Scikit-learn's digits as somebody's own data: 1,437 points that meta_learn and the models "
-        "may use, and 360 whose labels neither has seen. NC learns from MLPs with one layer of 64 "
-        "units, on splits of the former. It then assesses models of kinds that it has never met, "
-        "trained on 50 to 1,437 points, and regularizes: scikit-learn style classifiers "
-        "(NCClassifier) with the unlabelled test inputs (transductive) and without them "
-        "(inductive), and a network in a loop of one's own, also with them (NCRegularizer)."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "Scikit-learn's digits as somebody's own data: 1,437 points that meta_learn and the models may "
+    "use, and 360 whose labels neither has seen. NC learns from MLPs with one layer of 64 units, "
+    "on splits of the former. It then assesses models of kinds that it has never met, trained on "
+    "50 to 1,437 points, and regularizes: scikit-learn style classifiers (NCClassifier) with the "
+    "unlabelled test inputs (transductive) and without them (inductive), and a network in a loop "
+    "of one's own, also with them (NCRegularizer)."
 )
+EXPERIMENT = Experiment(NAME, "Own data: digits", LEAD, Config, PRESETS, run, tables, figures)

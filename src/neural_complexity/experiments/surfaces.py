@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure as Canvas
@@ -17,29 +16,18 @@ from torch import Tensor
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.gap_surface import gap_measure
+from neural_complexity.experiments.base import saved_networks
 from neural_complexity.experiments.base.comparison import NONE, label
-from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.few_shot_images import FewShotConfig
-from neural_complexity.experiments.base.held_out_tasks import draw_held_out_tasks
+from neural_complexity.experiments.base.few_shot_images import FewShotConfig, draw_held_out_tasks
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import (
-    HEADS,
-    SHIPPED_OMNIGLOT,
-    how_made,
-    load_networks,
-)
+from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.loss_surface import surface
 from neural_complexity.learners.trajectory import usable_rows
-from neural_complexity.meta.scores import (
-    correlation,
-    count,
-    estimate,
-    estimate_mean,
-    share_of_oracle,
-)
+from neural_complexity.meta import scores
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.workspace import Workspace
@@ -53,7 +41,11 @@ WITH_GAP, WITH_TEST = "correlation of NC with gap", "correlation of objective wi
 NCS: list[Keys] = [{"method": "NC", "head": head} for head in HEADS]
 ORACLE: Keys = {"method": "oracle"}
 METHODS: list[Keys] = [NONE.keys, *NCS, ORACLE]
-OBJECTIVES = {"none": "the learner (train loss)", "oracle": "oracle (test loss)"}
+# The plane that each method descends, and how people call that.
+OBJECTIVES = {label(keys): f"regularized loss, {keys['head']}" for keys in NCS}
+OBJECTIVES |= {"none": "train loss", "oracle": "test loss"}
+NAMES = {label(keys): f"{label(keys)} (train loss + NC)" for keys in NCS}
+NAMES |= {"none": "the learner (train loss)", "oracle": "oracle (test loss)"}
 LEVELS = 24
 # Losses grow without end towards the corners: colours and heights stop where so much of the plane
 # is below.
@@ -70,20 +62,17 @@ class Config(FewShotConfig):
 
     networks: str = ""
     """The folder of a finished run of `omniglot`, for its NCs; the shipped ones if empty."""
-    steps: Annotated[int, AtLeast(1)] = 500
-    """Updates of the learners, enough to converge."""
+    steps: Count = 500  # Updates of the learners, enough to converge.
     size: Annotated[int, AtLeast(3), Bound("odd", lambda size: size % 2 == 1)] = 31
     """Points along each of the two directions; odd, so that the learner is one of them."""
     radius: Annotated[float, POSITIVE] = 2.0
     """How far the plane reaches, in lengths of the learner's filters."""
-    chunk: Annotated[int, AtLeast(1)] = 64
-    """Points of the plane at a time: bounds memory."""
+    chunk: Count = 64  # Points of the plane at a time: bounds memory.
 
 
+SMOKE: dict[str, Any] = {"queries": 2, "eval_tasks": 4, "learner_width": 16}
 PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(
-        queries=2, eval_tasks=4, learner_width=16, steps=20, size=7, radius=1.0
-    ),
+    "smoke": lambda: Config(**SMOKE, steps=20, size=7, radius=1.0),
     "cpu": lambda: Config(eval_tasks=48),
     # The paper shows one task.
     "paper": lambda: Config(eval_tasks=512, size=51, learner_width=500, lr=0.01, steps=5000),
@@ -92,25 +81,21 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains learners without NC and measures the plane around each."""
-    networks = load_networks(config.networks, config.device, SHIPPED_OMNIGLOT)
+    shipped = saved_networks.SHIPPED_OMNIGLOT
+    networks = saved_networks.load_networks(config.networks, config.device, shipped)
     task = draw_held_out_tasks(config).task
     recipe = config.recipe(tuple(task.X_tr.shape[2:]))
     parts = Parts(work, 1 + len(task), callback)
-    state = parts.do(
-        "learners", lambda: recipe.train(task, stream(config.seed, "learners")).state()
-    )
+    generator = stream(config.seed, "learners")
+    state = parts.do("learners", lambda: recipe.train(task, generator).state())
     with torch.random.fork_rng(devices=[]):
         h = BatchedLearner(recipe.make(), state).to(config.device)
 
     def measure(b: int) -> dict[str, Tensor]:
-        found = surface(
-            h.one(b),
-            gap_measure(networks, task[b : b + 1], loss=recipe.loss, classes=config.ways),
-            generator=stream(config.seed, "directions", b),
-            size=config.size,
-            radius=config.radius,
-            chunk=config.chunk,
-        )
+        gaps = gap_measure(networks, task[b : b + 1], loss=recipe.loss, classes=config.ways)
+        sizes: Any = {"size": config.size, "radius": config.radius, "chunk": config.chunk}
+        generator = stream(config.seed, "directions", b)
+        found = surface(h.one(b), gaps, generator=generator, **sizes)
         return {"alpha": found.alpha, "beta": found.beta, **found.values}
 
     measured = [parts.do(f"task {b + 1}", partial(measure, b)) for b in range(len(task))]
@@ -118,111 +103,91 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     kept = usable_rows(~plane.flatten(1).isfinite().all(dim=1) for plane in planes.values())
     planes = {name: plane[kept] for name, plane in planes.items()}
     tensors = {name: plane[:DRAWN].clone() for name, plane in planes.items()}
-    return Outcome(_rows(config, planes, kept), tensors, facts=how_made(networks, parts))
+    facts = saved_networks.how_made(networks, parts)
+    return Outcome(_rows(config, planes, kept), tensors, facts=facts)
 
 
 def _rows(config: Config, planes: dict[str, Tensor], kept: Tensor) -> list[Row]:
     """Scores each objective over the plane, and the test loss where it is lowest."""
-    row = partial(make_row, NAME, config.seed)
-    rows, shares = [row("diverged tasks", count(~kept))], []
+    row, size = partial(make_row, NAME, config.seed), config.size
+    rows, shares = [row("diverged tasks", scores.count(~kept))], []
     points = {name: plane.flatten(1).double() for name, plane in planes.items()}  # (B, size^2)
-    test, gap, centre = points["test loss"], points["gap"], config.size**2 // 2
+    test, centre = points["test loss"], size**2 // 2
     plain, best = test[:, centre], test.amin(dim=1)  # (B,)
-    for keys, objective, nc in (
-        (NONE.keys, points["train loss"], None),
-        (ORACLE, test, None),
-        *((k, points[f"regularized loss, {k['head']}"], points[f"NC, {k['head']}"]) for k in NCS),
-    ):
+    for keys in (NONE.keys, ORACLE, *NCS):
+        objective = points[OBJECTIVES[label(keys)]]
         lowest = objective.argmin(dim=1)  # (B,)
         reached = test.gather(1, lowest.unsqueeze(1)).squeeze(1)  # (B,)
         if keys == NONE.keys:  # the learner stays where it is
-            scores = {"test loss": plain, AT_LEARNER: (lowest == centre).double()}
-        else:
-            at_edge = _at_edge(lowest, config.size)
-            scores = {"test loss": reached, "change": reached - plain, AT_EDGE: at_edge}
-        if objective is not test:
-            scores[WITH_TEST] = correlation(objective, test)
-        if nc is not None:
-            scores[WITH_GAP] = correlation(nc, gap)
+            found = {"test loss": plain, AT_LEARNER: (lowest == centre).double()}
+        else:  # a plane that is larger may go on where the lowest point is at its edge
+            edge = torch.stack([lowest // size, lowest % size]).remainder(size - 1).eq(0).any(dim=0)
+            found = {"test loss": reached, "change": reached - plain, AT_EDGE: edge.double()}
+        if keys != ORACLE:
+            found[WITH_TEST] = scores.correlation(objective, test)
+        if keys in NCS:
+            found[WITH_GAP] = scores.correlation(points[f"NC, {keys['head']}"], points["gap"])
             if (best < plain).any():  # else there is nothing to share
-                score = estimate(share_of_oracle, plain, reached, best)
+                score = scores.estimate(scores.share_of_oracle, plain, reached, best)
                 shares.append(row("share of oracle", score, **keys))
-        for metric, values in scores.items():
-            rows.append(row(metric, estimate_mean(values), **keys))
+        for metric, values in found.items():
+            rows.append(row(metric, scores.estimate_mean(values), **keys))
             for b, value in enumerate(values[:DRAWN].split(1), start=1):
-                rows.append(row(metric, estimate_mean(value), **keys, task=b))
+                rows.append(row(metric, scores.estimate_mean(value), **keys, task=b))
     return rows + shares
 
 
-def _at_edge(points: Tensor, size: int) -> Tensor:
-    """Returns which points of a plane are at its edge, as 0 and 1: there a larger one goes on."""
-    rows, columns = points // size, points % size
-    return torch.stack([rows, columns]).remainder(size - 1).eq(0).any(dim=0).double()
-
-
 def tables(rows: list[Row]) -> list[Table]:
-    """Returns the table of what each objective says over the plane, and that of each task drawn."""
-    whole = select(rows, task=None)
+    whole, three = select(rows, task=None), partial(show, digits=3)
     (lost,), (at_learner,) = (select(whole, metric) for metric in ("diverged tasks", AT_LEARNER))
     metrics = ("test loss", "change", "share of oracle", AT_EDGE, WITH_TEST, WITH_GAP)
-    three = partial(show, digits=3)
-    summary = Table(
-        f"Where each objective is lowest on the plane, {at_learner.n:,} tasks",
-        ("lowest point of the objective", *metrics),
-        tuple(pivot(whole, METHODS, [(metric, {}) for metric in metrics], _objective, three)),
-        "Mean over tasks ± 95 % interval. Change: of the test loss, against the learner's own. "
-        "Share of oracle: of the change that the plane allows. At the edge: share of tasks whose "
-        "lowest point is there, so that it may be still lower outside. Correlations are over the "
-        "points of each plane. The train loss is lowest at the learner itself in "
-        f"{100 * at_learner.value:.0f} % of tasks. Tasks left out because "
-        f"something was not finite: {lost.value:.0f}.",
-    )
+    by_metric: list[tuple[str, Keys]] = [(metric, {}) for metric in metrics]
     columns = {
         **{f"test loss, {label(keys)}": ("test loss", keys) for keys in METHODS},
         **{f"with test loss, {label(keys)}": (WITH_TEST, keys) for keys in METHODS[:-1]},
         **{f"with gap, {label(keys)}": (WITH_GAP, keys) for keys in NCS},
     }
     tasks = [keys for keys in distinct(rows, "task") if keys]
-    lines = pivot(rows, tasks, columns.values(), lambda keys: f"task {keys['task']}", three)
     return [
-        summary,
+        Table(
+            f"Where each objective is lowest on the plane, {at_learner.n:,} tasks",
+            ("lowest point of the objective", *metrics),
+            tuple(pivot(whole, METHODS, by_metric, lambda keys: NAMES[label(keys)], three)),
+            "Mean over tasks ± 95 % interval. Change: of the test loss, against the learner's "
+            "own. Share of oracle: of the change that the plane allows. At the edge: share of "
+            "tasks whose lowest point is there, so that it may be lower outside. Correlations are "
+            "over the points of each plane. The train loss is lowest at the learner itself in "
+            f"{100 * at_learner.value:.0f} % of tasks. Left out because something was not finite: "
+            f"{lost.value:.0f}.",
+        ),
         Table(
             "The tasks drawn",
             ("task", *columns),
-            tuple(lines),
+            tuple(pivot(rows, tasks, columns.values(), "task {task}".format_map, three)),
             "Test loss at the learner (none), at the lowest regularized loss (NC) and at the "
-            "lowest test loss (oracle) of the plane. With test loss: correlation over the plane of "
-            "train loss (none) or regularized loss (NC) with the test loss. With gap: of NC with "
-            "the gap.",
+            "lowest test loss (oracle) of the plane. Correlations over the plane: with test loss, "
+            "of train loss (none) or regularized loss (NC); with gap, of NC.",
         ),
     ]
 
 
-def _objective(keys: Keys) -> str:
-    return OBJECTIVES.get(str(keys["method"]), f"{label(keys)} (train loss + NC)")
-
-
 def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws the planes as contours, and those of the first task as surfaces."""
     planes = {name: tensor.numpy() for name, tensor in outcome.tensors.items()}
+    first = {name: plane[0] for name, plane in planes.items()}
+    caption = (
+        "One task per row. The train loss has a scale of its own; test and regularized loss share "
+        f"one, which ends where {SEEN:.0%} of the plane is below; gap and NC share another, cut "
+        "off on both sides. Cross: the learner. Circle: the lowest point of the panel."
+    )
+    in_three = (
+        "The first task, arranged as in the paper's appendix, with the scales of the contours: "
+        "what is beyond them is cut off. Dot: the learner."
+    )
+    title = "Loss surfaces in three dimensions, {} head"
     return [
-        Drawing(
-            "contours",
-            _contours(planes),
-            "Visualization of loss surfaces",
-            "One task per row. The train loss has a scale of its own; test and regularized "
-            f"loss share one, which ends where {SEEN:.0%} of the plane is below; gap and NC "
-            "share another, cut off on both sides. Cross: the learner. Circle: the lowest "
-            "point of the panel.",
-        ),
+        Drawing("contours", _contours(planes), "Visualization of loss surfaces", caption),
         *(
-            Drawing(
-                f"surfaces-{head}",
-                _surfaces({name: plane[0] for name, plane in planes.items()}, head),
-                f"Loss surfaces in three dimensions, {head} head",
-                "The first task, arranged as in the paper's appendix, with the scales of the "
-                "contours: what is beyond them is cut off. Dot: the learner.",
-            )
+            Drawing(f"surfaces-{head}", _surfaces(first, head), title.format(head), in_three)
             for head in HEADS
         ),
     ]
@@ -234,37 +199,44 @@ def _panels(planes: dict[str, Plane], heads: Iterable[str]) -> list[list[Panel]]
     Scales are those of the true quantities: an NC that is far off shows as such. A learner of few
     images fits them so well that its train loss would show nothing on any scale but its own.
     """
-    train, test = planes["train loss"], planes["test loss"]
+    train, test, gap = planes["train loss"], planes["test loss"], planes["gap"]
     highest = max(np.quantile(train, SEEN_GAP), train.min() + 1e-9)
     of_train = {"norm": Normalize(train.min(), highest), "cmap": "viridis"}
     of_test = {"norm": Normalize(test.min(), np.quantile(test, SEEN)), "cmap": "viridis"}
-    ends = np.quantile(planes["gap"], [1 - SEEN_GAP, SEEN_GAP])
-    of_gap = {"norm": Normalize(*ends), "cmap": "plasma"}
-    ncs = [(f"NC, {head}", planes[f"NC, {head}"], of_gap) for head in heads]
-    sums = [
-        (f"train loss + NC,\n{head}", planes[f"regularized loss, {head}"], of_test)
-        for head in heads
-    ]
-    return [
-        [("train loss", train, of_train)],
-        [("gap", planes["gap"], of_gap), *ncs],
-        [("test loss", test, of_test), *sums],
-    ]
+    of_gap = {"norm": Normalize(*np.quantile(gap, [1 - SEEN_GAP, SEEN_GAP])), "cmap": "plasma"}
+    gaps, losses = [("gap", gap, of_gap)], [("test loss", test, of_test)]
+    for head in heads:
+        gaps.append((f"NC, {head}", planes[f"NC, {head}"], of_gap))
+        objective = planes[f"regularized loss, {head}"]
+        losses.append((f"train loss + NC,\n{head}", objective, of_test))
+    return [[("train loss", train, of_train)], gaps, losses]
 
 
 def _contours(planes: dict[str, Plane]) -> Canvas:
     """Draws one row of contour panels per task."""
     tasks, columns = len(planes["gap"]), 3 + 2 * len(HEADS)
+    alpha, beta = planes["alpha"][0], planes["beta"][0]
     canvas = Canvas(figsize=(1.7 * columns, 0.8 + 1.45 * tasks), layout="constrained")
     axes = canvas.subplots(tasks, columns, sharex=True, sharey=True, squeeze=False)
+    look: dict[str, Any] = {"extend": "both", "aspect": 12, "shrink": 0.68, "pad": 0.02}
     for b, line in enumerate(axes):
         free = iter(line)
         for group in _panels({name: plane[b] for name, plane in planes.items()}, HEADS):
             used = [next(free) for _ in group]
             for ax, (title, plane, scale) in zip(used, group, strict=True):
-                _contour(ax, planes["alpha"][0], planes["beta"][0], plane, scale)
+                levels = np.linspace(scale["norm"].vmin, scale["norm"].vmax, LEVELS + 1)
+                ax.contourf(beta, alpha, plane, levels, extend="both", **scale)
+                fine = {"colors": "white", "linewidths": 0.4, "alpha": 0.6}
+                ax.contour(beta, alpha, plane, levels[::3], **fine)
+                i, j = np.unravel_index(plane.argmin(), plane.shape)
+                # Twice, so that they stand out from any colour; a minimum may lie on the edge.
+                for width, color in ((2.2, "white"), (1.0, COLORS["target"])):
+                    mark = {"mew": width, "color": color, "clip_on": False, "zorder": 5}
+                    ax.plot(0, 0, "x", ms=5, **mark)
+                    ax.plot(beta[j], alpha[i], "o", ms=6, mfc="none", **mark)
+                ax.set(aspect="equal", xlim=beta[[0, -1]], ylim=alpha[[0, -1]])
+                ax.grid(False)
                 ax.set_title(title if b == 0 else "")
-            look: dict[str, Any] = {"extend": "both", "aspect": 12, "shrink": 0.68, "pad": 0.02}
             bar = canvas.colorbar(ScalarMappable(**group[0][2]), ax=used, **look)
             bar.locator = MaxNLocator(4)
         line[0].set_ylabel(f"task {b + 1}\n" + r"$\alpha$")
@@ -273,35 +245,20 @@ def _contours(planes: dict[str, Plane]) -> Canvas:
     return canvas
 
 
-def _contour(ax: Axes, alpha: Plane, beta: Plane, plane: Plane, scale: dict[str, Any]) -> None:
-    levels = np.linspace(scale["norm"].vmin, scale["norm"].vmax, LEVELS + 1)
-    ax.contourf(beta, alpha, plane, levels, extend="both", **scale)
-    ax.contour(beta, alpha, plane, levels[::3], colors="white", linewidths=0.4, alpha=0.6)
-    i, j = np.unravel_index(plane.argmin(), plane.shape)
-    # Twice, so that they stand out from any colour; a minimum may lie on the edge.
-    for width, color in ((2.2, "white"), (1.0, COLORS["target"])):
-        look: dict[str, Any] = {"mew": width, "color": color, "clip_on": False, "zorder": 5}
-        ax.plot(0, 0, "x", ms=5, **look)
-        ax.plot(beta[j], alpha[i], "o", ms=6, mfc="none", **look)
-    ax.set(aspect="equal", xlim=beta[[0, -1]], ylim=alpha[[0, -1]])
-    ax.grid(False)
-
-
 def _surfaces(planes: dict[str, Plane], head: str) -> Canvas:
     """Draws one task's planes as surfaces: train loss; gap over NC; test over regularized loss."""
     canvas = Canvas(figsize=(10.5, 7.0))
     edges = {"left": 0.0, "right": 0.95, "bottom": 0.05, "top": 0.95, "hspace": 0.5}
     grid = canvas.add_gridspec(4, 3, wspace=0.1, **edges)
     across, down = np.meshgrid(planes["beta"], planes["alpha"])
+    look = {"rcount": 50, "ccount": 50, "linewidth": 0.1, "edgecolor": (0, 0, 0, 0.25)}
+    dot = {"ms": 6, "mfc": "white", "mec": COLORS["target"], "zorder": 10}
     for column, group in enumerate(_panels(planes, [head])):
         for line, (title, plane, scale) in zip((0, 2) if column else (1,), group, strict=True):
             ax: Any = canvas.add_subplot(grid[line : line + 2, column], projection="3d")
             ends = scale["norm"].vmin, scale["norm"].vmax
-            heights = plane.clip(*ends)
-            look = {"rcount": 50, "ccount": 50, "linewidth": 0.1, "edgecolor": (0, 0, 0, 0.25)}
+            heights, centre = plane.clip(*ends), len(plane) // 2
             ax.plot_surface(across, down, heights, **scale, **look)
-            dot = {"ms": 6, "mfc": "white", "mec": COLORS["target"], "zorder": 10}
-            centre = len(heights) // 2
             ax.plot([0], [0], [heights[centre, centre]], "o", **dot)
             ax.set(xlabel=r"$\beta$", ylabel=r"$\alpha$", zlim=ends)
             ax.set_box_aspect(None, zoom=1.1)
@@ -310,19 +267,11 @@ def _surfaces(planes: dict[str, Plane], head: str) -> Canvas:
     return canvas
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Loss surfaces",
-    lead=(
-        "Learners trained without NC until they converge, each moved along two random directions, "
-        "in which every filter moves by a multiple of its own length (Li et al., 2018). Over this "
-        "plane: train loss, test loss, their difference (the gap), what NC predicts of it, and the "
-        "regularized loss, train loss + NC, which a learner regularized by NC descends. The paper "
-        "says that minimizing it moves the learner to lower test loss."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "Learners trained without NC until they converge, each moved along two random directions, in "
+    "which every filter moves by a multiple of its own length (Li et al., 2018). Over this plane: "
+    "train loss, test loss, their difference (the gap), what NC predicts of it, and the "
+    "regularized loss, train loss + NC. The paper says that minimizing it moves the learner to "
+    "lower test loss."
 )
+EXPERIMENT = Experiment(NAME, "Loss surfaces", LEAD, Config, PRESETS, run, tables, figures)

@@ -1,17 +1,33 @@
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from neural_complexity.experiments.base.few_shot_images import (
+    PROTOTYPICAL,
+    EmbeddedTasks,
     FewShotConfig,
+    HeldOutTasks,
     LabelTraining,
     direct,
+    draw_held_out_tasks,
     posterior,
+    train_and_predict,
+    train_prototypical,
+    without_learner,
 )
+from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.trainer import MetaTraining
 from neural_complexity.model.architecture import Architecture
+from neural_complexity.model.judgement import judge
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import values
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.task import Task
+from neural_complexity.tasks.few_shot import FewShot
 
 
 @pytest.mark.parametrize("training", [LabelTraining(), posterior(), direct()])
@@ -77,3 +93,173 @@ def test_impossible_trainings_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             replace(posterior(), **change)
+
+
+@pytest.fixture
+def config(glyph_folder: str) -> FewShotConfig:
+    return FewShotConfig(data=glyph_folder, ways=3, shots=1, queries=2, eval_tasks=4)
+
+
+@pytest.fixture
+def tasks(config: FewShotConfig) -> HeldOutTasks:
+    return draw_held_out_tasks(config)
+
+
+def make(tasks: HeldOutTasks, head: str) -> EmbeddedTasks:
+    nc = NeuralComplexity.for_tasks(tasks.task, head=head, width=8, heads=2, channels=4)
+    return EmbeddedTasks(nc, tasks)
+
+
+def test_unlabelled_images_are_others_of_the_same_classes(
+    config: FewShotConfig, tasks: HeldOutTasks
+) -> None:
+    assert tasks.task.X_te.shape[:2] == tasks.X_unlabelled.shape[:2] == (4, 6)
+    test, other = (X.flatten(2) for X in (tasks.task.X_te, tasks.X_unlabelled))
+    assert (torch.cdist(test, other) > 0).all()
+    again = draw_held_out_tasks(replace(config, eval_tasks=4))
+    assert torch.equal(again.task.X_tr, tasks.task.X_tr)
+
+
+@pytest.mark.parametrize("head", ["posterior", "direct"])
+def test_gaps_are_those_that_nc_predicts_of_the_images(tasks: HeldOutTasks, head: str) -> None:
+    embedded, task = make(tasks, head), tasks.task
+    H_tr, H_te = torch.randn(4, 3, 3), torch.randn(4, 6, 3)
+    snapshot = Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
+    rows = slice(1, 3)
+    predicted = embedded.gaps(rows, snapshot[rows])
+    torch.testing.assert_close(predicted, judge(embedded.nc, snapshot).gap[rows])
+    other = EmbeddedTasks(embedded.nc, tasks, like=embedded)
+    assert torch.equal(other.gaps(rows, snapshot[rows]), predicted)
+    penalty = embedded.penalty(slice(0, 4))(lambda _: H_te, snapshot)  # type: ignore[arg-type]
+    torch.testing.assert_close(penalty, judge(embedded.nc, snapshot).gap)
+
+
+def test_inductive_regularizing_sees_the_other_images(tasks: HeldOutTasks) -> None:
+    embedded = make(tasks, "posterior")
+    asked = []
+
+    def h(X: torch.Tensor) -> torch.Tensor:
+        asked.append(X)
+        return torch.zeros(4, 6, 3)
+
+    task = tasks.task
+    snapshot = Snapshot(task.X_tr, task.Y_tr, torch.zeros(4, 3, 3), task.X_te, torch.zeros(4, 6, 3))
+    embedded.penalty(slice(0, 4), inductive=True)(h, snapshot)  # type: ignore[arg-type]
+    assert torch.equal(asked[0], tasks.X_unlabelled)
+
+
+def test_only_the_posterior_head_has_beliefs(tasks: HeldOutTasks) -> None:
+    ours, papers = make(tasks, "posterior"), make(tasks, "direct")
+    assert papers.nc.head.belief(papers.context(slice(0, 2)).state) is None
+    assert ours.beliefs().shape == ours.beliefs_one_by_one().shape == (4, 6, 3)
+    task = tasks.task
+    alone = ours.nc.belief(task.X_tr, task.Y_tr, task.X_te[:, 2:3])
+    torch.testing.assert_close(ours.beliefs_one_by_one()[:, 2:3], alone.prediction)
+
+
+def test_what_ncs_predict_on_the_way_is_of_the_learners_at_that_step(
+    config: FewShotConfig, tasks: HeldOutTasks
+) -> None:
+    task, steps = tasks.task, 5
+    recipe = replace(config, steps=steps, learner_width=8).recipe(task.X_tr.shape[2:])
+    embedded = {head: make(tasks, head) for head in ("posterior", "direct")}
+    found = train_and_predict(recipe, 0, embedded)
+    assert found["loss_te"].shape == found["accuracy"].shape == (steps + 1, 4)
+    assert not found["diverged"].any()
+    seen: list[Snapshot] = []
+
+    def observe(step: int, snapshot: Snapshot) -> None:
+        if step in (0, 1, 2, 4, steps):
+            seen.append(snapshot)
+
+    recipe.train(task, stream(0, "evaluate learners", 0), observe=observe)
+    for head, own in embedded.items():
+        predicted = torch.stack([own.gaps(slice(0, 4), snapshot) for snapshot in seen])
+        torch.testing.assert_close(found[f"predicted/{head}"], predicted)
+    true = found["loss_te"] - found["loss_tr"]
+    torch.testing.assert_close(found["gap"], true[[0, 1, 2, 4, steps]])
+    regularized = train_and_predict(recipe, 0, embedded, embedded["direct"].penalty)
+    assert torch.equal(regularized["loss_te"][0], found["loss_te"][0])
+    assert not torch.equal(regularized["loss_te"][-1], found["loss_te"][-1])
+
+
+TRAINING = LabelTraining(width=16, channels=4, iterations=2, updates=2, tasks=4, batch=4)
+
+
+@pytest.fixture
+def small(few_shot: FewShot) -> FewShotConfig:
+    return FewShotConfig(ways=few_shot.ways, shots=few_shot.shots, queries=few_shot.queries)
+
+
+def embed(few_shot: FewShot, task: Task) -> Any:
+    """Held-out tasks as an untrained NC embeds them; its beliefs are the true labels."""
+    nc = NeuralComplexity.for_tasks(
+        task, loss=cross_entropy.name, width=16, heads=2, channels=4, image_layers=2
+    )
+    with torch.no_grad():
+        E_tr, E_te = (nc.embed(values(X)) for X in (task.X_tr, task.X_te))
+    logits = torch.nn.functional.one_hot(task.Y_te, few_shot.ways).double()
+    return SimpleNamespace(
+        nc=nc,
+        tasks=SimpleNamespace(task=task),
+        embedded=[E_tr, E_te, E_te],
+        beliefs=lambda: logits,
+        beliefs_one_by_one=lambda: logits.flip(-1),
+    )
+
+
+def test_accuracies_are_by_method_and_by_what_it_sees(
+    few_shot: FewShot, small: FewShotConfig
+) -> None:
+    task = few_shot.sample(5, stream(0, "tasks"))
+    state = train_prototypical(small, TRAINING, few_shot)
+    found = without_learner(small, embed(few_shot, task), state)
+    assert list(found) == [
+        ("NC posterior, its beliefs", "transductive"),
+        ("NC posterior, its beliefs one image at a time", "inductive"),
+        ("nearest neighbour in where NC compares images", "inductive"),
+        ("nearest neighbour in NC's image embedding", "inductive"),
+        ("nearest neighbour in pixels", "inductive"),
+        (PROTOTYPICAL, "inductive"),
+        (f"{PROTOTYPICAL}, soft k-means", "transductive"),
+    ]
+    for right in found.values():
+        assert right.shape == (5,)
+        assert ((right >= 0) & (right <= 1)).all()
+    right = found["NC posterior, its beliefs", "transductive"]
+    assert right.tolist() == [1] * 5
+    wrong = found["NC posterior, its beliefs one image at a time", "inductive"]
+    assert wrong.tolist() == pytest.approx(
+        [1 / 3] * 5
+    )  # only the class in the middle stays where it is
+
+
+def test_images_that_were_seen_are_classified_without_error(
+    few_shot: FewShot, small: FewShotConfig
+) -> None:
+    drawn = few_shot.sample(5, stream(0, "tasks"))
+    same = Task(drawn.X_tr, drawn.Y_tr, drawn.X_tr, drawn.Y_tr)
+    found = without_learner(
+        small, embed(few_shot, same), train_prototypical(small, TRAINING, few_shot)
+    )
+    for (method, _), right in found.items():
+        if method in ("nearest neighbour in pixels", "nearest neighbour in NC's image embedding"):
+            assert right.tolist() == [1] * 5
+
+
+def test_the_prototypical_network_is_trained_and_the_same_every_time(
+    few_shot: FewShot, small: FewShotConfig
+) -> None:
+    calls: list[tuple[str, int, int]] = []
+    first = train_prototypical(
+        small,
+        TRAINING,
+        few_shot,
+        lambda stage, done, total, *_: calls.append((stage, done, total)),
+    )
+    again = train_prototypical(small, TRAINING, few_shot)
+    assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
+    assert calls[-1] == ("prototypes", 4, 4)
+    longer = LabelTraining(width=16, channels=4, iterations=3, updates=2, tasks=4, batch=4)
+    other = train_prototypical(small, longer, few_shot)
+    assert any(not torch.equal(other[name], tensor) for name, tensor in first.items())

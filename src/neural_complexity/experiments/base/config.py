@@ -1,25 +1,13 @@
 """Settings of experiments: frozen dataclasses whose annotations say which values are possible."""
 
-import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 
-__all__ = [
-    "DEVICE",
-    "POSITIVE",
-    "AtLeast",
-    "BaseConfig",
-    "Between",
-    "Bound",
-    "Checked",
-    "NetworksConfig",
-    "config_from_dict",
-]
+__all__ = ["POSITIVE", "AtLeast", "BaseConfig", "Between", "Bound", "Checked", "config_from_dict"]
 
 C = TypeVar("C")
 
@@ -53,20 +41,7 @@ def _works(device: str) -> bool:
 
 
 POSITIVE = Bound("positive", lambda value: value > 0 and math.isfinite(value))
-DEVICE = Bound("one that works here", _works)
-
-
-@cache
-def _bounds(kind: type) -> dict[str, list[Bound]]:
-    found: dict[str, list[Bound]] = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        annotated = get_origin(hint) is Annotated
-        bare, *marks = get_args(hint) if annotated else (hint,)
-        found[name] = [mark for mark in marks if isinstance(mark, Bound)]
-        if get_origin(bare) is Literal:
-            choices = get_args(bare)
-            found[name].append(Bound(" or ".join(map(str, choices)), choices.__contains__))
-    return found
+Count = Annotated[int, AtLeast(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +49,11 @@ class Checked:
     """Settings that check themselves: raises `ValueError` where a field breaks its bounds."""
 
     def __post_init__(self) -> None:
-        for name, bounds in _bounds(type(self)).items():  # type: ignore[arg-type]
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            bare, *bounds = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+            if get_origin(bare) is Literal:
+                choices = get_args(bare)
+                bounds.append(Bound(" or ".join(map(str, choices)), choices.__contains__))
             value = getattr(self, name)
             items = value if isinstance(value, tuple) else (value,)
             for bound in bounds:
@@ -82,16 +61,15 @@ class Checked:
                     raise ValueError(f"{name} must be {bound.words}, got {value}")
 
 
+# Comments behind fields are what `--help` says of them.
 @dataclass(frozen=True, kw_only=True)
 class BaseConfig(Checked):
     """An experiment on held-out tasks."""
 
-    seed: int = 0
-    """The one seed of everything."""
-    device: Annotated[str, DEVICE] = "cpu"
+    seed: int = 0  # The one seed of everything.
+    device: Annotated[str, Bound("one that works here", _works)] = "cpu"
     """Where to compute: cpu, cuda, ..."""
-    eval_tasks: Annotated[int, AtLeast(2)] = 8192
-    """Held-out tasks."""
+    eval_tasks: Annotated[int, AtLeast(2)] = 8192  # Held-out tasks.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,22 +81,17 @@ class NetworksConfig(BaseConfig):
 
 
 def config_from_dict(kind: type[C], values: dict[str, Any]) -> C:
-    """Returns the config that `dataclasses.asdict` and JSON made `values` of.
-
-    Raises:
-        ValueError: If a field is unknown or missing.
-    """
-    hints = get_type_hints(kind)
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    """Returns the config that `dataclasses.asdict` and JSON made `values` of."""
+    hints, names = get_type_hints(kind), {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if set(values) != names:
         odd = ", ".join(sorted(set(values) ^ names))
         raise ValueError(
             f"a config must have the fields of {kind.__qualname__}, got other ones ({odd})"
         )
-    return kind(**{name: _from_json(hints[name], value) for name, value in values.items()})
 
+    def from_json(hint: Any, value: Any) -> Any:
+        if is_dataclass(hint):
+            return config_from_dict(hint, value)  # type: ignore[arg-type]
+        return tuple(value) if get_origin(hint) is tuple else value  # JSON has lists only
 
-def _from_json(hint: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return config_from_dict(cast("type[Any]", hint), value)
-    return tuple(value) if get_origin(hint) is tuple else value  # JSON has lists only
+    return kind(**{name: from_json(hints[name], value) for name, value in values.items()})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
@@ -46,17 +46,7 @@ class Drawing:
     caption: str
 
 
-class Run(Protocol):
-    """Runs an experiment."""
-
-    def __call__(
-        self, config: Any, work: Workspace, callback: ProgressCallback | None = None
-    ) -> Outcome:
-        """Returns the outcome; the same call with the same workspace goes on after a kill."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Experiment:
     """A table or figure of results: settings, the run, and what is shown of it."""
 
@@ -65,7 +55,8 @@ class Experiment:
     lead: str  # the paragraph under the title
     config: type[Any]
     presets: Mapping[str, Callable[[], Any]]
-    run: Run
+    # Of config, workspace and callback; the same call with the same workspace goes on after a kill.
+    run: Callable[..., Outcome]
     tables: Callable[[list[Row]], list[Table]]
     figures: Callable[[Outcome], list[Drawing]]
     joint: Callable[[list[list[Row]]], Table] | None = None  # several runs in one table
@@ -78,36 +69,21 @@ class Experiment:
     def draw(self, outcome: Outcome, folder: Path) -> list[Figure]:
         """Writes all figures to a folder and returns them."""
         with mpl.rc_context(STYLE):
-            return [
-                Figure(save(drawing.canvas, folder, drawing.name), drawing.title, drawing.caption)
-                for drawing in self.figures(outcome)
-            ]
+            found = self.figures(outcome)
+            return [Figure(save(d.canvas, folder, d.name), d.title, d.caption) for d in found]
 
 
 class Parts:
-    """The parts of a run: done once, kept in its workspace, reported to the callback.
-
-    Args:
-        work: The run's workspace.
-        total: How many parts there will be.
-        callback: Called after each part.
-    """
+    """The parts of a run, `total` of them: done once, kept in its workspace, and reported."""
 
     def __init__(self, work: Workspace, total: int, callback: ProgressCallback | None) -> None:
         self.work, self.total, self.callback = work, total, callback
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """The time that each part took, over all sessions."""
-        return self.work.seconds
+        self.seconds = work.seconds  # that each part took, over all sessions
 
     def do(self, name: str, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Returns the tensors of a part; works only if an earlier session did not.
+        """Returns the tensors of a part; works, as a pure function of the config, only once.
 
-        Args:
-            name: No two parts may share one.
-            work: A pure function of the config. The mean of the last row of its tensor `loss_te`
-                is shown, if it has one.
+        The mean of the last row of its tensor `loss_te` is shown, if it has one.
         """
         tensors = self.work.do(name, work)
         if self.callback is not None:
@@ -122,15 +98,10 @@ def experiment_names() -> list[str]:
     return [module.name for module in iter_modules(experiments.__path__) if not module.ispkg]
 
 
-def load_experiment(name: str) -> Experiment:
-    """Returns an experiment by name.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
+def load_experiment(name: str, demand: str = "NAME must be one of") -> Experiment:
+    """Returns an experiment by name; raises `ValueError` if there is none."""
     if name not in experiment_names():
-        raise ValueError(f"NAME must be one of {', '.join(experiment_names())}, got {name}")
-    module = import_module(f"{experiments.__name__}.{name}")
-    experiment = module.EXPERIMENT
+        raise ValueError(f"{demand} {', '.join(experiment_names())}, got {name}")
+    experiment = import_module(f"{experiments.__name__}.{name}").EXPERIMENT
     assert isinstance(experiment, Experiment)
     return experiment

@@ -1,30 +1,40 @@
-"""Few-shot classification of Omniglot: its data, its learners, and NCs for it."""
+"""Few-shot classification of Omniglot: data, learners, NCs for it, held-out tasks, baselines."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
+import torch
+from torch import Tensor
+
+from neural_complexity import ledger
+from neural_complexity.baselines import prototypes
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.training import Head, Training
+from neural_complexity.learners.fit import Regularizer
 from neural_complexity.learners.networks import image_cnn, image_mlp
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import cross_entropy
+from neural_complexity.learners.trajectory import train_learners
+from neural_complexity.losses import cross_entropy, zero_one
+from neural_complexity.meta.trainer import MetaTraining
+from neural_complexity.model.encoders import ImageEncoder
 from neural_complexity.model.heads import HEADS
+from neural_complexity.model.network import Context, NeuralComplexity
+from neural_complexity.points import values
+from neural_complexity.progress import ProgressCallback
+from neural_complexity.regularizers.nc import nc_penalty
+from neural_complexity.seeding import seeded, stream
+from neural_complexity.snapshot import Snapshot, gap
+from neural_complexity.task import Task
 from neural_complexity.tasks.few_shot import FewShot
-from neural_complexity.tasks.images import Images
 from neural_complexity.tasks.omniglot_files import omniglot
 
-__all__ = [
-    "PAPER_ACCURACY",
-    "SMOKE",
-    "TINY",
-    "FewShotConfig",
-    "LabelTraining",
-    "direct",
-    "posterior",
-]
+__all__ = ["EmbeddedTasks", "FewShotConfig", "HeldOutTasks", "LabelTraining", "direct", "posterior"]
 
+PART = 64  # tasks whose images are embedded at a time: bounds memory
+PROTOTYPICAL = "prototypical network"
+SOFT_K_MEANS_ROUNDS = 3
 PAPER_ACCURACY = 92.93  # of MLP learners with NC, 10 ways, 1 shot
 # Sizes of smoke runs, and of NCs in them.
 SMOKE: dict[str, Any] = {"ways": 4, "queries": 2, "eval_tasks": 16, "learner_width": 16, "steps": 6}
@@ -36,46 +46,32 @@ TINY["validation_tasks"] = 8
 class LabelTraining(Training):
     """An NC for images and labels; the defaults are the paper's for MLP learners (appendix C)."""
 
-    width: Annotated[int, AtLeast(1)] = 120
+    width: Count = 120
     """Width d of every layer of NC behind the image encoder."""
-    heads: Annotated[int, AtLeast(1)] = 4
-    """Attention heads (the paper does not say)."""
-    encoder_layers: Annotated[int, AtLeast(1)] = 1
-    """n_enc."""
-    batch: Annotated[int, AtLeast(1)] = 16
-    """Bank rows per NC update, bs."""
-    pool_first: bool = False
-    """Direct head: whether test points are averaged before decoding."""
+    heads: Count = 4  # Attention heads (the paper does not say).
+    encoder_layers: Count = 1  # n_enc.
+    batch: Count = 16  # Bank rows per NC update, bs.
+    pool_first: bool = False  # Direct head: whether test points are averaged before decoding.
     scale_by_width: bool = False
     """Whether attention divides by the root of the whole width."""
-    query_skip: bool = True
-    """Whether the decoder also sees the test point's own embedding."""
-    validation_tasks: Annotated[int, AtLeast(1)] = 64
+    query_skip: bool = True  # Whether the decoder also sees the test point's own embedding.
+    validation_tasks: Count = 64
     """Other tasks of the same characters, on whose learners NC is scored on its way."""
-    channels: Annotated[int, AtLeast(1)] = 64
-    """Filters of each layer of the image encoder."""
-    self_layers: Annotated[int, AtLeast(0)] = 1
-    """n_self."""
-    bilinear: bool = True
-    """Whether targets act through the interaction layer of Eq. (9)."""
-    bias: bool = True
-    """Whether the interaction layer has its 1."""
+    channels: Count = 64  # Filters of each layer of the image encoder.
+    self_layers: Annotated[int, AtLeast(0)] = 1  # n_self.
+    bilinear: bool = True  # Whether targets act through the interaction layer of Eq. (9).
+    bias: bool = True  # Whether the interaction layer has its 1.
     loss_conditioning: bool = True
     """Direct head: whether the interaction layer sees the training losses."""
-    symmetric: bool = False
-    """Whether classes are treated alike."""
-    metric: bool = False
-    """Whether attention goes by distance."""
+    symmetric: bool = False  # Whether classes are treated alike.
+    metric: bool = False  # Whether attention goes by distance.
     rounds: Annotated[int, AtLeast(0)] = 0
     """Rounds of soft k-means that move keys to the unlabelled points that choose them."""
-    vote: bool = False
-    """Posterior head: whether the decoder corrects the attention on each label."""
-    criterion: Literal["huber", "squared"] = "huber"
-    """NC's loss on the gap."""
+    vote: bool = False  # Posterior head: whether the decoder corrects the attention on each label.
+    criterion: Literal["huber", "squared"] = "huber"  # NC's loss on the gap.
     made_up: Annotated[float, Between(0, 1)] = 0.0
     """The share of each batch that is pseudo-predictions."""
-    run: Annotated[int, AtLeast(1)] = 1
-    """Rows of one task that are drawn together."""
+    run: Count = 1  # Rows of one task that are drawn together.
 
     def architecture(self, head: Head) -> dict[str, Any]:
         """Returns the fields of NC's `Architecture` for a head."""
@@ -89,18 +85,10 @@ class LabelTraining(Training):
         return super().learning() | own
 
 
-OURS: dict[str, Any] = {
-    "observed_loss": True,
-    "supervision": "point",
-    "warmup": 0.03,
-    "decay": True,
-    "spread_weights": True,
-    "made_up": 0.5,
-    "lr": 0.002,
-    "tasks": 64,
-    "updates": 16,
-    "capacity": 50_000,
-}
+# What we found to work: how NC is taught, by which rates, and on how much.
+OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
+OURS |= {"made_up": 0.5, "warmup": 0.03, "decay": True, "lr": 0.002}
+OURS |= {"tasks": 64, "updates": 16, "capacity": 50_000}
 
 
 def posterior(**sizes: Any) -> LabelTraining:
@@ -120,46 +108,196 @@ class FewShotConfig(BaseConfig):
 
     data: str = ""
     """The folder of Omniglot's zips; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
-    ways: Annotated[int, AtLeast(1)] = 10
-    """Classes of a task."""
-    shots: Annotated[int, AtLeast(1)] = 1
-    """Training images of each class."""
-    queries: Annotated[int, AtLeast(1)] = 5
-    """Test images of each class."""
-    train_queries: Annotated[int, AtLeast(1)] = 4
-    """Test images of each class in meta-training."""
-    eval_tasks: Annotated[int, AtLeast(2)] = 512
-    """Held-out tasks."""
-    learner_width: Annotated[int, AtLeast(1)] = 64
-    """Hidden units of the learner (the paper: one hidden layer of 500)."""
-    learner_channels: Annotated[int, AtLeast(1)] = 16
-    """Filters of each of the two layers of convolutional learners."""
-    steps: Annotated[int, AtLeast(1)] = 50
-    """Updates of the learner (the paper does not say)."""
-    lr: Annotated[float, POSITIVE] = 0.5
-    """Learning rate of the learner (SGD; the paper: 0.01)."""
-    cnn_lr: Annotated[float, POSITIVE] = 0.2
-    """Learning rate of convolutional learners."""
+    ways: Count = 10  # Classes of a task.
+    shots: Count = 1  # Training images of each class.
+    queries: Count = 5  # Test images of each class.
+    train_queries: Count = 4  # Test images of each class in meta-training.
+    eval_tasks: Annotated[int, AtLeast(2)] = 512  # Held-out tasks.
+    learner_width: Count = 64  # Hidden units of the learner (the paper: one hidden layer of 500).
+    learner_channels: Count = 16  # Filters of each of the two layers of convolutional learners.
+    steps: Count = 50  # Updates of the learner (the paper does not say).
+    lr: Annotated[float, POSITIVE] = 0.5  # Learning rate of the learner (SGD; the paper: 0.01).
+    cnn_lr: Annotated[float, POSITIVE] = 0.2  # Learning rate of convolutional learners.
 
     def train_family(self) -> FewShot:
         """Returns tasks of background characters and their rotations."""
         images = omniglot("background", folder=self.data or None).rotated()
-        return self._family(images, self.train_queries)
+        return FewShot(images, ways=self.ways, shots=self.shots, queries=self.train_queries)
 
     def eval_family(self) -> FewShot:
-        """Returns tasks of evaluation characters, as they are, with twice the test images.
-
-        The second half serves as unlabelled inputs that are not the test inputs.
-        """
-        return self._family(omniglot("evaluation", folder=self.data or None), 2 * self.queries)
-
-    def _family(self, images: Images, queries: int) -> FewShot:
-        return FewShot(images, ways=self.ways, shots=self.shots, queries=queries)
+        """Returns tasks of evaluation characters; of their test images half become unlabelled."""
+        images = omniglot("evaluation", folder=self.data or None)
+        return FewShot(images, ways=self.ways, shots=self.shots, queries=2 * self.queries)
 
     def recipe(self, shape: Sequence[int], kind: str = "MLP") -> Recipe:
         """Returns how learners of images of a shape learn, `"MLP"` or `"CNN"`."""
+        make, lr = partial(image_mlp, shape, [self.learner_width], self.ways), self.lr
         if kind == "CNN":
-            make = partial(image_cnn, shape, [self.learner_channels] * 2, self.ways)
-            return Recipe(make=make, loss=cross_entropy, steps=self.steps, lr=self.cnn_lr)
-        make = partial(image_mlp, shape, [self.learner_width], self.ways)
-        return Recipe(make=make, loss=cross_entropy, steps=self.steps, lr=self.lr)
+            channels = [self.learner_channels] * 2
+            make, lr = partial(image_cnn, shape, channels, self.ways), self.cnn_lr
+        return Recipe(make=make, loss=cross_entropy, steps=self.steps, lr=lr)
+
+
+@dataclass(frozen=True)
+class HeldOutTasks:
+    """Held-out tasks, and further unlabelled images of their classes."""
+
+    task: Task
+    X_unlabelled: Tensor  # (B, N, channels, height, width)
+
+
+def draw_held_out_tasks(config: FewShotConfig) -> HeldOutTasks:
+    """Draws the held-out tasks; half of their test images become unlabelled inputs."""
+    family = config.eval_family()
+    task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
+    task = task.to(config.device).loaded()
+    N = config.ways * config.queries
+    X_te, X_unlabelled = task.X_te[:, :N], task.X_te[:, N:]
+    return HeldOutTasks(Task(task.X_tr, task.Y_tr, X_te, task.Y_te[:, :N]), X_unlabelled)
+
+
+class EmbeddedTasks:
+    """Held-out tasks whose images an NC, or one with the same encoder (`like`), embedded once."""
+
+    def __init__(
+        self, nc: NeuralComplexity, tasks: HeldOutTasks, like: "EmbeddedTasks | None" = None
+    ) -> None:
+        self.nc, self.tasks = nc, tasks
+        self._contexts: dict[tuple[int, int, bool], Context] = {}
+        if like is not None:
+            self.embedded: list[Tensor] = like.embedded
+            return
+        sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled)
+        with torch.no_grad():
+            self.embedded = [torch.cat([nc.embed(x) for x in X.split(PART)]) for X in sets]
+
+    @torch.no_grad()
+    def context(self, rows: slice, *, inductive: bool = False) -> Context:
+        """Returns NC's context of some of the tasks, which does not depend on h."""
+        key = (rows.start, rows.stop, inductive)
+        if key not in self._contexts:
+            E_tr, E_te = self.embedded[0], self.embedded[2 if inductive else 1]
+            Y_tr = self.tasks.task.Y_tr[rows]
+            self._contexts[key] = self.nc.context(E_tr[rows], Y_tr, E_te[rows])
+        return self._contexts[key]
+
+    def penalty(self, rows: slice, *, inductive: bool = False) -> Regularizer:
+        """Returns the paper's regularizer for some of the tasks."""
+        X = self.tasks.X_unlabelled[rows] if inductive else None
+        context, task = self.context(rows, inductive=inductive), self.tasks.task[rows]
+        return nc_penalty(self.nc, task, safeguard=False, X_unlabelled=X, context=context)
+
+    @torch.no_grad()
+    def gaps(self, rows: slice, snapshot: Snapshot) -> Tensor:
+        """Predicts the gaps of learners of some of the tasks, (B,)."""
+        return self.nc.points(self.context(rows), snapshot.H_tr, snapshot.H_te).mean(dim=1)
+
+    @torch.no_grad()
+    def beliefs(self) -> Tensor:
+        """Returns the posterior head's beliefs about all test labels as logits, (B, N, C)."""
+        return self.nc.believe(self.context(slice(0, len(self.tasks.task)))).prediction
+
+    @torch.no_grad()
+    def beliefs_one_by_one(self) -> Tensor:
+        """Returns the same where each test image is seen without the others, (B, N, C)."""
+        N, parts = self.tasks.task.X_te.shape[1], []
+        for rows in torch.arange(len(self.tasks.task)).split(PART):
+            E_tr = self.embedded[0][rows].repeat_interleave(N, dim=0)  # (part N, M, features)
+            Y_tr = self.tasks.task.Y_tr[rows].repeat_interleave(N, dim=0)
+            alone = self.nc.context(E_tr, Y_tr, self.embedded[1][rows].flatten(0, 1).unsqueeze(1))
+            parts.append(self.nc.believe(alone).prediction.view(len(rows), N, -1))
+        return torch.cat(parts)
+
+
+def train_and_predict(
+    recipe: Recipe,
+    seed: int,
+    embedded: Mapping[str, EmbeddedTasks],
+    penalty: Callable[[slice], Regularizer] | None = None,
+) -> dict[str, Tensor]:
+    """Trains one learner per task and lets NCs, by name, judge it on the way.
+
+    Returns losses and accuracies after each step, (steps + 1, B); gaps, predicted gaps by NC and
+    the accuracy that beliefs predict at snapshot times, (times, B); and who diverged, (1, B).
+    """
+    task = next(iter(embedded.values())).tasks.task
+    snapshot_times = {0, recipe.steps, *(2**k for k in range(20) if 2**k < recipe.steps)}
+    seen: dict[str, dict[int, list[Tensor]]] = {}
+
+    def observe(rows: slice, step: int, snapshot: Snapshot) -> None:
+        part = task[rows]
+        found = {"accuracy": 1 - zero_one(snapshot.H_te, part.Y_te).mean(dim=1)}
+        if step in snapshot_times:
+            found["gap"] = gap(recipe.loss, snapshot, part.Y_te)
+            for name, tasks in embedded.items():
+                found[f"predicted/{name}"] = tasks.gaps(rows, snapshot)
+                with torch.no_grad():
+                    belief = tasks.nc.head.belief(tasks.context(rows).state)
+                if belief is not None:
+                    wrong = zero_one.expected(snapshot.H_te, belief)
+                    found["predicted accuracy"] = 1 - wrong.mean(dim=1)
+        for name, chunk in found.items():
+            seen.setdefault(name, {}).setdefault(step, []).append(chunk)
+
+    trained = train_learners(recipe, task, seed=seed, penalty=penalty, observe=observe)
+    curves = {"loss_tr": trained.loss_tr, "loss_te": trained.loss_te}
+    for name, by_step in seen.items():
+        curves[name] = torch.stack([torch.cat(chunks) for chunks in by_step.values()])
+    return {**curves, "diverged": trained.diverged.unsqueeze(0)}
+
+
+@torch.no_grad()
+def without_learner(
+    config: FewShotConfig, embedded: EmbeddedTasks, encoder_state: dict[str, Tensor]
+) -> dict[tuple[str, str], Tensor]:
+    """Returns accuracies without a learner, (B,), by method and by what it sees of test images.
+
+    NC has the posterior head; the encoder's state is from `train_prototypical`.
+    """
+    task, place = embedded.tasks.task, embedded.nc.head.network.place
+    E_tr, E_te, _ = embedded.embedded
+    X_tr, X_te = values(task.X_tr), values(task.X_te)
+    found = {("NC posterior, its beliefs", "transductive"): embedded.beliefs()}
+    alone = "NC posterior, its beliefs one image at a time"
+    found[alone, "inductive"] = embedded.beliefs_one_by_one()
+    for space, K, Q in (
+        ("where NC compares images", place(E_tr), place(E_te)),
+        ("NC's image embedding", E_tr, E_te),
+        ("pixels", X_tr.flatten(2), X_te.flatten(2)),
+    ):
+        logits = prototypes.nearest_neighbour_logits(K, task.Y_tr, Q, classes=config.ways)
+        found[f"nearest neighbour in {space}", "inductive"] = logits
+    channels = encoder_state["blocks.0.filters"].shape[0]
+    network = prototypes.PrototypicalNetwork(_encoder(X_tr.shape[2:], channels).to(config.device))
+    network.encoder.load_state_dict(encoder_state)
+    parts = [task[i : i + PART] for i in range(0, len(task), PART)]
+    for name, inputs, rounds in (
+        (PROTOTYPICAL, "inductive", 0),
+        (f"{PROTOTYPICAL}, soft k-means", "transductive", SOFT_K_MEANS_ROUNDS),
+    ):
+        logits = torch.cat([network(part, classes=config.ways, rounds=rounds) for part in parts])
+        found[name, inputs] = logits
+    ledger.record("report", task.X_te, task.Y_te)
+    return {key: 1 - zero_one(logits, task.Y_te).mean(dim=1) for key, logits in found.items()}
+
+
+def train_prototypical(
+    config: FewShotConfig,
+    training: LabelTraining,
+    family: FewShot,
+    callback: ProgressCallback | None = None,
+) -> dict[str, Tensor]:
+    """Returns the state of a prototypical network's encoder, trained on NC's episodes."""
+    with seeded(config.seed, "prototypes"):
+        encoder = _encoder(family.images.pixels.shape[1:], training.channels).to(config.device)
+    units = family.sample(128, stream(config.seed, "units"))
+    encoder.calibrate(values(units.X_tr).to(config.device))
+    settings = MetaTraining(**training.learning())
+    prototypes.train_prototypes(
+        encoder, family, settings, seed=config.seed, classes=config.ways, callback=callback
+    )
+    return encoder.state_dict()
+
+
+def _encoder(shape: torch.Size, channels: int) -> ImageEncoder:
+    return ImageEncoder((shape[0], shape[1], shape[2]), channels=channels, layers=4)

@@ -12,30 +12,16 @@ from neural_complexity.experiments.base.training import Head
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.trainer import Status
 
-__all__ = [
-    "learner_axis",
-    "plot_meta_training",
-    "plot_points",
-    "plot_targets",
-    "scatter_gaps",
-]
+__all__ = ["learner_axis", "plot_meta_training", "plot_points", "plot_targets", "scatter_gaps"]
 
 
 def scatter_gaps(
     ax: Axes, true: Tensor, predicted: Tensor, color: str, *, cut: float = 0.001
 ) -> str:
-    """Plots predicted against true gaps, (B,), without the outermost tasks.
+    """Plots predicted against true gaps, (B,), and returns R2 as text for a title.
 
-    Args:
-        ax: Where to.
-        true: One dot per task.
-        predicted: Likewise.
-        color: Of the dots.
-        cut: The share of values left out at either end: a handful of extreme tasks would squeeze
-            all others into a corner.
-
-    Returns:
-        The coefficient of determination, as text for a title.
+    The share `cut` at either end is left out: a handful of extreme tasks would squeeze all others
+    into a corner.
     """
     both = np.stack([true.numpy(), predicted.numpy()])
     low, high = np.quantile(both[:, np.isfinite(both).all(axis=0)], [cut, 1 - cut])
@@ -57,11 +43,7 @@ def plot_targets(ax: Axes, task: dict[str, Tensor]) -> None:
 
 
 def plot_points(ax: Axes, task: dict[str, Tensor], told: dict[Head, Tensor]) -> Tensor:
-    """Plots each test point's squared loss minus the training loss, and NC's estimates by head.
-
-    Returns:
-        The true values, (N,).
-    """
+    """Plots squared losses minus the training loss, (N,), and NC's by head; returns the true."""
     error_te, error_tr = task["H_te"] - task["Y_te"], task["H_tr"] - task["Y_tr"]
     true = error_te.square().squeeze(-1) - error_tr.square().mean()
     x_te = task["X_te"].squeeze(-1)

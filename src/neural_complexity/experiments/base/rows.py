@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import neural_complexity
 from neural_complexity.files import write_text
@@ -43,17 +44,9 @@ def make_row(
     **keys: Key | None,
 ) -> Row:
     """Returns the row of a score, with the commit that runs; keys that are `None` are left out."""
-    return Row(
-        experiment=experiment,
-        metric=metric,
-        keys={name: key for name, key in keys.items() if key is not None},
-        value=score.value,
-        ci95=score.ci95,
-        n=score.n,
-        paper=paper,
-        seed=seed,
-        commit=commit(),
-    )
+    own: dict[str, Any] = {"experiment": experiment, "seed": seed, "metric": metric, "paper": paper}
+    present = {name: key for name, key in keys.items() if key is not None}
+    return Row(**own, **vars(score), keys=present, commit=commit())
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
@@ -62,16 +55,13 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Returns the rows of a file.
-
-    Raises:
-        ValueError: If the file is missing or a line is not a row.
-    """
-    if not path.is_file():
-        raise ValueError(f"{path} must hold the rows of a finished run, got no such file")
+    """Returns the rows of a file; raises `ValueError` if it is missing or a line is not a row."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    if not lines:
+        got = "an empty file" if path.is_file() else "no such file"
+        raise ValueError(f"{path} must hold the rows of a finished run, got {got}")
     rows = []
-    names = {field.name for field in fields(Row)}
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             content = json.loads(line)
         except json.JSONDecodeError:
@@ -80,13 +70,11 @@ def read_rows(path: Path) -> list[Row]:
             raise ValueError(
                 f"{path} must have rows with keys, got those of an earlier version: run it again"
             )
-        if not isinstance(content, dict) or set(content) != names:
+        if not isinstance(content, dict) or set(content) != {field.name for field in fields(Row)}:
             raise ValueError(
                 f"{path} must hold one row per line, got something else in line {number}"
             )
         rows.append(Row(**content))
-    if not rows:
-        raise ValueError(f"{path} must hold the rows of a finished run, got an empty file")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The folder that a run leaves."""
+"""The folder that a run leaves: what is in it, and its report."""
 
 import platform
 import shutil
@@ -8,23 +8,20 @@ from typing import Any
 
 import torch
 
-from neural_complexity.experiments.base.config import config_from_dict
-from neural_complexity.experiments.base.experiment import Experiment, Outcome
+from neural_complexity import files
+from neural_complexity.assessment.page import render
+from neural_complexity.assessment.tables import Table, to_markdown
+from neural_complexity.experiments.base.experiment import Experiment, Outcome, load_experiment
 from neural_complexity.experiments.base.rows import commit, read_rows, write_rows
-from neural_complexity.files import read_json, read_tensors, write_json, write_tensors
 from neural_complexity.meta.trainer import Status
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace, fingerprint
 
-__all__ = ["RunFolder", "config_from_dict"]
+__all__ = ["RunFolder", "compare_runs", "write_report"]
 
 
 class RunFolder:
-    """The files of one run, by what they are.
-
-    Args:
-        path: The folder.
-    """
+    """The files of one run, by what they are."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,12 +31,12 @@ class RunFolder:
         self.tensorboard = path / "tensorboard"
 
     def start(self, experiment: str, config: Any) -> None:
-        """Claims an empty or new folder for a run.
-
-        Raises:
-            ValueError: If there is something in it.
-        """
-        if self.path.exists() and not self._is_empty():
+        """Claims an empty or new folder for a run."""
+        # What a start that was killed left does not count.
+        if self.path.exists() and not (
+            self.path.is_dir()
+            and all(path.name.startswith(".config.json.") for path in self.path.iterdir())
+        ):
             raise ValueError(
                 f"--out must be a new or empty folder, got {self.path}; "
                 "choose another, or go on with the run in it by --resume"
@@ -47,29 +44,25 @@ class RunFolder:
         content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            write_json(self.path / "config.json", content)
+            files.write_json(self.path / "config.json", content)
         except OSError:
             self.path.rmdir()
             raise
 
-    def _is_empty(self) -> bool:
-        """Returns whether nothing is here but, perhaps, what a start that was killed left."""
-        return self.path.is_dir() and all(
-            path.name.startswith(".config.json.") for path in self.path.iterdir()
-        )
-
     def read_config(self) -> dict[str, Any]:
-        """Returns experiment, commit and config as the run was started.
-
-        Raises:
-            ValueError: If the folder holds no run.
-        """
+        """Returns experiment, commit and config as the run was started."""
         if not (self.path / "config.json").is_file():
             raise ValueError(f"{self.path} must be the folder of a run, got no config.json there")
-        content = read_json(self.path / "config.json")
+        content = files.read_json(self.path / "config.json")
         if not {"experiment", "commit", "config"} <= set(content):
             raise ValueError(f"{self.path / 'config.json'} must be of a run, got other content")
         return content
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment that this is a run of."""
+        name: str = self.read_config()["experiment"]
+        return load_experiment(name, f"{self.path} must be a run of")
 
     @property
     def finished(self) -> bool:
@@ -78,41 +71,38 @@ class RunFolder:
 
     def perform(
         self, experiment: Experiment, config: Any, callback: ProgressCallback | None = None
-    ) -> Outcome:
+    ) -> None:
         """Runs an experiment, from where an earlier session stopped, and writes the results."""
-        work = Workspace(self.work, fingerprint(config))
-        outcome = experiment.run(config, work, callback)
-        self.finish(outcome)
-        return outcome
-
-    def finish(self, outcome: Outcome) -> None:
-        """Writes the results; the rows come last and mark the run as finished."""
-        config = self.read_config()
+        outcome = experiment.run(config, Workspace(self.work, fingerprint(config)), callback)
+        started = self.read_config()
         # A run that went on at another commit belongs to both.
-        made_by = commit() if config["commit"] == commit() else f"{config['commit']}..{commit()}"
-        rows = [replace(row, commit=made_by) for row in outcome.rows]
+        first = started.pop("commit")
+        made_by = commit() if first == commit() else f"{first}..{commit()}"
         for name, nc in outcome.networks.items():
-            notes = {**nc.card.notes, **config, "network": name}
-            notes.pop("commit")
+            notes = {**nc.card.notes, **started, "network": name}
             nc.card = replace(nc.card, commit=made_by, notes=notes)
             nc.save(self.path / f"nc-{name}.safetensors")
-        write_tensors(self.path / "figures.safetensors", outcome.tensors, {})
+        files.write_tensors(self.path / "figures.safetensors", outcome.tensors, {})
+        machine = {  # described without naming it
+            "processor": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        }
         history = {n: [status.to_json() for status in s] for n, s in outcome.history.items()}
-        content = {"machine": _machine(), "facts": outcome.facts, "history": history}
-        write_json(self.path / "run.json", content)
+        content = {"machine": machine, "facts": outcome.facts, "history": history}
+        files.write_json(self.path / "run.json", content)
+        # The rows come last and mark the run as finished.
+        rows = [replace(row, commit=made_by) for row in outcome.rows]
         write_rows(self.path / "rows.jsonl", rows)
         shutil.rmtree(self.work, ignore_errors=True)
 
     def results(self) -> tuple[Outcome, dict[str, Any]]:
-        """Returns what the run left, without its networks, and the description of the machine.
-
-        Raises:
-            ValueError: If the run is not finished.
-        """
+        """Returns what the run left, without its networks, and the description of the machine."""
         rows = read_rows(self.path / "rows.jsonl")
-        run = read_json(self.path / "run.json")
+        run = files.read_json(self.path / "run.json")
         try:
-            tensors, _ = read_tensors(self.path / "figures.safetensors")
+            tensors, _ = files.read_tensors(self.path / "figures.safetensors")
             history = {n: [Status(**m) for m in s] for n, s in run["history"].items()}
             return Outcome(rows, tensors, {}, history, run.get("facts", {})), run["machine"]
         except (FileNotFoundError, KeyError, TypeError) as error:
@@ -121,11 +111,31 @@ class RunFolder:
             ) from None
 
 
-def _machine() -> dict[str, str | int]:
-    """Describes the machine without naming it."""
-    return {
-        "processor": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
+def write_report(folder: RunFolder) -> tuple[list[Table], dict[str, float]]:
+    """Writes page, figures and tables of a run; returns tables, and seconds of meta-training."""
+    experiment = folder.experiment
+    outcome, machine = folder.results()
+    tables = experiment.tables(outcome.rows)
+    figures = experiment.draw(outcome, folder.figures)
+    training = {name: round(scores[-1].seconds, 1) for name, scores in outcome.history.items()}
+    details = {
+        "commit": outcome.rows[0].commit,
+        "seed": outcome.rows[0].seed,
+        "seconds of meta-training": training,
+        **outcome.facts,
+        "machine": machine,
+        "config": folder.read_config()["config"],
     }
+    page = render(experiment.title, experiment.lead, tables, figures, details)
+    files.write_text(folder.report, page)
+    files.write_text(folder.path / "tables.md", "\n".join(to_markdown(table) for table in tables))
+    return tables, training
+
+
+def compare_runs(folders: list[RunFolder]) -> Table:
+    """Returns several runs of one experiment, which must have such a table, as one table."""
+    found = [folder.experiment for folder in folders]
+    if found[0].joint is None or len({experiment.name for experiment in found}) > 1:
+        names = ", ".join(experiment.name for experiment in found)
+        raise ValueError(f"several runs must be of single, got runs of {names}")
+    return found[0].joint([folder.results()[0].rows for folder in folders])

@@ -9,15 +9,7 @@ from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.files import read_tensors
 from neural_complexity.model.network import NeuralComplexity
 
-__all__ = [
-    "HEADS",
-    "SHIPPED",
-    "SHIPPED_OMNIGLOT",
-    "how_made",
-    "load_network",
-    "load_networks",
-    "load_tensors",
-]
+__all__ = ["HEADS", "how_made", "load_network", "load_networks", "load_tensors"]
 
 HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
 # What the package ships, by head: made by the experiment of that name at preset `cpu`.
@@ -28,33 +20,14 @@ SHIPPED_OMNIGLOT = {"posterior": "omniglot", "direct": "omniglot-direct"}
 def load_networks(
     folder: str, device: str, shipped: dict[str, str] = SHIPPED
 ) -> dict[str, NeuralComplexity]:
-    """Returns an experiment's NC with each head.
-
-    Args:
-        folder: Of a finished run of the experiment; the shipped networks if empty.
-        device: Where to put them.
-        shipped: The names of the shipped networks, the first of which is the experiment's.
-
-    Raises:
-        ValueError: If the folder has no networks.
-    """
+    """Returns the NCs of a finished run by head; the shipped networks if the folder is empty."""
     if not folder:
         return {h: NeuralComplexity.pretrained(n).to(device) for h, n in shipped.items()}
     return {head: load_network(folder, head, shipped["posterior"], device) for head in shipped}
 
 
 def load_network(folder: str, head: str, experiment: str, device: str) -> NeuralComplexity:
-    """Returns the NC with one head that a finished run left.
-
-    Args:
-        folder: Of the run.
-        head: Which head.
-        experiment: Which one it must be a run of, for the error.
-        device: Where to put it.
-
-    Raises:
-        ValueError: If the folder has no such network.
-    """
+    """Returns the NC with one head that a finished run of an experiment left."""
     path = Path(folder) / f"nc-{head}.safetensors"
     if not path.is_file():
         raise ValueError(f"networks must be a finished run of {experiment}, got no {path}")
@@ -62,16 +35,7 @@ def load_network(folder: str, head: str, experiment: str, device: str) -> Neural
 
 
 def load_tensors(folder: str, prefix: str, experiment: str) -> dict[str, Tensor]:
-    """Returns the tensors under a prefix that a finished run left.
-
-    Args:
-        folder: Of the run.
-        prefix: What their names start with; it is cut off.
-        experiment: Which one it must be a run of, for the error.
-
-    Raises:
-        ValueError: If the folder has no such tensors.
-    """
+    """Returns the tensors under a prefix, which is cut off, that a finished run left."""
     path = Path(folder) / "figures.safetensors"
     found = read_tensors(path)[0] if path.is_file() else {}
     kept = {name.removeprefix(prefix): t for name, t in found.items() if name.startswith(prefix)}

@@ -46,15 +46,7 @@ def pivot(
     label: Callable[[Keys], str],
     cell: Callable[[Row | None], str] = show,
 ) -> list[tuple[str, ...]]:
-    """Returns a line of text per element of `lines`: its label, then one cell per column.
-
-    Args:
-        rows: All of them.
-        lines: The keys that the rows of each line share.
-        columns: Metric and further keys of each column.
-        label: Names a line.
-        cell: Writes the row found for a line and a column.
-    """
+    """Returns a line per element of `lines`: its label, then a cell per metric and further keys."""
     columns = list(columns)
     return [
         (label(line), *(cell(find(rows, metric, **{**line, **keys})) for metric, keys in columns))
