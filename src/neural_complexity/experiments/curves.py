@@ -159,16 +159,8 @@ def figures(outcome: Outcome) -> list[Drawing]:
     return [Drawing("curves", canvas, "Train and test loss", caption)]
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Long learning curves",
-    lead=(
-        "Sinusoid learners trained far beyond the 16 steps on which NC was meta-trained: does it "
-        "stay useful, and does the test loss stay below the train loss, as the paper observes?"
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "Sinusoid learners trained far beyond the 16 steps on which NC was meta-trained: does it "
+    "stay useful, and does the test loss stay below the train loss, as the paper observes?"
 )
+EXPERIMENT = Experiment(NAME, "Long learning curves", LEAD, Config, PRESETS, run, tables, figures)

@@ -88,8 +88,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         if source == "sinusoids":
             networks[f"{head}/{source}"] = shipped[head]
             continue
-        family, name = FAMILIES[source](), f"{head}, {source}"
-        setup = Setup(family=family, recipe=recipe, seed=config.seed, device=config.device)
+        own, name = FAMILIES[source](), f"{head}, {source}"
+        setup = Setup(family=own, recipe=recipe, seed=config.seed, device=config.device)
         networks[f"{head}/{source}"], history[name] = train_network(
             getattr(config, head), head, setup, work, callback, name=name
         )
@@ -302,24 +302,16 @@ def _foretold(tensors: dict[str, Tensor]) -> Canvas:
     return canvas
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Do no harm",
-    lead=(
-        "NC trained on one family of tasks regularizes learners (transductive, weight 1) on its "
-        "own and on other families: as in the paper; with the paper's floor of -0.1 for its "
-        "estimate; and with our safeguard, which multiplies the weight of each task by the square "
-        "of how well NC's gradient does on the task's own training points, held out in turn. The "
-        "safeguard was chosen while looking at these families with other seeds (polynomials only "
-        "once, at the end). Real tables: scikit-learn's diabetes, wine, breast cancer and iris "
-        "data, one random column predicted from another, NC trained and judged on different rows "
-        "of the same four tables, so their intervals say nothing about other tables. NC of "
-        "sinusoids was trained longer than the others, and expects inputs from -5 to 5, where real "
-        "tables have a standard deviation of 1: part of the harm is that of other units."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "NC trained on one family of tasks regularizes learners (transductive, weight 1) on its "
+    "own and on other families: as in the paper; with the paper's floor of -0.1 for its "
+    "estimate; and with our safeguard, which multiplies the weight of each task by the square "
+    "of how well NC's gradient does on the task's own training points, held out in turn. The "
+    "safeguard was chosen while looking at these families with other seeds (polynomials only "
+    "once, at the end). Real tables: scikit-learn's diabetes, wine, breast cancer and iris "
+    "data, one random column predicted from another, NC trained and judged on different rows "
+    "of the same four tables, so their intervals say nothing about other tables. NC of "
+    "sinusoids was trained longer than the others, and expects inputs from -5 to 5, where real "
+    "tables have a standard deviation of 1: part of the harm is that of other units."
 )
+EXPERIMENT = Experiment(NAME, "Do no harm", LEAD, Config, PRESETS, run, tables, figures)

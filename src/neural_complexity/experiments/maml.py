@@ -251,20 +251,12 @@ def figures(outcome: Outcome) -> list[Drawing]:
     return [Drawing("maml-curves", canvas, title, caption)]
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="NC and MAML",
-    lead=(
-        "MAML finds initial parameters from which learners learn a sinusoid quickly; NC, trained "
-        "on snapshots of learners that start there, regularizes them on their way. At presets "
-        "`cpu` and `smoke` that NC does not start untrained, but goes on from the sinusoid "
-        "experiment's, which is also the one that helps randomly initialised learners. NC judges "
-        "learners on the unlabelled test inputs (transductive). The oracle descends the test loss "
-        "itself, as a perfect gap predictor would make it."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "MAML finds initial parameters from which learners learn a sinusoid quickly; NC, trained "
+    "on snapshots of learners that start there, regularizes them on their way. At presets "
+    "`cpu` and `smoke` that NC does not start untrained, but goes on from the sinusoid "
+    "experiment's, which is also the one that helps randomly initialised learners. NC judges "
+    "learners on the unlabelled test inputs (transductive). The oracle descends the test loss "
+    "itself, as a perfect gap predictor would make it."
 )
+EXPERIMENT = Experiment(NAME, "NC and MAML", LEAD, Config, PRESETS, run, tables, figures)

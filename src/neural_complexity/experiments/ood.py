@@ -211,20 +211,14 @@ def figures(outcome: Outcome) -> list[Drawing]:
     return [Drawing("ood", canvas, "NC on learners it has never seen", caption)]
 
 
+LEAD = (
+    "NC was trained on ReLU learners with 2 layers of 40 units, learning rate 0.01 and 16 "
+    "steps. Here one of these is changed at a time, and the same NC predicts the gap of the "
+    "learners and regularizes them (transductive), against no regularizer, L2, dropout and "
+    "variational dropout (L2 at the strength that did best in the table of regularizers; "
+    "dropout at 0.5, since wider learners diverge at 0.7; variational dropout as it is). The "
+    "paper shows these as figures without numbers."
+)
 EXPERIMENT = Experiment(
-    name=NAME,
-    title="Learners that NC was not trained on",
-    lead=(
-        "NC was trained on ReLU learners with 2 layers of 40 units, learning rate 0.01 and 16 "
-        "steps. Here one of these is changed at a time, and the same NC predicts the gap of the "
-        "learners and regularizes them (transductive), against no regularizer, L2, dropout and "
-        "variational dropout (L2 at the strength that did best in the table of regularizers; "
-        "dropout at 0.5, since wider learners diverge at 0.7; variational dropout as it is). The "
-        "paper shows these as figures without numbers."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+    NAME, "Learners that NC was not trained on", LEAD, Config, PRESETS, run, tables, figures
 )

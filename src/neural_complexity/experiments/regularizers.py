@@ -238,19 +238,13 @@ def _curves(rows: list[Row]) -> Canvas:
     return canvas
 
 
+LEAD = (
+    "The same learners, with the same initial weights, on the same held-out sinusoid tasks "
+    "under every regularizer of the paper's table, and some of ours: the oracle (the true "
+    "gap), early stopping (some of the ten training points decide when to stop), variational "
+    "dropout, and NC with other weights, all transductive. Dropout is off when a learner is "
+    "evaluated."
+)
 EXPERIMENT = Experiment(
-    name=NAME,
-    title="NC against other regularizers",
-    lead=(
-        "The same learners, with the same initial weights, on the same held-out sinusoid tasks "
-        "under every regularizer of the paper's table, and some of ours: the oracle (the true "
-        "gap), early stopping (some of the ten training points decide when to stop), variational "
-        "dropout, and NC with other weights, all transductive. Dropout is off when a learner is "
-        "evaluated."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+    NAME, "NC against other regularizers", LEAD, Config, PRESETS, run, tables, figures
 )

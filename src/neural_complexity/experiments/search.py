@@ -267,21 +267,15 @@ def _finish(canvas: Canvas, ax: Axes, looks: set[str]) -> None:
     canvas.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=len(LOOKS))
 
 
+LEAD = (
+    "A random search as in appendix C of the paper: each trial meta-trains one NC with sizes, "
+    "batch and learning rate drawn at random, for the same number of updates. After a grace "
+    "period a trial is stopped when its best validation R2 is below the median of the running "
+    "means, since that period, of the trials before it. The best trial is then scored once on "
+    "held-out tasks that had no part in choosing it. The paper's search ended with "
+    + " ".join(f"{name}={value}" for name, value in PAPER_SETTING.items())
+    + "."
+)
 EXPERIMENT = Experiment(
-    name=NAME,
-    title="Hyperparameter search on the sinusoid",
-    lead=(
-        "A random search as in appendix C of the paper: each trial meta-trains one NC with sizes, "
-        "batch and learning rate drawn at random, for the same number of updates. After a grace "
-        "period a trial is stopped when its best validation R2 is below the median of the running "
-        "means, since that period, of the trials before it. The best trial is then scored once on "
-        "held-out tasks that had no part in choosing it. The paper's search ended with "
-        + " ".join(f"{name}={value}" for name, value in PAPER_SETTING.items())
-        + "."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+    NAME, "Hyperparameter search on the sinusoid", LEAD, Config, PRESETS, run, tables, figures
 )

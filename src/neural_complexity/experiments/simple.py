@@ -258,23 +258,16 @@ def _scatter(tensors: dict[str, Tensor]) -> Canvas:
     return canvas
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Simple learners",
-    lead=(
-        "NC was trained on networks. Here it judges other learners on held-out sinusoids with 10 "
-        "training and 15 test points: the mean of the targets, the nearest neighbour, ridge "
-        "regression on ten Fourier features, a Gaussian process, and for comparison the network "
-        "after 16 steps. As baselines, two Gaussian processes predict the gap from their exact "
-        "posteriors: one with an RBF kernel, as a practitioner would use, chosen by marginal "
-        "likelihood on other tasks of the family; and one with the family's own kernel, "
-        "proportional to cos(x - x'), which knows that all targets are sinusoids of period 2 pi. "
-        "The paper gives pictures of these learners, no numbers."
-    ),
-    config=Config,
-    # At `paper`, `networks` may name NCs of the paper's size; this costs little.
-    presets=comparison.presets(Config, smoke={"eval_tasks": 256}, cpu={}, paper={}),
-    run=run,
-    tables=tables,
-    figures=figures,
+# At `paper`, `networks` may name NCs of the paper's size; this costs little.
+PRESETS = comparison.presets(Config, smoke={"eval_tasks": 256}, cpu={}, paper={})
+LEAD = (
+    "NC was trained on networks. Here it judges other learners on held-out sinusoids with 10 "
+    "training and 15 test points: the mean of the targets, the nearest neighbour, ridge "
+    "regression on ten Fourier features, a Gaussian process, and for comparison the network "
+    "after 16 steps. As baselines, two Gaussian processes predict the gap from their exact "
+    "posteriors: one with an RBF kernel, as a practitioner would use, chosen by marginal "
+    "likelihood on other tasks of the family; and one with the family's own kernel, "
+    "proportional to cos(x - x'), which knows that all targets are sinusoids of period 2 pi. "
+    "The paper gives pictures of these learners, no numbers."
 )
+EXPERIMENT = Experiment(NAME, "Simple learners", LEAD, Config, PRESETS, run, tables, figures)

@@ -264,19 +264,11 @@ def _tasks(tensors: dict[str, Tensor]) -> Canvas:
     return canvas
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Sinusoid regression",
-    lead=(
-        "NC meta-trained on sinusoids A sin(x + b), 10 training and 15 test points, judged on "
-        "held-out tasks. A learner regularized by NC descends its training loss plus the gap that "
-        "NC predicts. Transductive: NC judges the learner on the unlabelled test inputs "
-        "themselves, as in the paper; inductive: on other unlabelled inputs. The oracle descends "
-        "the test loss itself: no gap predictor can do better."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "NC meta-trained on sinusoids A sin(x + b), 10 training and 15 test points, judged on "
+    "held-out tasks. A learner regularized by NC descends its training loss plus the gap that "
+    "NC predicts. Transductive: NC judges the learner on the unlabelled test inputs "
+    "themselves, as in the paper; inductive: on other unlabelled inputs. The oracle descends "
+    "the test loss itself: no gap predictor can do better."
 )
+EXPERIMENT = Experiment(NAME, "Sinusoid regression", LEAD, Config, PRESETS, run, tables, figures)
