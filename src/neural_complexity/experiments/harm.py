@@ -1,6 +1,6 @@
 """Do no harm: NC on families of tasks that it was, and was not, trained on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -99,8 +99,13 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for family, make in HELD_OUT.items():
         task = make().sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
         task = task.to(config.device)
+        methods = [NONE, comparison.oracle(recipe, task)]
+        for (name, nc), (mode, options) in product(networks.items(), MODES.items()):
+            head, source = name.split("/")
+            keys = {"method": "NC", "head": head, "source": source, "mode": mode}
+            methods.append(comparison.nc_method(keys, nc, task, **options))
         results = comparison.compare(
-            [NONE, comparison.oracle(recipe, task), *_nc_methods(networks, task)],
+            methods,
             recipe,
             task,
             parts,
@@ -112,13 +117,6 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         tensors |= _drawn(family, results)
     trained = {name.replace("/", "-").replace(" ", "-"): nc for name, nc in networks.items()}
     return Outcome(rows, tensors, trained, history, how_made(shipped, parts))
-
-
-def _nc_methods(networks: dict[str, NeuralComplexity], task: Task) -> Iterator[Method]:
-    for (name, nc), (mode, options) in product(networks.items(), MODES.items()):
-        head, source = name.split("/")
-        keys = {"method": "NC", "head": head, "source": source, "mode": mode}
-        yield comparison.nc_method(keys, nc, task, **options)
 
 
 def _see(

@@ -1,7 +1,7 @@
 """Section 4.1: NC and MAML, alone and together, on sinusoid regression."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Annotated, Any
@@ -53,11 +53,6 @@ class Initialisation(Checked):
     """The part of training in which the learning rate rises."""
     decay: bool = False  # Whether the learning rate then falls to zero along a cosine.
 
-    def settings(self) -> MamlTraining:
-        """Returns them as the baseline takes them."""
-        rest = {name: getattr(self, name) for name in ("tasks", "steps", "lr", "warmup", "decay")}
-        return MamlTraining(updates=self.iterations, **rest)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config(NetworksConfig):
@@ -102,10 +97,11 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     )
     networks = {"random": load_networks(config.networks, config.device), "MAML": {}}
     history: dict[str, list[Status]] = {}
+    settings = asdict(config.maml)
     initial, history["MAML"] = train_maml(
         family,
         random,
-        config.maml.settings(),
+        MamlTraining(updates=settings.pop("iterations"), **settings),
         seed=config.seed,
         device=config.device,
         work=work,

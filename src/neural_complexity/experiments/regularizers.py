@@ -153,7 +153,11 @@ def tables(rows: list[Row]) -> list[Table]:
     """Returns the paper's table, ours beside it."""
     lines = []
     for keys in distinct(rows, *METHOD):
-        cells = [_beside(select(rows, **keys, step=step)) for step in STEPS]
+        cells = []
+        for step in STEPS:
+            row, lost = (find(rows, m, **keys, step=step) for m in ("test loss", "diverged tasks"))
+            published = f" ({row.paper:.2f})" if row and row.paper is not None else ""
+            cells.append(comparison.beside(show(row) + published, lost))
         share = find(rows, "share of oracle", **keys, step=STEPS[-1])
         lines.append((label(keys), *cells, show(share, 4)))
     tasks = max(row.n for row in rows)
@@ -166,12 +170,6 @@ def tables(rows: list[Row]) -> list[Table]:
             "In brackets behind the name: the weight, or the probability to drop a unit.",
         )
     ]
-
-
-def _beside(rows: list[Row]) -> str:
-    row = find(rows, "test loss")
-    published = f" ({row.paper:.2f})" if row and row.paper is not None else ""
-    return comparison.beside(show(row) + published, find(rows, "diverged tasks"))
 
 
 def figures(outcome: Outcome) -> list[Drawing]:

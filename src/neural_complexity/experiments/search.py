@@ -1,7 +1,6 @@
 """Appendix C: random search for NC's sizes, batch and learning rate on the sinusoid."""
 
 import math
-from functools import partial
 
 import numpy as np
 import torch
@@ -77,13 +76,17 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             best = (trial.r2.value, trial, nc)
         if callback is not None:
             seconds = sum(t.history[-1].seconds for t in trials if t.history)
-            found = {} if best is None else {"best R2": best[0]}
-            callback(NAME, len(trials), config.trials, seconds, found)
+            so_far = {} if best is None else {"best R2": best[0]}
+            callback(NAME, len(trials), config.trials, seconds, so_far)
     if best is None:
         raise FloatingPointError(f"NC must not diverge in all trials, got {len(trials)} that did")
     parts = Parts(work.sub("evaluation"), 3, callback)
-    rows = [row for trial in trials for row in _rows(config, trial, _ending(trial))]
-    rows += _rows(config, best[1], _held_out(config, best[2], parts))
+    found = [(trial, _ending(trial)) for trial in trials]
+    rows = [
+        make_row(NAME, config.seed, metric, score, trial=trial.index, **trial.setting)
+        for trial, numbers in [*found, (best[1], _held_out(config, best[2], parts))]
+        for metric, score in numbers.items()
+    ]
     return Outcome(
         rows,
         {"grace": torch.tensor(config.grace * config.iterations)},
@@ -91,11 +94,6 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         {f"trial {trial.index}": trial.history for trial in trials if trial.history},
         {"seconds": {name: round(spent, 1) for name, spent in parts.seconds.items()}},
     )
-
-
-def _rows(config: Config, trial: Trial, scores: dict[str, Estimate]) -> list[Row]:
-    row = partial(make_row, NAME, config.seed, trial=trial.index, **trial.setting)
-    return [row(metric, score) for metric, score in scores.items()]
 
 
 def _ending(trial: Trial) -> dict[str, Estimate]:
@@ -224,7 +222,17 @@ def _choices(outcome: Outcome) -> Canvas:
     canvas = Canvas(figsize=(8.6, 4.8), layout="constrained")
     axes = canvas.subplots(2, 3, sharey=True).flat
     for ax, name in zip(axes, SEARCHED, strict=False):
-        _choice(ax, ends, name)
+        choices = sorted({float(row.keys[name]) for _, row in ends})
+        for position, choice in enumerate(choices):
+            same = [(look, row) for look, row in ends if row.keys[name] == choice]
+            spread = np.linspace(-0.25, 0.25, len(same)) if len(same) > 1 else [0.0]
+            for aside, (look, row) in zip(spread, same, strict=True):
+                _mark(ax, position + aside, row, look)
+            if position:
+                ax.axvline(position - 0.5, color=COLORS["none"], alpha=0.25, lw=0.6)
+        ax.set_xticks(range(len(choices)), [f"{choice:g}" for choice in choices])
+        ax.set(xlabel=name, xlim=(-0.5, len(choices) - 0.5))
+        ax.grid(visible=False, axis="x")
     last = axes[len(SEARCHED)]
     for look, row in ends:
         _mark(last, outcome.history[_name(row)][-1].seconds, row, look)
@@ -234,20 +242,6 @@ def _choices(outcome: Outcome) -> Canvas:
         ax.set_ylabel("1 - R2, validation")
     _finish(canvas, last, set(looks))
     return canvas
-
-
-def _choice(ax: Axes, ends: list[tuple[str, Row]], name: str) -> None:
-    choices = sorted({float(row.keys[name]) for _, row in ends})
-    for position, choice in enumerate(choices):
-        same = [(look, row) for look, row in ends if row.keys[name] == choice]
-        spread = np.linspace(-0.25, 0.25, len(same)) if len(same) > 1 else [0.0]
-        for aside, (look, row) in zip(spread, same, strict=True):
-            _mark(ax, position + aside, row, look)
-    ax.set_xticks(range(len(choices)), [f"{choice:g}" for choice in choices])
-    ax.set(xlabel=name, xlim=(-0.5, len(choices) - 0.5))
-    ax.grid(visible=False, axis="x")
-    for position in range(1, len(choices)):
-        ax.axvline(position - 0.5, color=COLORS["none"], alpha=0.25, lw=0.6)
 
 
 def _mark(ax: Axes, x: float, row: Row, look: str) -> None:

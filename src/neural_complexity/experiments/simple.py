@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from typing import Annotated
 
 import torch
@@ -17,7 +18,7 @@ from neural_complexity.experiments.base.comparison import SCORES, Result
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import plot_targets, scatter_gaps
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.learners import closed_form
@@ -183,8 +184,8 @@ def _figure_tensors(task: Task, ends: dict[str, Result]) -> Result:
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the tables of the learners' losses and of each score of the predicted gaps."""
     size, cell = f"{rows[0].n:,} held-out tasks", partial(show, digits=4)
-    learners = [{"learner": learner} for learner in LEARNERS]
-    losses = pivot(rows, learners, [("train loss", {}), ("test loss", {})], _label, cell)
+    learners, name = [{"learner": learner} for learner in LEARNERS], itemgetter("learner")
+    losses = pivot(rows, learners, [("train loss", {}), ("test loss", {})], name, cell)
     losses += [
         (f"{row.keys['predictor']}, its beliefs", "", cell(row))
         for row in select(rows, "test loss", learner=None)
@@ -193,14 +194,10 @@ def tables(rows: list[Row]) -> list[Table]:
     found = [Table(f"Losses, {size}", header, tuple(losses), NOTES["test loss"])]
     for metric in SCORES:
         columns = [(metric, {"predictor": predictor}) for predictor in PREDICTORS]
-        lines = pivot(rows, learners, columns, _label, cell)
+        lines = pivot(rows, learners, columns, name, cell)
         title, note = f"{metric} of predicted against true gap, {size}", NOTES.get(metric, "")
         found.append(Table(title, ("learner", *PREDICTORS), tuple(lines), note))
     return found
-
-
-def _label(keys: Keys) -> str:
-    return str(keys["learner"])
 
 
 def figures(outcome: Outcome) -> list[Drawing]:

@@ -155,8 +155,13 @@ def tables(rows: list[Row]) -> list[Table]:
         published = ["" if r is None or r.paper is None else f"{r.paper:.2f}" for r in found]
         lines.append((f"the paper's {paper['method']}", *published, ""))
     diverged = sum(row.value for row in select(rows, "diverged tasks"))
-    cell, predictors = partial(show, digits=4), distinct(fits, "method", "head", "learners")
-    scored = pivot(rows, predictors, [(metric, {}) for metric in SCORES], _scored, cell)
+    scored = pivot(
+        rows,
+        distinct(fits, "method", "head", "learners"),
+        [(metric, {}) for metric in SCORES],
+        lambda keys: f"{label(keys)}, {keys['learners']} learners",
+        partial(show, digits=4),
+    )
     return [
         Table(
             f"Test loss after learner steps, {losses[0].n:,} held-out tasks",
@@ -174,10 +179,6 @@ def tables(rows: list[Row]) -> list[Table]:
             "coefficient of determination.",
         ),
     ]
-
-
-def _scored(keys: Keys) -> str:
-    return f"{label(keys)}, {keys['learners']} learners"
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
