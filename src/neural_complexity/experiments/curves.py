@@ -68,7 +68,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     methods = [NONE, *norms, *ncs, comparison.oracle(recipe, task)]
     parts, steps = Parts(work, len(methods), callback), range(config.steps + 1)
     results = comparison.compare(methods, recipe, task, parts, seed=config.seed, steps=steps)
-    rows, tensors = [], {}
+    rows: list[Row] = []
+    tensors = {}
     for keys, result in results:
         result["diverged"][:] = result["diverged"][-1].clone()  # left out of whole curves
         kept = ~result["diverged"][-1]

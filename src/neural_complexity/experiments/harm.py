@@ -101,8 +101,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         task = task.to(config.device)
         methods = [NONE, comparison.oracle(recipe, task)]
         for (name, nc), (mode, options) in product(networks.items(), MODES.items()):
-            head, source = name.split("/")
-            keys = {"method": "NC", "head": head, "source": source, "mode": mode}
+            known, source = name.split("/")
+            keys = {"method": "NC", "head": known, "source": source, "mode": mode}
             methods.append(comparison.nc_method(keys, nc, task, **options))
         results = comparison.compare(
             methods,

@@ -149,7 +149,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 
 def _rows(config: Config, start: str, kept: Tensor, results: Results) -> list[Row]:
     """Returns losses, shares of the oracle from the same start, and the fit to the gap."""
-    rows, none, best = [], results[0][1], results[-1][1]
+    rows: list[Row] = []
+    none, best = results[0][1], results[-1][1]
     steps = [s for s in sorted({*REPORTED_STEPS, config.steps}) if s <= config.steps]
     for keys, result in results:
         row = partial(make_row, NAME, config.seed, start=start, **keys)
