@@ -115,12 +115,16 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             parts,
             seed=config.seed,
             see=comparison.see_gaps(networks),
-            name=lambda keys, name=f"{altered} {value}": f"{name}, {label(keys)}",
+            name=partial(_label, f"{altered} {value}"),
         )
         row = partial(make_row, NAME, config.seed, altered=altered, value=value)
         for keys, result in results:
             rows += _rows(row, keys, (results[0][1], result, results[-1][1]))
     return Outcome(rows, facts=how_made(networks, parts))
+
+
+def _label(setting: str, keys: Keys) -> str:
+    return f"{setting}, {label(keys)}"
 
 
 def _rows(row: Callable[..., Row], keys: Keys, three: tuple[Result, Result, Result]) -> list[Row]:

@@ -36,6 +36,7 @@ STEPS = (1, 2, 4, 8, 16)
 LAST = f"{STEPS[-1]} steps"
 METHOD = ("method", "head", "weight", "points")  # keys that name a method
 WEIGHTS = (0.5, 1.0, 2.0, 4.0)  # of NC
+NORM_WEIGHTS: dict[str, tuple[float, ...]]
 NORM_WEIGHTS = dict.fromkeys(("L1", "L2"), (10.0, 1.0, 0.1, 0.01))
 NORM_WEIGHTS |= dict.fromkeys(("L1,inf", "L3,1.5", "orthogonal", "Frobenius"), (1.0, 0.1, 0.01))
 DROPOUT = (0.1, 0.3, 0.5, 0.7, 0.9)
