@@ -11,10 +11,12 @@ from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.random_search import SEARCHED, Config
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.table_views import select
-from neural_complexity.experiments.search import EXPERIMENT, run, smoke, tables
+from neural_complexity.experiments.search import EXPERIMENT, PRESETS, run, tables
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
+
+smoke = PRESETS["smoke"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from neural_complexity.experiments.base.comparison import SCORES
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.table_views import find
@@ -8,7 +9,6 @@ from neural_complexity.experiments.simple import (
     EXPERIMENT,
     LEARNERS,
     PREDICTORS,
-    SCORES,
     sinusoid_kernel,
 )
 from neural_complexity.seeding import stream

@@ -273,8 +273,8 @@ MUTANTS = [
     Mutant(
         "the paper's learners of sinusoids are smaller",
         "experiments/sinusoid.py",
-        "    learner_width: Annotated[int, AtLeast(1)] = 40\n",
-        "    learner_width: Annotated[int, AtLeast(1)] = 20\n",
+        "    learner_width: Annotated[int, AtLeast(1)] = 40  #",
+        "    learner_width: Annotated[int, AtLeast(1)] = 20  #",
         PRESETS,
     ),
     Mutant(

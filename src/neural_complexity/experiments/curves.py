@@ -1,23 +1,21 @@
 """Section 4.1, "Learning Curve", sixty-four times longer than the paper's."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
 from matplotlib.figure import Figure as Canvas
-from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base import comparison
-from neural_complexity.experiments.base.comparison import FEW, NONE, Method, label
+from neural_complexity.experiments.base.comparison import NONE, Result, label
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made, load_networks
-from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
-from neural_complexity.meta.scores import Estimate, count, estimate, estimate_mean, share_of_oracle
+from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
+from neural_complexity.meta.scores import Estimate, count, estimate_mean
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
 
@@ -49,15 +47,15 @@ COLOR = {
 class Config(NetworksConfig):
     """Long learning curves."""
 
-    steps: Annotated[int, AtLeast(1)] = 1024
-    """Updates of the learners; the paper's figure has 16."""
+    steps: Annotated[int, AtLeast(1)] = 1024  # Updates of the learners; the paper's figure has 16.
 
 
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(eval_tasks=64, steps=32),
-    "cpu": lambda: Config(eval_tasks=512),
-    "paper": Config,  # all tasks, for a GPU
-}
+PRESETS = comparison.presets(
+    Config,
+    smoke={"eval_tasks": 64, "steps": 32},
+    cpu={"eval_tasks": 512},
+    paper={},  # all tasks, for a GPU
+)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -65,31 +63,20 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     networks = load_networks(config.networks, config.device)
     task = comparison.evaluation_tasks(config)
     recipe = comparison.sinusoid_recipe(steps=config.steps)
-    ncs = comparison.nc_methods(networks, task, comparison.unlabelled_inputs(config))
-    methods = [
-        NONE,
-        comparison.norm("L2", 0.01),
-        comparison.norm("L2", 1.0),
-        *ncs,
-        comparison.oracle(recipe, task),
-    ]
-    parts = Parts(work, len(methods), callback)
-
-    def train(method: Method) -> dict[str, Tensor]:
-        trajectory = comparison.train_with(method, recipe, task, seed=config.seed)
-        return comparison.losses_at(trajectory, range(config.steps + 1))
-
-    results = [parts.do(method.name, partial(train, method)) for method in methods]
-    tensors = {
-        f"{key}/{method.name}": result[key][:, ~result["diverged"][-1]].mean(dim=1)
-        for method, result in zip(methods, results, strict=True)
-        for key in ("loss_tr", "loss_te")
-    }
-    rows = [
-        row
-        for method, result in zip(methods, results, strict=True)
-        for row in _rows(config, method.keys, result, results[0], results[-1])
-    ]
+    norms = [comparison.norm("L2", weight) for weight in (0.01, 1.0)]
+    ncs = comparison.nc_methods(networks, task, config)
+    methods = [NONE, *norms, *ncs, comparison.oracle(recipe, task)]
+    parts, steps = Parts(work, len(methods), callback), range(config.steps + 1)
+    results = comparison.compare(methods, recipe, task, parts, seed=config.seed, steps=steps)
+    rows: list[Row] = []
+    tensors = {}
+    for keys, result in results:
+        result["diverged"][:] = result["diverged"][-1].clone()  # left out of whole curves
+        kept = ~result["diverged"][-1]
+        for key in ("loss_tr", "loss_te"):
+            tensors[f"{key}/{label(keys)}"] = result[key][:, kept].mean(dim=1)
+    for keys, result in results:
+        rows += _rows(config, keys, (results[0][1], result, results[-1][1]))
     return Outcome(rows, tensors, facts=how_made(networks, parts))
 
 
@@ -99,29 +86,17 @@ def reported_steps(config: Config) -> list[int]:
     return sorted({*powers, config.steps})
 
 
-def _rows(
-    config: Config,
-    keys: Keys,
-    result: dict[str, Tensor],
-    none: dict[str, Tensor],
-    best: dict[str, Tensor],
-) -> list[Row]:
+def _rows(config: Config, keys: Keys, three: tuple[Result, Result, Result]) -> list[Row]:
     """Losses after some steps, and what whole curves do, of learners that did not diverge."""
-    row = partial(make_row, NAME, config.seed, **keys)
+    row, result = partial(make_row, NAME, config.seed, **keys), three[1]
     diverged = result["diverged"][-1]
     rows = [row("diverged tasks", count(diverged), step=config.steps)]
-    if diverged.sum() > FEW * diverged.numel():
+    if comparison.too_many(diverged):
         return rows
     loss_tr, loss_te = (result[key][:, ~diverged] for key in ("loss_tr", "loss_te"))
-    three = (none, result, best)
-    common = comparison.kept_tasks(three)
     for step in reported_steps(config):
-        rows.append(row("test loss", estimate_mean(loss_te[step]), step=step))
-        rows.append(row("train loss", estimate_mean(loss_tr[step]), step=step))
+        rows += comparison.loss_rows(partial(row, step=step), three, step)
         rows.append(row("gap", estimate_mean(loss_te[step] - loss_tr[step]), step=step))
-        if keys["method"] not in ("none", "oracle"):
-            share = estimate(share_of_oracle, *(r["loss_te"][step][common] for r in three))
-            rows.append(row("share of oracle", share, step=step))
     curve_te, curve_tr = loss_te.mean(dim=1), loss_tr.mean(dim=1)  # (steps + 1,)
     below = (curve_te < curve_tr)[1:].double().mean().item()
     for metric, value in ((LOWEST, curve_te.argmin().item()), (BELOW, below)):
@@ -147,32 +122,18 @@ def tables(rows: list[Row]) -> list[Table]:
         cells = pivot(rows, lines, columns, label, partial(show, digits=digits))
         header = ("regularizer", *(f"{step} steps" for step in steps))
         made.append(Table(f"{title} after learner steps", header, tuple(cells), note))
-    whole = [
-        (
-            label(keys),
-            *(f"{row.value:.3g}" for m in (LOWEST, BELOW) if (row := find(rows, m, **keys))),
-        )
-        for keys in distinct(select(rows, LOWEST), *METHOD)
-    ]
+    methods = distinct(select(rows, LOWEST), *METHOD)
+    whole = pivot(rows, methods, [(LOWEST, {}), (BELOW, {})], label, _digits)
     made.append(Table("Whole curves", ("regularizer", LOWEST, BELOW), tuple(whole)))
     return made
 
 
+def _digits(row: Row | None) -> str:
+    return f"{row.value:.3g}" if row else ""
+
+
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the curves."""
-    return [
-        Drawing(
-            "curves",
-            _curves(outcome),
-            "Train and test loss",
-            "Mean over held-out tasks, both axes logarithmic; test solid, train dashed. The "
-            "dotted line is where NC's meta-training ends, and the paper's curves, of which it "
-            "gives no numbers.",
-        )
-    ]
-
-
-def _curves(outcome: Outcome) -> Canvas:
     methods = distinct(select(outcome.rows, "diverged tasks"), *METHOD)
     canvas = Canvas(figsize=(10.5, 4.0), layout="constrained")
     axes = canvas.subplots(1, 2, sharey=True)
@@ -191,19 +152,16 @@ def _curves(outcome: Outcome) -> Canvas:
         ax.set(xscale="log", yscale="log", xlabel="learner step", title=f"NC {mode}")
         ax.legend(loc="lower left")
     axes[0].set_ylabel("mean squared error")
-    return canvas
+    caption = (
+        "Mean over held-out tasks, both axes logarithmic; test solid, train dashed. The dotted "
+        "line is where NC's meta-training ends, and the paper's curves, of which it gives no "
+        "numbers."
+    )
+    return [Drawing("curves", canvas, "Train and test loss", caption)]
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Long learning curves",
-    lead=(
-        "Sinusoid learners trained far beyond the 16 steps on which NC was meta-trained: does it "
-        "stay useful, and does the test loss stay below the train loss, as the paper observes?"
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "Sinusoid learners trained far beyond the 16 steps on which NC was meta-trained: does it "
+    "stay useful, and does the test loss stay below the train loss, as the paper observes?"
 )
+EXPERIMENT = Experiment(NAME, "Long learning curves", LEAD, Config, PRESETS, run, tables, figures)

@@ -13,18 +13,17 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base import comparison, training
-from neural_complexity.experiments.base.comparison import NONE, Method, sinusoid_recipe
+from neural_complexity.experiments.base import comparison
+from neural_complexity.experiments.base.comparison import NONE, Method, Result, Results, label
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import find, show
-from neural_complexity.experiments.base.training import Head, Setup, Training, ours
-from neural_complexity.learners.trajectory import CHUNK
+from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
+from neural_complexity.learners.trajectory import CHUNK, Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, r_squared
 from neural_complexity.meta.trainer import Status
-from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.nc import trust
@@ -62,49 +61,41 @@ PAPERS, _, SAFE = MODES
 UNCHANGED = 0.01  # a test loss that moved by less than this part of the plain one did not change
 DRAWN = 512  # tasks drawn one by one
 
-Networks = dict[tuple[Head, str], NeuralComplexity]  # by head and the family it was trained on
-Results = list[tuple[Keys, dict[str, Tensor]]]  # by method, of which the first is none
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config(NetworksConfig):
     """NC on its own and on other families of tasks."""
 
-    steps: Annotated[int, AtLeast(1)] = 16
-    """Updates of the learners."""
+    steps: Annotated[int, AtLeast(1)] = 16  # Updates of the learners.
     posterior: Training = field(default_factory=Training)
     """NC with our head, for each of the other families."""
     direct: Training = field(default_factory=Training)
     """NC with the paper's head, for each of the other families."""
 
 
-def _sized(eval_tasks: int, **sizes: int) -> Config:
-    return Config(eval_tasks=eval_tasks, posterior=ours(**sizes), direct=ours(**sizes))
-
-
-TINY = {"width": 16, "batch": 32, "tasks": 16, "updates": 4, "iterations": 3, "capacity": 10_000}
-MINUTES = {"width": 128, "batch": 128, "updates": 32, "tasks": 256, "iterations": 50}
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: _sized(64, **TINY),
-    "cpu": lambda: _sized(2048, **MINUTES, capacity=150_000),
-    "paper": Config,  # the paper's wiring and sizes; it has no such experiment
-}
+TINY = ours(width=16, batch=32, tasks=16, updates=4, iterations=3, capacity=10_000)
+MINUTES = ours(width=128, batch=128, updates=32, tasks=256, iterations=50, capacity=150_000)
+PRESETS = comparison.presets(
+    Config,
+    smoke={"eval_tasks": 64, "posterior": TINY, "direct": TINY},
+    cpu={"eval_tasks": 2048, "posterior": MINUTES, "direct": MINUTES},
+    paper={},  # the paper's wiring and sizes; it has no such experiment
+)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains NC on each family; each NC regularizes learners on all of them."""
     shipped = load_networks(config.networks, config.device)
-    networks: Networks = {}
+    recipe = comparison.sinusoid_recipe(steps=config.steps)
+    networks: dict[str, NeuralComplexity] = {}  # by head and the family it was trained on
     history: dict[str, list[Status]] = {}
     for head, source in product(HEADS, SOURCES):
         if source == "sinusoids":
-            networks[head, source] = shipped[head]
+            networks[f"{head}/{source}"] = shipped[head]
             continue
-        recipe, name = sinusoid_recipe(steps=config.steps), f"{head}, {source}"
-        setup = Setup(
-            family=FAMILIES[source](), recipe=recipe, seed=config.seed, device=config.device
-        )
-        networks[head, source], history[name] = training.train_network(
+        own, name = FAMILIES[source](), f"{head}, {source}"
+        setup = Setup(family=own, recipe=recipe, seed=config.seed, device=config.device)
+        networks[f"{head}/{source}"], history[name] = train_network(
             getattr(config, head), head, setup, work, callback, name=name
         )
     parts = Parts(work, len(FAMILIES) * (2 + len(networks) * len(MODES)), callback)
@@ -112,38 +103,43 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     tensors: dict[str, Tensor] = {}
     for family, make in HELD_OUT.items():
         task = make().sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
-        results = _train(config, family, task.to(config.device), networks, parts)
+        task = task.to(config.device)
+        methods = [NONE, comparison.oracle(recipe, task)]
+        for (name, nc), (mode, options) in product(networks.items(), MODES.items()):
+            known, source = name.split("/")
+            keys = {"method": "NC", "head": known, "source": source, "mode": mode}
+            methods.append(comparison.nc_method(keys, nc, task, **options))
+        results = comparison.compare(
+            methods,
+            recipe,
+            task,
+            parts,
+            seed=config.seed,
+            see=partial(_see, networks, task),
+            name=partial(_label, family),
+        )
         rows += _rows(config, family, results)
         tensors |= _drawn(family, results)
-    trained = {f"{head}-{s.replace(' ', '-')}": nc for (head, s), nc in networks.items()}
+    trained = {name.replace("/", "-").replace(" ", "-"): nc for name, nc in networks.items()}
     return Outcome(rows, tensors, trained, history, how_made(shipped, parts))
 
 
-def _train(config: Config, family: str, task: Task, networks: Networks, parts: Parts) -> Results:
-    """Returns what learners of one family achieve: plain, with the oracle, and under every NC."""
-    recipe = sinusoid_recipe(steps=config.steps)
+def _see(
+    networks: dict[str, NeuralComplexity], task: Task, method: Method, learners: Trajectory
+) -> Result:
+    """Returns the gaps of plain learners, and how far NC is trusted where it is safeguarded."""
+    found = comparison.see_gaps(networks)(method, learners)
+    if method.keys.get("mode") == SAFE:
+        nc = networks[f"{method.keys['head']}/{method.keys['source']}"]
+        chunks = (task[i : i + CHUNK] for i in range(0, len(task), CHUNK))
+        found["trust"] = torch.cat([trust(nc, part.X_tr, part.Y_tr) for part in chunks])
+    return found
 
-    def train(method: Method, nc: NeuralComplexity | None = None) -> dict[str, Tensor]:
-        trajectory = comparison.train_with(method, recipe, task, seed=config.seed)
-        result = comparison.losses_at(trajectory, [recipe.steps])
-        if nc is not None:
-            chunks = (task[i : i + CHUNK] for i in range(0, len(task), CHUNK))
-            result["trust"] = torch.cat([trust(nc, part.X_tr, part.Y_tr) for part in chunks])
-        if method is NONE:
-            result["gap"] = trajectory.gap
-            for (head, source), network in networks.items():
-                result[f"predicted/{head}/{source}"] = judge(network, trajectory.end).gap
-        return result
 
-    results: Results = []
-    for method in (NONE, comparison.oracle(recipe, task)):
-        results.append((method.keys, parts.do(f"{family}: {method.name}", partial(train, method))))
-    for ((head, source), nc), (mode, options) in product(networks.items(), MODES.items()):
-        keys: Keys = {"method": "NC", "head": head, "source": source, "mode": mode}
-        method = comparison.nc_method(keys, nc, task, **options)
-        work = partial(train, method, nc if mode == SAFE else None)
-        results.append((keys, parts.do(f"{family}: NC {head} of {source}, {mode}", work)))
-    return results
+def _label(family: str, keys: Keys) -> str:
+    if "source" not in keys:
+        return f"{family}: {label(keys)}"
+    return f"{family}: NC {keys['head']} of {keys['source']}, {keys['mode']}"
 
 
 def _rows(config: Config, family: str, results: Results) -> list[Row]:
@@ -197,63 +193,53 @@ def _drawn(family: str, results: Results) -> dict[str, Tensor]:
 
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the tables of pairs of families, of changes, and of tasks helped and hurt."""
-    return [_summary(rows), *_by_pair(rows)]
-
-
-def _summary(rows: list[Row]) -> Table:
-    """Counts the pairs of families in which NC hurts on average."""
-    lines = []
+    lines, changes, shares, kinds = [], [], [], ("helped", "unchanged", "hurt")
     for head, own, mode in product(HEADS, (True, False), MODES):
         pairs = [(s, f) for s, f in product(SOURCES, FAMILIES) if (s == f) == own]
         found = [find(rows, "change", head=head, source=s, mode=mode, family=f) for s, f in pairs]
         # Without a mean, learners were driven to infinity.
-        changes = [(row.value, row.ci95 or 0.0) if row else (1.0, 0.0) for row in found]
-        better = sum(change < -ci for change, ci in changes)
-        worse = sum(change > ci for change, ci in changes)
+        means = [(row.value, row.ci95 or 0.0) if row else (1.0, 0.0) for row in found]
+        better = sum(change < -ci for change, ci in means)
+        worse = sum(change > ci for change, ci in means)
         name = f"NC {head}, {'its own' if own else 'another'} family, {mode}"
-        lines.append((name, str(better), str(len(changes) - better - worse), str(worse)))
-    return Table(
-        "On average over tasks, in how many pairs of families does NC help or hurt?",
-        ("NC, judged on", "helps", "no difference", "hurts"),
-        tuple(lines),
-        "Helps, hurts: the mean change of the test loss is beyond its 95 % interval over tasks.",
-    )
-
-
-def _by_pair(rows: list[Row]) -> tuple[Table, Table]:
-    changes, shares = [], []
-    kinds = ("helped", "unchanged", "hurt")
+        lines.append((name, str(better), str(len(means) - better - worse), str(worse)))
     for head, source, family in product(HEADS, SOURCES, FAMILIES):
         seek = partial(find, rows, family=family)
         nc = partial(seek, head=head, source=source)
         name = f"NC {head} of {source} on {family}"
-        losses = [show(seek("test loss", method=method)) for method in ("none", "oracle")]
-        cells = [_change(partial(nc, mode=mode)) for mode in MODES]
+        cells = [show(seek("test loss", method=method)) for method in ("none", "oracle")]
+        for mode in MODES:
+            change, diverged = (nc(metric, mode=mode) for metric in ("change", "diverged tasks"))
+            cells.append(comparison.beside(show(change, 3), diverged))
         cells.append(show(nc("change by the safeguard", mode=SAFE), 3))
-        r2 = show(nc("R2", mode=None))
-        changes.append((name, *losses, *cells, show(nc("trust", mode=SAFE)), r2))
+        cells += [show(nc("trust", mode=SAFE)), show(nc("R2", mode=None))]
+        changes.append((name, *cells))
         found = [nc(kind, mode=mode) for mode in MODES for kind in kinds]
         shares.append((name, *(f"{100 * row.value:.0f} %" if row else "" for row in found)))
-    return Table(
-        "Change of the test loss by NC",
-        ("NC", "none", "oracle", *MODES, "by the safeguard", "mean trust", "R2 of gaps"),
-        tuple(changes),
-        "Value ± 95 % interval over tasks; below 0 NC helps. None and oracle are test losses. By "
-        "the safeguard: test loss with it minus test loss as in the paper. Behind †: so many "
-        "learners' losses ended ten times above where they began. Trust: its square multiplies the "
-        "weight. R2: of predicted against true gaps of plain learners.",
-    ), Table(
-        "Share of tasks helped, unchanged and hurt",
-        ("NC", *(f"{kind}, {mode}" for mode in MODES for kind in kinds)),
-        tuple(shares),
-        "Unchanged: the test loss moved by at most 1 % of what it is without NC.",
-    )
-
-
-def _change(seek: Callable[[str], Row | None]) -> str:
-    change, diverged = seek("change"), seek("diverged tasks")
-    lost = f"†{diverged.value:.0f}" if diverged and diverged.value else ""
-    return " ".join(part for part in (show(change, 3), lost) if part)
+    return [
+        Table(
+            "On average over tasks, in how many pairs of families does NC help or hurt?",
+            ("NC, judged on", "helps", "no difference", "hurts"),
+            tuple(lines),
+            "Helps, hurts: the mean change of the test loss is beyond its 95 % interval over "
+            "tasks.",
+        ),
+        Table(
+            "Change of the test loss by NC",
+            ("NC", "none", "oracle", *MODES, "by the safeguard", "mean trust", "R2 of gaps"),
+            tuple(changes),
+            "Value ± 95 % interval over tasks; below 0 NC helps. None and oracle are test losses. "
+            "By the safeguard: test loss with it minus test loss as in the paper. Behind †: so "
+            "many learners' losses ended ten times above where they began. Trust: its square "
+            "multiplies the weight. R2: of predicted against true gaps of plain learners.",
+        ),
+        Table(
+            "Share of tasks helped, unchanged and hurt",
+            ("NC", *(f"{kind}, {mode}" for mode in MODES for kind in kinds)),
+            tuple(shares),
+            "Unchanged: the test loss moved by at most 1 % of what it is without NC.",
+        ),
+    ]
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
@@ -319,24 +305,16 @@ def _foretold(tensors: dict[str, Tensor]) -> Canvas:
     return canvas
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Do no harm",
-    lead=(
-        "NC trained on one family of tasks regularizes learners (transductive, weight 1) on its "
-        "own and on other families: as in the paper; with the paper's floor of -0.1 for its "
-        "estimate; and with our safeguard, which multiplies the weight of each task by the square "
-        "of how well NC's gradient does on the task's own training points, held out in turn. The "
-        "safeguard was chosen while looking at these families with other seeds (polynomials only "
-        "once, at the end). Real tables: scikit-learn's diabetes, wine, breast cancer and iris "
-        "data, one random column predicted from another, NC trained and judged on different rows "
-        "of the same four tables, so their intervals say nothing about other tables. NC of "
-        "sinusoids was trained longer than the others, and expects inputs from -5 to 5, where real "
-        "tables have a standard deviation of 1: part of the harm is that of other units."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "NC trained on one family of tasks regularizes learners (transductive, weight 1) on its "
+    "own and on other families: as in the paper; with the paper's floor of -0.1 for its "
+    "estimate; and with our safeguard, which multiplies the weight of each task by the square "
+    "of how well NC's gradient does on the task's own training points, held out in turn. The "
+    "safeguard was chosen while looking at these families with other seeds (polynomials only "
+    "once, at the end). Real tables: scikit-learn's diabetes, wine, breast cancer and iris "
+    "data, one random column predicted from another, NC trained and judged on different rows "
+    "of the same four tables, so their intervals say nothing about other tables. NC of "
+    "sinusoids was trained longer than the others, and expects inputs from -5 to 5, where real "
+    "tables have a standard deviation of 1: part of the harm is that of other units."
 )
+EXPERIMENT = Experiment(NAME, "Do no harm", LEAD, Config, PRESETS, run, tables, figures)

@@ -8,23 +8,19 @@ from itertools import product
 from typing import Annotated
 
 from matplotlib.figure import Figure as Canvas
-from torch import Tensor, nn
+from torch import nn
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base import comparison
-from neural_complexity.experiments.base.comparison import NONE, Method, label
+from neural_complexity.experiments.base.comparison import NONE, SCORES, Result, label
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, find, show
-from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta import scores
-from neural_complexity.model.judgement import judge
-from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.task import Task
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
@@ -48,7 +44,7 @@ ALTERED: dict[str, tuple[str | float | int, ...]] = {
 HOME: Keys = {"activation": "relu", "lr": 1e-2, "width": 40, "layers": 2, "steps": 16}
 LONG, WIDE = 256, 256  # learners with more steps, or with wider layers, get fewer tasks
 HALF = 0.5  # the share of learners that must not have diverged for R2 to mean anything
-FITS = {"R2": scores.r_squared, "MAE": scores.mean_absolute_error}
+FITS = ("R2", "MAE")
 # Strengths that did best in the table of regularizers after 16 steps, but for a dropout of 0.7,
 # under which wider learners diverge.
 PLAIN = (
@@ -80,8 +76,7 @@ class Config(NetworksConfig):
     """Held-out tasks for learners with more than 256 steps, or with 320 units."""
     most_steps: Annotated[int, AtLeast(1)] = 4096
     """Learners with more steps than this are left out."""
-    widest: Annotated[int, AtLeast(1)] = 320
-    """Learners with wider layers than this are left out."""
+    widest: Annotated[int, AtLeast(1)] = 320  # Learners with wider layers than this are left out.
 
     def settings(self) -> Iterator[tuple[str, str | float | int]]:
         """Returns what is altered, and to what."""
@@ -92,11 +87,12 @@ class Config(NetworksConfig):
                     yield altered, value
 
 
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(eval_tasks=64, long_tasks=64, most_steps=16, widest=80),
-    "cpu": lambda: Config(eval_tasks=1024, long_tasks=256),  # minutes on two cores
-    "paper": Config,  # all tasks everywhere, for a GPU
-}
+PRESETS = comparison.presets(
+    Config,
+    smoke={"eval_tasks": 64, "long_tasks": 64, "most_steps": 16, "widest": 80},
+    cpu={"eval_tasks": 1024, "long_tasks": 256},  # minutes on two cores
+    paper={},  # all tasks everywhere, for a GPU
+)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -111,62 +107,39 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         recipe = comparison.sinusoid_recipe(**{altered: change})  # type: ignore[arg-type]
         fewer = recipe.steps > LONG or (altered == "width" and int(value) > WIDE)
         task = whole[: config.long_tasks] if fewer else whole
-        results = []
-        for method in _methods(recipe, task, networks):
-            train = partial(_train, config, method, recipe, task, networks)
-            results.append((method, parts.do(f"{altered} {value}, {method.name}", train)))
-        rows += _rows(config, {"altered": altered, "value": value}, results)
+        ncs = [comparison.nc_method(NC_KEYS[head], nc, task) for head, nc in networks.items()]
+        results = comparison.compare(
+            [*PLAIN, *ncs, comparison.oracle(recipe, task)],
+            recipe,
+            task,
+            parts,
+            seed=config.seed,
+            see=comparison.see_gaps(networks),
+            name=partial(_label, f"{altered} {value}"),
+        )
+        row = partial(make_row, NAME, config.seed, altered=altered, value=value)
+        for keys, result in results:
+            rows += _rows(row, keys, (results[0][1], result, results[-1][1]))
     return Outcome(rows, facts=how_made(networks, parts))
 
 
-def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) -> list[Method]:
-    ncs = [comparison.nc_method(NC_KEYS[head], nc, task) for head, nc in networks.items()]
-    return [*PLAIN, *ncs, comparison.oracle(recipe, task)]
+def _label(setting: str, keys: Keys) -> str:
+    return f"{setting}, {label(keys)}"
 
 
-def _train(
-    config: Config,
-    method: Method,
-    recipe: Recipe,
-    task: Task,
-    networks: dict[str, NeuralComplexity],
-) -> dict[str, Tensor]:
-    """Returns losses at the end, the gap, and what each NC that matters here predicts for it."""
-    trajectory = comparison.train_with(method, recipe, task, seed=config.seed)
-    result = comparison.losses_at(trajectory, [recipe.steps]) | {"gap": trajectory.gap}
-    for head, nc in networks.items():
-        if method.keys in (NONE.keys, NC_KEYS[head]):
-            result[f"predicted/{head}"] = judge(nc, trajectory.end).gap
-    return result
-
-
-def _rows(
-    config: Config, setting: Keys, results: list[tuple[Method, dict[str, Tensor]]]
-) -> list[Row]:
+def _rows(row: Callable[..., Row], keys: Keys, three: tuple[Result, Result, Result]) -> list[Row]:
     """Returns fits to the gap and test losses, over the tasks whose learners did not diverge."""
-    row: Callable[..., Row] = partial(make_row, NAME, config.seed, **setting)
-    none, best = results[0][1], results[-1][1]
-    rows = []
-    for method, result in results:
-        diverged = result["diverged"][-1]
-        rows.append(row("diverged tasks", scores.count(diverged), **method.keys))
-        kept = ~diverged
-        predicted = {head: result.get(f"predicted/{head}") for head in sorted(HEADS)}
-        if kept.sum() >= HALF * kept.numel():
-            learners = "plain" if method is NONE else "regularized"
-            for (head, gaps), (metric, score) in product(predicted.items(), FITS.items()):
-                if gaps is not None:
-                    fit = scores.estimate(score, gaps[kept], result["gap"][kept])
-                    rows.append(row(metric, fit, **NC_KEYS[head], learners=learners))
-        if diverged.sum() > comparison.FEW * diverged.numel():
-            continue
-        mean = scores.estimate_mean(result["loss_te"][-1][kept])
-        rows.append(row("test loss", mean, **method.keys))
-        if method.keys["method"] not in ("none", "oracle"):
-            kept = comparison.kept_tasks([none, result, best])
-            losses = (r["loss_te"][-1][kept] for r in (none, result, best))
-            share = scores.estimate(scores.share_of_oracle, *losses)
-            rows.append(row("share of oracle", share, **method.keys))
+    result, kept = three[1], ~three[1]["diverged"][-1]
+    rows = [row("diverged tasks", scores.count(~kept), **keys)]
+    learners = "plain" if keys == NONE.keys else "regularized"
+    for head, metric in product(sorted(HEADS), FITS):
+        if f"predicted/{head}" in result and kept.sum() >= HALF * kept.numel():
+            gaps = (result[name][kept] for name in (f"predicted/{head}", "gap"))
+            fit = scores.estimate(SCORES[metric], *gaps)
+            rows.append(row(metric, fit, **NC_KEYS[head], learners=learners))
+    if not comparison.too_many(~kept):
+        found = comparison.loss_rows(partial(row, **keys), three, -1)
+        rows += [loss for loss in found if loss.metric != "train loss"]
     return rows
 
 
@@ -179,7 +152,11 @@ def tables(rows: list[Row]) -> list[Table]:
         name = f"{altered} {value}" + (" (NC's own)" if HOME[altered] == value else "")
         found = [find(rows, m, **setting, head=head, learners=k) for head, k, m in kinds]
         fits.append((name, *(show(row, 3) for row in found)))
-        cells = [_loss(rows, setting, keys) for keys, _, _ in LOOKS.values()]
+        seek = partial(find, rows, **setting)
+        cells = [
+            comparison.beside(show(seek("test loss", **keys)), seek("diverged tasks", **keys))
+            for keys, _, _ in LOOKS.values()
+        ]
         shares = [find(rows, "share of oracle", **setting, head=head) for head in HEADS]
         tasks = str(max(row.n for row in rows if setting.items() <= row.keys.items()))
         losses.append((name, *cells, *(show(row, 3) for row in shares), tasks))
@@ -195,35 +172,14 @@ def tables(rows: list[Row]) -> list[Table]:
             "Test loss after learning",
             ("learner", *LOOKS, *(f"share of oracle, {head}" for head in HEADS), "tasks"),
             tuple(losses),
-            "Value ± 95 % interval over tasks. Behind †: so many learners diverged, with losses "
-            "ten times above where they began, or not finite; where these are more than 1 %, a "
-            "method gets no mean, and elsewhere they are left out of it.",
+            f"Value ± 95 % interval over tasks. {comparison.LOST_NOTE}",
         ),
     ]
 
 
-def _loss(rows: list[Row], setting: Keys, method: Keys) -> str:
-    row, lost = (find(rows, m, **{**setting, **method}) for m in ("test loss", "diverged tasks"))
-    diverged = f"†{lost.value:,.0f}" if lost and lost.value else ""
-    return " ".join(part for part in (show(row), diverged) if part)
-
-
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the paper's figure."""
-    return [
-        Drawing(
-            "ood",
-            _overview(outcome.rows),
-            "NC on learners it has never seen",
-            "Above: R2 of predicted against true gap, plain learners, cut off below 0. Middle: "
-            "mean absolute error. Below: test loss after learning. The dotted line marks the "
-            "learners that NC was trained on. Settings in which more than 1 % of the plain "
-            "learners diverge are not shown, nor is a method whose learners do.",
-        )
-    ]
-
-
-def _overview(rows: list[Row]) -> Canvas:
+    rows = outcome.rows
     canvas = Canvas(figsize=(12.5, 7.2), layout="constrained")
     axes = canvas.subplots(3, len(ALTERED), sharex="col")
     for column, (altered, values) in zip(axes.T, ALTERED.items(), strict=True):
@@ -250,23 +206,23 @@ def _overview(rows: list[Row]) -> Canvas:
         ax.set_ylabel(name)
     handles, labels = axes[2, 0].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside lower center", ncols=len(LOOKS))
-    return canvas
+    caption = (
+        "Above: R2 of predicted against true gap, plain learners, cut off below 0. Middle: mean "
+        "absolute error. Below: test loss after learning. The dotted line marks the learners that "
+        "NC was trained on. Settings in which more than 1 % of the plain learners diverge are not "
+        "shown, nor is a method whose learners do."
+    )
+    return [Drawing("ood", canvas, "NC on learners it has never seen", caption)]
 
 
+LEAD = (
+    "NC was trained on ReLU learners with 2 layers of 40 units, learning rate 0.01 and 16 "
+    "steps. Here one of these is changed at a time, and the same NC predicts the gap of the "
+    "learners and regularizes them (transductive), against no regularizer, L2, dropout and "
+    "variational dropout (L2 at the strength that did best in the table of regularizers; "
+    "dropout at 0.5, since wider learners diverge at 0.7; variational dropout as it is). The "
+    "paper shows these as figures without numbers."
+)
 EXPERIMENT = Experiment(
-    name=NAME,
-    title="Learners that NC was not trained on",
-    lead=(
-        "NC was trained on ReLU learners with 2 layers of 40 units, learning rate 0.01 and 16 "
-        "steps. Here one of these is changed at a time, and the same NC predicts the gap of the "
-        "learners and regularizes them (transductive), against no regularizer, L2, dropout and "
-        "variational dropout (L2 at the strength that did best in the table of regularizers; "
-        "dropout at 0.5, since wider learners diverge at 0.7; variational dropout as it is). The "
-        "paper shows these as figures without numbers."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+    NAME, "Learners that NC was not trained on", LEAD, Config, PRESETS, run, tables, figures
 )

@@ -1,19 +1,18 @@
 """Appendix B, the table of regularizers: NC against norms, noise, MetaReg and early stopping."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Annotated
 
 import torch
 from matplotlib.figure import Figure as Canvas
-from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.unrolled import Optimization, train_metareg
 from neural_complexity.experiments.base import comparison
-from neural_complexity.experiments.base.comparison import FEW, NONE, Method, label
+from neural_complexity.experiments.base.comparison import NONE, Method, Result, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import learner_axis
@@ -22,8 +21,7 @@ from neural_complexity.experiments.base.saved_networks import how_made, load_net
 from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import Trajectory
-from neural_complexity.meta.scores import count, estimate, estimate_mean, share_of_oracle
-from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.meta.scores import count
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.penalties import weighted_l1_penalty
 from neural_complexity.task import Task
@@ -37,14 +35,9 @@ STEPS = (1, 2, 4, 8, 16)
 LAST = f"{STEPS[-1]} steps"
 METHOD = ("method", "head", "weight", "points")  # keys that name a method
 WEIGHTS = (0.5, 1.0, 2.0, 4.0)  # of NC
-NORM_WEIGHTS = {
-    "L1": (10.0, 1.0, 0.1, 0.01),
-    "L2": (10.0, 1.0, 0.1, 0.01),
-    "L1,inf": (1.0, 0.1, 0.01),
-    "L3,1.5": (1.0, 0.1, 0.01),
-    "orthogonal": (1.0, 0.1, 0.01),
-    "Frobenius": (1.0, 0.1, 0.01),
-}
+NORM_WEIGHTS: dict[str, tuple[float, ...]]
+NORM_WEIGHTS = dict.fromkeys(("L1", "L2"), (10.0, 1.0, 0.1, 0.01))
+NORM_WEIGHTS |= dict.fromkeys(("L1,inf", "L3,1.5", "orthogonal", "Frobenius"), (1.0, 0.1, 0.01))
 DROPOUT = (0.1, 0.3, 0.5, 0.7, 0.9)
 # The paper's table; its dropout of 0.9 gave no number after 16 steps.
 PAPER: dict[str, tuple[float | None, ...]] = {
@@ -83,21 +76,19 @@ PAPER: dict[str, tuple[float | None, ...]] = {
 class Config(NetworksConfig):
     """The table of regularizers; the defaults are the paper's where it says."""
 
-    metareg_iterations: Annotated[int, AtLeast(1)] = 2000
-    """Updates of MetaReg's weights."""
-    metareg_tasks: Annotated[int, AtLeast(1)] = 256
-    """Tasks per update of MetaReg."""
-    metareg_lr: Annotated[float, POSITIVE] = 0.01
-    """The learning rate of MetaReg's weights."""
+    metareg_iterations: Annotated[int, AtLeast(1)] = 2000  # Updates of MetaReg's weights.
+    metareg_tasks: Annotated[int, AtLeast(1)] = 256  # Tasks per update of MetaReg.
+    metareg_lr: Annotated[float, POSITIVE] = 0.01  # The learning rate of MetaReg's weights.
     held_out_points: Annotated[int, Between(1, Sinusoids().train_points - 1)] = 3
     """Early stopping: how many of the ten training points decide when to stop."""
 
 
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(eval_tasks=128, metareg_iterations=3, metareg_tasks=16),
-    "cpu": lambda: Config(metareg_iterations=600),
-    "paper": lambda: Config(metareg_iterations=20_000),  # as long as one likes to wait
-}
+PRESETS = comparison.presets(
+    Config,
+    smoke={"eval_tasks": 128, "metareg_iterations": 3, "metareg_tasks": 16},
+    cpu={"metareg_iterations": 600},
+    paper={"metareg_iterations": 20_000},  # as long as one likes to wait
+)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -105,37 +96,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     recipe = comparison.sinusoid_recipe(steps=max(STEPS))
     networks = load_networks(config.networks, config.device)
     task = comparison.evaluation_tasks(config)
-    methods = [*_methods(recipe, task, networks), _metareg(config, recipe, work, callback)]
-    parts = Parts(work, len(methods) + 1, callback)
-
-    def train(method: Method) -> dict[str, Tensor]:
-        return comparison.losses_at(
-            comparison.train_with(method, recipe, task, seed=config.seed), STEPS
-        )
-
-    results = [(m.keys, parts.do(m.name, partial(train, m))) for m in methods]
-    stopped: Keys = {"method": "early stopping", "points": config.held_out_points}
-    results.append((stopped, parts.do(label(stopped), lambda: _stop_early(config, recipe, task))))
-    return Outcome(_rows(config, results), facts=how_made(networks, parts))
-
-
-def _methods(recipe: Recipe, task: Task, networks: dict[str, NeuralComplexity]) -> list[Method]:
-    norms = [comparison.norm(name, w) for name, weights in NORM_WEIGHTS.items() for w in weights]
-    noises = [*(comparison.dropout(p) for p in DROPOUT), comparison.variational_dropout()]
-    ncs = [
-        comparison.nc_method(
-            {"method": "NC", "head": head, "weight": weight}, nc, task, weight=weight
-        )
-        for head, nc in networks.items()
-        for weight in WEIGHTS
-    ]
-    return [NONE, comparison.oracle(recipe, task), *norms, *noises, *ncs]
-
-
-def _metareg(
-    config: Config, recipe: Recipe, work: Workspace, callback: ProgressCallback | None
-) -> Method:
-    weights = train_metareg(
+    metareg = train_metareg(
         Sinusoids(),
         recipe,
         Optimization(updates=config.metareg_iterations, lr=config.metareg_lr),
@@ -145,19 +106,42 @@ def _metareg(
         work=work,
         callback=callback,
     )
-    return Method({"method": "MetaReg"}, comparison.everywhere(weighted_l1_penalty(weights)))
+    methods = [
+        NONE,
+        comparison.oracle(recipe, task),
+        *(comparison.norm(name, w) for name, weights in NORM_WEIGHTS.items() for w in weights),
+        *(comparison.dropout(p) for p in DROPOUT),
+        comparison.variational_dropout(),
+        *(
+            comparison.nc_method({"method": "NC", "head": head, "weight": w}, nc, task, weight=w)
+            for head, nc in networks.items()
+            for w in WEIGHTS
+        ),
+        Method({"method": "MetaReg"}, lambda _: weighted_l1_penalty(metareg)),
+    ]
+    parts = Parts(work, len(methods) + 1, callback)
+    results = comparison.compare(methods, recipe, task, parts, seed=config.seed, steps=STEPS)
+    stopped: Keys = {"method": "early stopping", "points": config.held_out_points}
+    results.append((stopped, parts.do(label(stopped), lambda: _stop_early(config, recipe, task))))
+    rows = []
+    for (keys, result), (i, step) in product(results, enumerate(STEPS)):
+        row, name = partial(make_row, NAME, config.seed, **keys, step=step), label(keys)
+        rows.append(row("diverged tasks", count(result["diverged"][i])))
+        if not comparison.too_many(result["diverged"][i]):
+            three = (results[0][1], result, results[1][1])
+            paper = PAPER[name][i] if name in PAPER else None
+            rows += comparison.loss_rows(row, three, i, paper=paper)
+    return Outcome(rows, facts=how_made(networks, parts))
 
 
-def _stop_early(config: Config, recipe: Recipe, task: Task) -> dict[str, Tensor]:
+def _stop_early(config: Config, recipe: Recipe, task: Task) -> Result:
     """Trains on some of the training points and goes back to where the others were fitted best."""
     rest = task.X_tr.shape[1] - config.held_out_points
-    judged = Task(
-        task.X_tr[:, :rest], task.Y_tr[:, :rest], task.X_tr[:, rest:], task.Y_tr[:, rest:]
-    )
-    tested = Task(task.X_tr[:, :rest], task.Y_tr[:, :rest], task.X_te, task.Y_te)
+    learned = (task.X_tr[:, :rest], task.Y_tr[:, :rest])
     # The same learners twice: training does not depend on what is only looked at.
     judge, test = (
-        comparison.train_with(NONE, recipe, t, seed=config.seed) for t in (judged, tested)
+        comparison.train_with(NONE, recipe, Task(*learned, *seen), seed=config.seed)
+        for seen in ((task.X_tr[:, rest:], task.Y_tr[:, rest:]), (task.X_te, task.Y_te))
     )
     fit = judge.loss_te.nan_to_num(nan=torch.inf)  # what is not a number is not the best
     best = torch.stack([fit[: step + 1].argmin(dim=0) for step in range(recipe.steps + 1)])
@@ -165,34 +149,15 @@ def _stop_early(config: Config, recipe: Recipe, task: Task) -> dict[str, Tensor]
     return comparison.losses_at(Trajectory(loss_tr, loss_te, test.end, test.gap), STEPS)
 
 
-def _rows(config: Config, results: list[tuple[Keys, dict[str, Tensor]]]) -> list[Row]:
-    """Test loss after each number of steps, the share of the oracle, and who diverged."""
-    rows = []
-    none, best = results[0][1], results[1][1]
-    for keys, result in results:
-        for i, step in enumerate(STEPS):
-            row = partial(make_row, NAME, config.seed, **keys, step=step)
-            diverged = result["diverged"][i]
-            rows.append(row("diverged tasks", count(diverged)))
-            if diverged.sum() > FEW * diverged.numel():
-                continue
-            kept = ~diverged
-            paper = PAPER[label(keys)][i] if label(keys) in PAPER else None
-            rows.append(row("test loss", estimate_mean(result["loss_te"][i][kept]), paper))
-            rows.append(row("train loss", estimate_mean(result["loss_tr"][i][kept])))
-            if keys["method"] not in ("none", "oracle"):
-                three = (none, result, best)
-                common = ~torch.stack([r["diverged"][i] for r in three]).any(dim=0)
-                share = estimate(share_of_oracle, *(r["loss_te"][i][common] for r in three))
-                rows.append(row("share of oracle", share))
-    return rows
-
-
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the paper's table, ours beside it."""
     lines = []
     for keys in distinct(rows, *METHOD):
-        cells = [_beside(select(rows, **keys, step=step)) for step in STEPS]
+        cells = []
+        for step in STEPS:
+            row, lost = (find(rows, m, **keys, step=step) for m in ("test loss", "diverged tasks"))
+            published = f" ({row.paper:.2f})" if row and row.paper is not None else ""
+            cells.append(comparison.beside(show(row) + published, lost))
         share = find(rows, "share of oracle", **keys, step=STEPS[-1])
         lines.append((label(keys), *cells, show(share, 4)))
     tasks = max(row.n for row in rows)
@@ -201,21 +166,10 @@ def tables(rows: list[Row]) -> list[Table]:
             f"Test loss after learner steps, {tasks:,} held-out tasks (in brackets: the paper)",
             ("regularizer", *(f"{step} steps" for step in STEPS), "share of oracle"),
             tuple(lines),
-            f"Value ± 95 % interval over tasks. Share of oracle at {LAST}. Behind †: so many "
-            "learners diverged, with losses ten times above where they began, or not finite; where "
-            "these are more than 1 %, a method gets no mean, and elsewhere they are left out of "
-            "it. In brackets behind the name: the weight, or the probability to drop a unit.",
+            f"Value ± 95 % interval over tasks. Share of oracle at {LAST}. {comparison.LOST_NOTE} "
+            "In brackets behind the name: the weight, or the probability to drop a unit.",
         )
     ]
-
-
-def _beside(rows: list[Row]) -> str:
-    row, diverged = find(rows, "test loss"), find(rows, "diverged tasks")
-    lost = f"†{diverged.value:,.0f}" if diverged and diverged.value else ""
-    if row is None:
-        return lost
-    published = f" ({row.paper:.2f})" if row.paper is not None else ""
-    return show(row) + published + (f" {lost}" if lost else "")
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
@@ -282,19 +236,13 @@ def _curves(rows: list[Row]) -> Canvas:
     return canvas
 
 
+LEAD = (
+    "The same learners, with the same initial weights, on the same held-out sinusoid tasks "
+    "under every regularizer of the paper's table, and some of ours: the oracle (the true "
+    "gap), early stopping (some of the ten training points decide when to stop), variational "
+    "dropout, and NC with other weights, all transductive. Dropout is off when a learner is "
+    "evaluated."
+)
 EXPERIMENT = Experiment(
-    name=NAME,
-    title="NC against other regularizers",
-    lead=(
-        "The same learners, with the same initial weights, on the same held-out sinusoid tasks "
-        "under every regularizer of the paper's table, and some of ours: the oracle (the true "
-        "gap), early stopping (some of the ten training points decide when to stop), variational "
-        "dropout, and NC with other weights, all transductive. Dropout is off when a learner is "
-        "evaluated."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+    NAME, "NC against other regularizers", LEAD, Config, PRESETS, run, tables, figures
 )

@@ -1,20 +1,17 @@
 """Appendix C: random search for NC's sizes, batch and learning rate on the sinusoid."""
 
 import math
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
-from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base import comparison
-from neural_complexity.experiments.base.comparison import NONE, Method
+from neural_complexity.experiments.base.comparison import NONE, SCORES
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.random_search import (
     PAPER_SETTING,
@@ -29,7 +26,6 @@ from neural_complexity.experiments.base.table_views import distinct, find, selec
 from neural_complexity.experiments.base.training import Setup
 from neural_complexity.meta import scores
 from neural_complexity.meta.scores import Estimate
-from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.tasks.families import Sinusoids
@@ -49,49 +45,26 @@ LOOKS = {
 }
 
 
-def smoke() -> Config:
-    """Seconds; what CI runs."""
-    return Config(
-        eval_tasks=128,
-        head="posterior",
-        trials=5,
-        encoder_layers=(1, 2),
-        width=(16, 32),
-        decoder_layers=(1, 2),
-        batch=(16, 32),
-        lr=(0.01, 0.0001),
-        iterations=10,
-        updates=16,
-        tasks=32,
-        capacity=10_000,
-        startup=2,
-    )
-
-
-def cpu() -> Config:
-    """Minutes on two cores."""
-    return Config(
-        head="posterior",
-        trials=16,
-        width=(32, 64, 128, 256),
-        batch=(32, 64, 128, 256),
-        lr=(0.01, 0.003, 0.001, 0.0003),
-        iterations=40,
-        updates=24,
-        tasks=256,
-        capacity=150_000,
-    )
-
-
-PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": Config}
+CHOICES = {"encoder_layers": (1, 2), "decoder_layers": (1, 2), "width": (16, 32), "batch": (16, 32)}
+TINY = {"trials": 5, "iterations": 10, "updates": 16, "tasks": 32, "capacity": 10_000, "startup": 2}
+WIDTHS = (32, 64, 128, 256)
+MINUTES = {"trials": 16, "iterations": 40, "updates": 24, "tasks": 256, "capacity": 150_000}
+PRESETS = comparison.presets(
+    Config,
+    smoke={"head": "posterior", "eval_tasks": 128, "lr": (0.01, 0.0001), **CHOICES, **TINY},
+    cpu={
+        "head": "posterior",
+        "width": WIDTHS,
+        "batch": WIDTHS,
+        "lr": (0.01, 0.003, 0.001, 0.0003),
+        **MINUTES,
+    },
+    paper={},
+)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Meta-trains one NC per trial and scores the best one on held-out tasks.
-
-    Raises:
-        FloatingPointError: If NC diverges in all trials.
-    """
+    """Meta-trains one NC per trial and scores the best one on held-out tasks."""
     setup = Setup(family=Sinusoids(), recipe=RECIPE, seed=config.seed, device=config.device)
     search = Search(config, setup, setup.validation_learners(), work, callback)
     trials: list[Trial] = []
@@ -103,30 +76,30 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             best = (trial.r2.value, trial, nc)
         if callback is not None:
             seconds = sum(t.history[-1].seconds for t in trials if t.history)
-            found = {} if best is None else {"best R2": best[0]}
-            callback(NAME, len(trials), config.trials, seconds, found)
+            so_far = {} if best is None else {"best R2": best[0]}
+            callback(NAME, len(trials), config.trials, seconds, so_far)
     if best is None:
         raise FloatingPointError(f"NC must not diverge in all trials, got {len(trials)} that did")
     parts = Parts(work.sub("evaluation"), 3, callback)
-    rows = [row for trial in trials for row in _rows(config, trial, _ending(trial))]
-    rows += _rows(config, best[1], _held_out(config, best[2], parts))
+    found = [(trial, _ending(trial)) for trial in trials]
+    rows = [
+        make_row(NAME, config.seed, metric, score, trial=trial.index, **trial.setting)
+        for trial, numbers in [*found, (best[1], _held_out(config, best[2], parts))]
+        for metric, score in numbers.items()
+    ]
     return Outcome(
         rows,
         {"grace": torch.tensor(config.grace * config.iterations)},
         {"best": best[2]},
-        {trial.name: trial.history for trial in trials if trial.history},
+        {f"trial {trial.index}": trial.history for trial in trials if trial.history},
         {"seconds": {name: round(spent, 1) for name, spent in parts.seconds.items()}},
     )
 
 
-def _rows(config: Config, trial: Trial, scores: dict[str, Estimate]) -> list[Row]:
-    row = partial(make_row, NAME, config.seed, trial=trial.index, **trial.setting)
-    return [row(metric, score) for metric, score in scores.items()]
-
-
 def _ending(trial: Trial) -> dict[str, Estimate]:
-    """How a trial ended, and how good NC then was on the validation learners."""
-    ended = {"iterations": trial.iteration, "stopped": trial.stopped, "diverged": trial.r2 is None}
+    """How a trial ended, early or not, and how good NC then was on the validation learners."""
+    stopped = trial.r2 is not None and trial.iteration < trial.history[-1].iterations
+    ended = {"iterations": trial.iteration, "stopped": stopped, "diverged": trial.r2 is None}
     scores = {name: Estimate(float(value), None, 1) for name, value in ended.items()}
     return scores | ({R2: trial.r2} if trial.r2 else {})
 
@@ -134,28 +107,16 @@ def _ending(trial: Trial) -> dict[str, Estimate]:
 def _held_out(config: Config, nc: NeuralComplexity, parts: Parts) -> dict[str, Estimate]:
     """Scores the best trial's NC on tasks that had no part in choosing it."""
     task = comparison.evaluation_tasks(config)
-
-    def train(method: Method) -> dict[str, Tensor]:
-        learners = comparison.train_with(method, RECIPE, task, seed=config.seed)
-        found = comparison.losses_at(learners, [RECIPE.steps])
-        if method is NONE:
-            found |= {"gap": learners.gap, "predicted": judge(nc, learners.end).gap}
-        return found
-
-    methods = (
-        NONE,
-        comparison.nc_method({"method": "NC"}, nc, task),
-        comparison.oracle(RECIPE, task),
-    )
-    results = [parts.do(method.name, partial(train, method)) for method in methods]
+    ours = comparison.nc_method({"method": "NC"}, nc, task)
+    methods, see = (NONE, ours, comparison.oracle(RECIPE, task)), comparison.see_gaps({"best": nc})
+    found = comparison.compare(methods, RECIPE, task, parts, seed=config.seed, see=see)
+    results = [result for _, result in found]
     kept = comparison.kept_tasks(results)
-    predicted, gap = (results[0][key][kept] for key in ("predicted", "gap"))
+    gaps = [results[0][key][kept] for key in ("predicted/best", "gap")]
+    losses = (r["loss_te"][0, kept] for r in results)
     return {
-        "R2": scores.estimate(scores.r_squared, predicted, gap),
-        "MAE": scores.estimate(scores.mean_absolute_error, predicted, gap),
-        "share of oracle": scores.estimate(
-            scores.share_of_oracle, *(r["loss_te"][0, kept] for r in results)
-        ),
+        **{metric: scores.estimate(SCORES[metric], *gaps) for metric in ("R2", "MAE")},
+        "share of oracle": scores.estimate(scores.share_of_oracle, *losses),
         "diverged tasks": scores.count(~kept),
     }
 
@@ -182,41 +143,37 @@ def _ended(trial: dict[str, Row]) -> str:
 
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the tables of the best trial and of all trials."""
-    return [_best(rows), _trials(rows)]
-
-
-def _best(rows: list[Row]) -> Table:
     (r2,) = select(rows, "R2")
-    found = [find(rows, metric) for metric in ("R2", "MAE", "share of oracle")]
+    scored = ("R2", "MAE", "share of oracle")
     left_out = sum(row.value for row in select(rows, "diverged tasks"))
-    return Table(
-        f"The best trial on {r2.n:,} held-out tasks",
-        ("trial", *SEARCHED, "R2", "MAE", "share of oracle"),
-        (
-            (_name(r2), *_setting(r2), *(show(row, 4) for row in found)),
-            ("the paper's choice", *(str(value) for value in PAPER_SETTING.values()), "", "", ""),
-        ),
-        "Value ± 95 % interval over tasks. R2 and MAE of the predicted gap: plain learners after "
-        "their last step. Share of oracle: learners regularized by this NC, transductive, after "
-        f"their last step. Tasks left out because a learner diverged: {left_out:.0f}.",
-    )
-
-
-def _trials(rows: list[Row]) -> Table:
     lines = []
     for trial in _found(rows):
         end = trial["iterations"]
         result = (f"{end.value:.0f}", _ended(trial), show(trial.get(R2), 4))
         lines.append((_name(end), *_setting(end), *result))
-    return Table(
-        f"All {len(lines)} trials, the best first",
-        ("trial", *SEARCHED, "iterations", "ended", R2),
-        tuple(lines),
-        "R2 ± 95 % interval over the validation learners, which also chose the best trial, so the "
-        "first value is flattered. A stopped trial shows its last value, not the one it would "
-        "have reached. In the paper's symbols: encoder_layers is n_enc, width d, decoder_layers "
-        "n_dec, batch bs.",
-    )
+    return [
+        Table(
+            f"The best trial on {r2.n:,} held-out tasks",
+            ("trial", *SEARCHED, *scored),
+            (
+                (_name(r2), *_setting(r2), *(show(find(rows, metric), 4) for metric in scored)),
+                ("the paper's choice", *map(str, PAPER_SETTING.values()), "", "", ""),
+            ),
+            "Value ± 95 % interval over tasks. R2 and MAE of the predicted gap: plain learners "
+            "after their last step. Share of oracle: learners regularized by this NC, "
+            "transductive, after their last step. Tasks left out because a learner diverged: "
+            f"{left_out:.0f}.",
+        ),
+        Table(
+            f"All {len(lines)} trials, the best first",
+            ("trial", *SEARCHED, "iterations", "ended", R2),
+            tuple(lines),
+            "R2 ± 95 % interval over the validation learners, which also chose the best trial, so "
+            "the first value is flattered. A stopped trial shows its last value, not the one it "
+            "would have reached. In the paper's symbols: encoder_layers is n_enc, width d, "
+            "decoder_layers n_dec, batch bs.",
+        ),
+    ]
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
@@ -265,7 +222,17 @@ def _choices(outcome: Outcome) -> Canvas:
     canvas = Canvas(figsize=(8.6, 4.8), layout="constrained")
     axes = canvas.subplots(2, 3, sharey=True).flat
     for ax, name in zip(axes, SEARCHED, strict=False):
-        _choice(ax, ends, name)
+        choices = sorted({float(row.keys[name]) for _, row in ends})
+        for position, choice in enumerate(choices):
+            same = [(look, row) for look, row in ends if row.keys[name] == choice]
+            spread = np.linspace(-0.25, 0.25, len(same)) if len(same) > 1 else [0.0]
+            for aside, (look, row) in zip(spread, same, strict=True):
+                _mark(ax, position + aside, row, look)
+            if position:
+                ax.axvline(position - 0.5, color=COLORS["none"], alpha=0.25, lw=0.6)
+        ax.set_xticks(range(len(choices)), [f"{choice:g}" for choice in choices])
+        ax.set(xlabel=name, xlim=(-0.5, len(choices) - 0.5))
+        ax.grid(visible=False, axis="x")
     last = axes[len(SEARCHED)]
     for look, row in ends:
         _mark(last, outcome.history[_name(row)][-1].seconds, row, look)
@@ -275,20 +242,6 @@ def _choices(outcome: Outcome) -> Canvas:
         ax.set_ylabel("1 - R2, validation")
     _finish(canvas, last, set(looks))
     return canvas
-
-
-def _choice(ax: Axes, ends: list[tuple[str, Row]], name: str) -> None:
-    choices = sorted({float(row.keys[name]) for _, row in ends})
-    for position, choice in enumerate(choices):
-        same = [(look, row) for look, row in ends if row.keys[name] == choice]
-        spread = np.linspace(-0.25, 0.25, len(same)) if len(same) > 1 else [0.0]
-        for aside, (look, row) in zip(spread, same, strict=True):
-            _mark(ax, position + aside, row, look)
-    ax.set_xticks(range(len(choices)), [f"{choice:g}" for choice in choices])
-    ax.set(xlabel=name, xlim=(-0.5, len(choices) - 0.5))
-    ax.grid(visible=False, axis="x")
-    for position in range(1, len(choices)):
-        ax.axvline(position - 0.5, color=COLORS["none"], alpha=0.25, lw=0.6)
 
 
 def _mark(ax: Axes, x: float, row: Row, look: str) -> None:
@@ -308,21 +261,15 @@ def _finish(canvas: Canvas, ax: Axes, looks: set[str]) -> None:
     canvas.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=len(LOOKS))
 
 
+LEAD = (
+    "A random search as in appendix C of the paper: each trial meta-trains one NC with sizes, "
+    "batch and learning rate drawn at random, for the same number of updates. After a grace "
+    "period a trial is stopped when its best validation R2 is below the median of the running "
+    "means, since that period, of the trials before it. The best trial is then scored once on "
+    "held-out tasks that had no part in choosing it. The paper's search ended with "
+    + " ".join(f"{name}={value}" for name, value in PAPER_SETTING.items())
+    + "."
+)
 EXPERIMENT = Experiment(
-    name=NAME,
-    title="Hyperparameter search on the sinusoid",
-    lead=(
-        "A random search as in appendix C of the paper: each trial meta-trains one NC with sizes, "
-        "batch and learning rate drawn at random, for the same number of updates. After a grace "
-        "period a trial is stopped when its best validation R2 is below the median of the running "
-        "means, since that period, of the trials before it. The best trial is then scored once on "
-        "held-out tasks that had no part in choosing it. The paper's search ended with "
-        + " ".join(f"{name}={value}" for name, value in PAPER_SETTING.items())
-        + "."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+    NAME, "Hyperparameter search on the sinusoid", LEAD, Config, PRESETS, run, tables, figures
 )

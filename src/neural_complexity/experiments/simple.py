@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from typing import Annotated
 
 import torch
@@ -12,21 +13,17 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base.comparison import evaluation_tasks, sinusoid_recipe
+from neural_complexity.experiments.base import comparison
+from neural_complexity.experiments.base.comparison import SCORES, Result
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import plot_targets, scatter_gaps
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.learners import closed_form
-from neural_complexity.learners.closed_form import (
-    ClosedForm,
-    GaussianProcess,
-    Kernel,
-    gaussian_process,
-)
-from neural_complexity.learners.trajectory import CHUNK, train_learners
+from neural_complexity.learners.closed_form import ClosedForm, GaussianProcess, Kernel
+from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import squared_error
 from neural_complexity.meta import scores
 from neural_complexity.model.judgement import judge
@@ -44,11 +41,6 @@ NAME = "simple"
 SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "Y_te", "H_te")
 LEARNERS = ("0-th order polynomial", "nearest neighbour", "network", "ridge", "Gaussian process")
 PREDICTORS = ("NC posterior", "NC direct", "GP, RBF kernel", "GP, sinusoid kernel")
-SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "R2": scores.r_squared,
-    "correlation": scores.correlation,
-    "MAE": scores.mean_absolute_error,
-}
 # Twice the range of x, so that no feature repeats within it; none has the family's own period.
 PERIOD, FREQUENCIES, STRENGTH = 20.0, 5, 0.1
 FEATURES = closed_form.fourier_features(PERIOD, FREQUENCIES)
@@ -57,16 +49,15 @@ LENGTHSCALES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 AMPLITUDES = (1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
 NOISES = (1e-8, 1e-6, 1e-4, 1e-2)
 KERNELS = tuple(product(LENGTHSCALES, AMPLITUDES, NOISES))
-LOSS_NOTE = (
-    "Mean squared error ± 95 % interval over tasks. Beliefs are a gap predictor's own mean for y, "
-    "used as a predictor. The learner called Gaussian process is the one with the RBF kernel."
-)
-R2_NOTE = (
-    "Value ± 95 % interval over tasks, here and below; each column is a gap predictor. R2 is the "
-    "coefficient of determination. The sinusoid kernel knows the family. It is the best linear "
+NOTES = {
+    "test loss": "Mean squared error ± 95 % interval over tasks. Beliefs are a gap predictor's own "
+    "mean for y, used as a predictor. The learner called Gaussian process is the one with the RBF "
+    "kernel.",
+    "R2": "Value ± 95 % interval over tasks, here and below; each column is a gap predictor. R2 is "
+    "the coefficient of determination. The sinusoid kernel knows the family. It is the best linear "
     "prediction, not the exact Bayes posterior, since b from 0 to pi favours some sinusoids; but "
-    "ten points without noise settle a sinusoid either way."
-)
+    "ten points without noise settle a sinusoid either way.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +71,14 @@ class Config(NetworksConfig):
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains learners on held-out tasks; NC and Gaussian processes predict their gaps."""
     networks = load_networks(config.networks, config.device)
-    family, task = Sinusoids(), evaluation_tasks(config)
+    family, task = Sinusoids(), comparison.evaluation_tasks(config)
     parts = Parts(work, 1 + len(LEARNERS), callback)
     tried = parts.do("RBF kernel", partial(_likelihoods, config, family))["log_likelihood"]
     lengthscale, amplitude, noise = KERNELS[int(tried.argmax())]
+    own = closed_form.gaussian_process(sinusoid_kernel(family), noise=NOISES[0])
     processes = {
         "GP, RBF kernel": _rbf_process(lengthscale, amplitude, noise),
-        "GP, sinusoid kernel": gaussian_process(sinusoid_kernel(family), noise=NOISES[0]),
+        "GP, sinusoid kernel": own,
     }
     beliefs = {name: fit(task.X_tr, task.Y_tr) for name, fit in processes.items()}
     learners: dict[str, ClosedForm | None] = {
@@ -100,22 +92,35 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         name: parts.do(name, partial(_judge, config, task, learners[name], networks, beliefs))
         for name in LEARNERS
     }
+    # What each gap predictor's own mean for y achieves as a predictor of y.
+    means = {"NC posterior": comparison.own_predictions(networks["posterior"], task)}
+    means |= {name: fit(task.X_te) for name, fit in beliefs.items()}
     facts = {
         "RBF kernel": {"lengthscale": lengthscale, "amplitude": amplitude, "noise": noise},
         "ridge": {"strength": STRENGTH, "period": PERIOD, "frequencies": FREQUENCIES},
         **how_made(networks, parts),
     }
-    rows = _rows(config, ends, _belief_losses(task, networks["posterior"], beliefs))
+    rows, row = [], partial(make_row, NAME, config.seed)
+    for learner, end in ends.items():
+        for metric, key in (("train loss", "loss_tr"), ("test loss", "loss_te")):
+            rows.append(row(metric, scores.estimate_mean(end[key].flatten()), learner=learner))
+    for predictor, mean in means.items():
+        losses = squared_error(mean, task.Y_te).mean(dim=1)  # (B,)
+        rows.append(row("test loss", scores.estimate_mean(losses), predictor=predictor))
+    for (learner, end), predictor in product(ends.items(), PREDICTORS):
+        for metric, score in SCORES.items():
+            fit = scores.estimate(score, end[f"predicted/{predictor}"], end["gap"])
+            rows.append(row(metric, fit, predictor=predictor, learner=learner))
     return Outcome(rows, _figure_tensors(task, ends), facts=facts)
 
 
 def _rbf_process(
     lengthscale: float, amplitude: float, noise: float
 ) -> Callable[[Tensor, Tensor], GaussianProcess]:
-    return gaussian_process(closed_form.rbf(lengthscale, amplitude), noise=noise)
+    return closed_form.gaussian_process(closed_form.rbf(lengthscale, amplitude), noise=noise)
 
 
-def _likelihoods(config: Config, family: Sinusoids) -> dict[str, Tensor]:
+def _likelihoods(config: Config, family: Sinusoids) -> Result:
     """Returns the mean log marginal likelihood of every RBF kernel on tasks of their own."""
     task = family.sample(config.tuning_tasks, stream(config.seed, "kernel tasks"))
     task = task.to(config.device)
@@ -146,59 +151,25 @@ def _judge(
     learner: ClosedForm | None,
     networks: dict[str, NeuralComplexity],
     beliefs: dict[str, GaussianProcess],
-) -> dict[str, Tensor]:
+) -> Result:
     """Returns predictions and losses of one learner on all tasks, and its gap as predicted."""
     if learner is None:
-        end = train_learners(sinusoid_recipe(), task, seed=config.seed).end
+        end = train_learners(comparison.sinusoid_recipe(), task, seed=config.seed).end
     else:
         end = take_snapshot(learner(task.X_tr, task.Y_tr), task)
     loss_tr = squared_error(end.H_tr, end.Y_tr).mean(dim=1)  # (B,)
-    predicted = {f"NC {head}": judge(nc, end).gap for head, nc in networks.items()}
+    loss_te = squared_error(end.H_te, task.Y_te).mean(dim=1)
+    found = {"H_tr": end.H_tr, "H_te": end.H_te, "loss_tr": loss_tr, "loss_te": loss_te[None]}
+    found |= {f"predicted/NC {head}": judge(nc, end).gap for head, nc in networks.items()}
     for name, process in beliefs.items():
         expected = squared_error.expected(end.H_te, process.belief(task.X_te))
-        predicted[name] = expected.mean(dim=1) - loss_tr
-    return {
-        "H_tr": end.H_tr,
-        "H_te": end.H_te,
-        "loss_tr": loss_tr,
-        "loss_te": squared_error(end.H_te, task.Y_te).mean(dim=1).unsqueeze(0),  # (1, B)
-        "gap": gap(squared_error, end, task.Y_te),
-        **{f"predicted/{name}": gaps for name, gaps in predicted.items()},
-    }
+        found[f"predicted/{name}"] = expected.mean(dim=1) - loss_tr
+    return found | {"gap": gap(squared_error, end, task.Y_te)}
 
 
-@torch.no_grad()
-def _belief_losses(
-    task: Task, nc: NeuralComplexity, beliefs: dict[str, GaussianProcess]
-) -> dict[str, Tensor]:
-    """Returns what each gap predictor's own mean for y achieves as a predictor of y, (B,)."""
-    parts = (task[i : i + CHUNK] for i in range(0, len(task), CHUNK))
-    mean = torch.cat([nc.belief(part.X_tr, part.Y_tr, part.X_te).prediction for part in parts])
-    means = {"NC posterior": mean} | {name: fit(task.X_te) for name, fit in beliefs.items()}
-    return {name: squared_error(mean, task.Y_te).mean(dim=1) for name, mean in means.items()}
-
-
-def _rows(
-    config: Config, ends: dict[str, dict[str, Tensor]], believed: dict[str, Tensor]
-) -> list[Row]:
-    """Returns what learners and beliefs achieve, and how well everyone predicts each gap."""
-    row = partial(make_row, NAME, config.seed)
-    rows = []
-    for learner, end in ends.items():
-        for metric, key in (("train loss", "loss_tr"), ("test loss", "loss_te")):
-            rows.append(row(metric, scores.estimate_mean(end[key].flatten()), learner=learner))
-    for predictor, losses in believed.items():
-        rows.append(row("test loss", scores.estimate_mean(losses), predictor=predictor))
-    for (learner, end), predictor in product(ends.items(), PREDICTORS):
-        for metric, score in SCORES.items():
-            fit = scores.estimate(score, end[f"predicted/{predictor}"], end["gap"])
-            rows.append(row(metric, fit, predictor=predictor, learner=learner))
-    return rows
-
-
-def _figure_tensors(task: Task, ends: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+def _figure_tensors(task: Task, ends: dict[str, Result]) -> Result:
     """Returns all gaps, and for each learner the tasks with the extreme posterior predictions."""
-    tensors: dict[str, Tensor] = {}
+    tensors: Result = {}
     for learner, end in ends.items():
         gaps = {head: end[f"predicted/NC {head}"] for head in HEADS} | {"true": end["gap"]}
         picks = torch.stack([gaps["posterior"].argmin(), gaps["posterior"].argmax()])  # (2,)
@@ -213,28 +184,20 @@ def _figure_tensors(task: Task, ends: dict[str, dict[str, Tensor]]) -> dict[str,
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the tables of the learners' losses and of each score of the predicted gaps."""
     size, cell = f"{rows[0].n:,} held-out tasks", partial(show, digits=4)
-    learners = [{"learner": learner} for learner in LEARNERS]
-    losses = pivot(rows, learners, [("train loss", {}), ("test loss", {})], _label, cell)
+    learners, name = [{"learner": learner} for learner in LEARNERS], itemgetter("learner")
+    losses = pivot(rows, learners, [("train loss", {}), ("test loss", {})], name, cell)
     losses += [
         (f"{row.keys['predictor']}, its beliefs", "", cell(row))
         for row in select(rows, "test loss", learner=None)
     ]
-    found = [
-        Table(f"Losses, {size}", ("learner", "train loss", "test loss"), tuple(losses), LOSS_NOTE)
-    ]
+    header = ("learner", "train loss", "test loss")
+    found = [Table(f"Losses, {size}", header, tuple(losses), NOTES["test loss"])]
     for metric in SCORES:
         columns = [(metric, {"predictor": predictor}) for predictor in PREDICTORS]
-        lines = pivot(rows, learners, columns, _label, cell)
-        title, note = (
-            f"{metric} of predicted against true gap, {size}",
-            R2_NOTE if metric == "R2" else "",
-        )
+        lines = pivot(rows, learners, columns, name, cell)
+        title, note = f"{metric} of predicted against true gap, {size}", NOTES.get(metric, "")
         found.append(Table(title, ("learner", *PREDICTORS), tuple(lines), note))
     return found
-
-
-def _label(keys: Keys) -> str:
-    return str(keys["learner"])
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
@@ -292,23 +255,16 @@ def _scatter(tensors: dict[str, Tensor]) -> Canvas:
     return canvas
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Simple learners",
-    lead=(
-        "NC was trained on networks. Here it judges other learners on held-out sinusoids with 10 "
-        "training and 15 test points: the mean of the targets, the nearest neighbour, ridge "
-        "regression on ten Fourier features, a Gaussian process, and for comparison the network "
-        "after 16 steps. As baselines, two Gaussian processes predict the gap from their exact "
-        "posteriors: one with an RBF kernel, as a practitioner would use, chosen by marginal "
-        "likelihood on other tasks of the family; and one with the family's own kernel, "
-        "proportional to cos(x - x'), which knows that all targets are sinusoids of period 2 pi. "
-        "The paper gives pictures of these learners, no numbers."
-    ),
-    config=Config,
-    # At `paper`, `networks` may name NCs of the paper's size; this costs little.
-    presets={"smoke": lambda: Config(eval_tasks=256), "cpu": Config, "paper": Config},
-    run=run,
-    tables=tables,
-    figures=figures,
+# At `paper`, `networks` may name NCs of the paper's size; this costs little.
+PRESETS = comparison.presets(Config, smoke={"eval_tasks": 256}, cpu={}, paper={})
+LEAD = (
+    "NC was trained on networks. Here it judges other learners on held-out sinusoids with 10 "
+    "training and 15 test points: the mean of the targets, the nearest neighbour, ridge "
+    "regression on ten Fourier features, a Gaussian process, and for comparison the network "
+    "after 16 steps. As baselines, two Gaussian processes predict the gap from their exact "
+    "posteriors: one with an RBF kernel, as a practitioner would use, chosen by marginal "
+    "likelihood on other tasks of the family; and one with the family's own kernel, "
+    "proportional to cos(x - x'), which knows that all targets are sinusoids of period 2 pi. "
+    "The paper gives pictures of these learners, no numbers."
 )
+EXPERIMENT = Experiment(NAME, "Simple learners", LEAD, Config, PRESETS, run, tables, figures)

@@ -3,24 +3,24 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Annotated
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base import comparison, plots
-from neural_complexity.experiments.base.comparison import NONE, Method, label
+from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, Result, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS
-from neural_complexity.experiments.base.table_views import distinct, find, select, show
+from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
 from neural_complexity.experiments.base.training import Setup, Training, ours, train_network
-from neural_complexity.learners.trajectory import CHUNK
+from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status
 from neural_complexity.model.judgement import judge
@@ -40,11 +40,6 @@ PAPER_LOSS: dict[Key, dict[int, float]] = {
 }
 PAPER_R2 = 0.9589
 METHOD = ("method", "head", "mode")  # keys that name a method
-SCORES = {
-    "R2": scores.r_squared,
-    "correlation": scores.correlation,
-    "MAE": scores.mean_absolute_error,
-}
 CURVES = ("loss_tr", "loss_te")
 SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te", "Y_te")
 TASKS_DRAWN, CANDIDATES = 6, 512  # tasks drawn one by one, chosen among the first ones
@@ -54,33 +49,22 @@ TASKS_DRAWN, CANDIDATES = 6, 512  # tasks drawn one by one, chosen among the fir
 class Config(BaseConfig):
     """Sinusoid regression; the defaults are the paper's."""
 
-    learner_width: Annotated[int, AtLeast(1)] = 40
-    """Units of each hidden layer of the learner."""
-    learner_layers: Annotated[int, AtLeast(0)] = 2
-    """Hidden layers of the learner."""
-    steps: Annotated[int, AtLeast(1)] = 16
-    """Updates of the learner."""
-    lr: Annotated[float, POSITIVE] = 0.01
-    """Learning rate of the learner (SGD)."""
-    posterior: Training = field(default_factory=Training)
-    """NC with our head."""
-    direct: Training = field(default_factory=Training)
-    """NC with the paper's head."""
+    learner_width: Annotated[int, AtLeast(1)] = 40  # Units of each hidden layer of the learner.
+    learner_layers: Annotated[int, AtLeast(0)] = 2  # Hidden layers of the learner.
+    steps: Annotated[int, AtLeast(1)] = 16  # Updates of the learner.
+    lr: Annotated[float, POSITIVE] = 0.01  # Learning rate of the learner (SGD).
+    posterior: Training = field(default_factory=Training)  # NC with our head.
+    direct: Training = field(default_factory=Training)  # NC with the paper's head.
 
 
-def smoke() -> Config:
-    """Seconds; what CI runs."""
-    tiny = ours(width=32, batch=64, tasks=64, updates=10, iterations=20, capacity=10_000)
-    return Config(eval_tasks=256, posterior=tiny, direct=tiny)
-
-
-def cpu() -> Config:
-    """Minutes on two cores."""
-    sizes = partial(ours, width=128, batch=128, updates=32, capacity=150_000)
-    return Config(posterior=sizes(iterations=200), direct=sizes(iterations=300, tasks=256))
-
-
-PRESETS: dict[str, Callable[[], Config]] = {"smoke": smoke, "cpu": cpu, "paper": Config}
+TINY = ours(width=32, batch=64, tasks=64, updates=10, iterations=20, capacity=10_000)
+MINUTES = partial(ours, width=128, batch=128, updates=32, capacity=150_000)
+PRESETS = comparison.presets(
+    Config,
+    smoke={"eval_tasks": 256, "posterior": TINY, "direct": TINY},
+    cpu={"posterior": MINUTES(iterations=200), "direct": MINUTES(iterations=300, tasks=256)},
+    paper={},
+)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -95,13 +79,11 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         training = getattr(config, head)
         networks[head], history[head] = train_network(training, head, setup, work, callback)
     task = comparison.evaluation_tasks(config)
-    ncs = comparison.nc_methods(networks, task, comparison.unlabelled_inputs(config))
+    ncs = comparison.nc_methods(networks, task, config)
     methods = [NONE, *ncs, comparison.oracle(recipe, task)]
-    parts = Parts(work.sub("evaluation"), len(methods), callback)
 
-    def train(method: Method) -> dict[str, Tensor]:
-        learners = comparison.train_with(method, recipe, task, seed=config.seed)
-        found = comparison.losses_at(learners, range(config.steps + 1)) | {"gap": learners.gap}
+    def see(method: Method, learners: Trajectory) -> Result:
+        found = {"gap": learners.gap}
         if method is NONE:
             found |= {**learners.end.named(), "Y_te": task.Y_te}
         for head, nc in networks.items():
@@ -110,20 +92,25 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
                 found |= {f"predicted/{head}": told.gap, f"points/{head}": told.points}
         return found
 
-    results = {method.name: parts.do(method.name, partial(train, method)) for method in methods}
-    kept = comparison.kept_tasks(results.values())
-    for result in results.values():
-        del result["diverged"]
-        result |= {key: t[:, kept] if key in CURVES else t[kept] for key, t in result.items()}
+    parts, steps = Parts(work.sub("evaluation"), len(methods), callback), range(config.steps + 1)
+    results = comparison.compare(
+        methods, recipe, task, parts, seed=config.seed, steps=steps, see=see
+    )
+    kept = comparison.kept_tasks(result for _, result in results)
     rows = [make_row(NAME, config.seed, "diverged tasks", scores.count(~kept), step=config.steps)]
-    rows += _loss_rows(config, methods, results)
-    rows += _belief_rows(config, task[kept], networks["posterior"])
-    rows += _fit_rows(config, results)
+    for keys, result in results:
+        published = {} if keys.get("mode") == "inductive" else PAPER_LOSS.get(keys["method"], {})
+        three = (results[0][1], result, results[-1][1])
+        for step in sorted({step for step in STEPS if step < config.steps} | {config.steps}):
+            row = partial(make_row, NAME, config.seed, **keys, step=step)
+            rows += comparison.loss_rows(row, three, step, kept, published.get(step))
     tensors = {
-        f"{name}/{key}": tensor.mean(dim=1) if key in CURVES else tensor
-        for name, result in results.items()
+        f"{label(keys)}/{key}": tensor[:, kept].mean(dim=1) if key in CURVES else tensor[kept]
+        for keys, result in results
         for key, tensor in result.items()
+        if key != "diverged"
     }
+    rows += _nc_rows(config, task[kept], networks["posterior"], tensors)
     return Outcome(rows, tensors, networks, history)
 
 
@@ -132,66 +119,29 @@ def _regularized(head: str) -> Keys:
     return {"method": "NC", "head": head, "mode": "transductive"}
 
 
-def _loss_rows(
-    config: Config, methods: list[Method], results: dict[str, dict[str, Tensor]]
-) -> list[Row]:
-    """Test loss after a number of steps, and the share of the oracle."""
-    rows = []
-    for method in methods:
-        keys, result = method.keys, results[method.name]
-        published = {} if keys.get("mode") == "inductive" else PAPER_LOSS.get(keys["method"], {})
-        for step in sorted({step for step in STEPS if step < config.steps} | {config.steps}):
-            row = partial(make_row, NAME, config.seed, **keys, step=step)
-            loss = scores.estimate_mean(result["loss_te"][step])
-            rows.append(row("test loss", loss, published.get(step)))
-            rows.append(row("train loss", scores.estimate_mean(result["loss_tr"][step])))
-            if keys["method"] == "NC":
-                three = (results["none"], result, results["oracle"])
-                share = scores.estimate(
-                    scores.share_of_oracle, *(r["loss_te"][step] for r in three)
-                )
-                rows.append(row("share of oracle", share))
-    return rows
-
-
-@torch.no_grad()
-def _belief_rows(config: Config, task: Task, nc: NeuralComplexity) -> list[Row]:
-    """The posterior head's own mean as a predictor: what regularizing with it pulls h towards."""
-    losses = []
-    for part in (task[i : i + CHUNK] for i in range(0, len(task), CHUNK)):
-        own = nc.belief(part.X_tr, part.Y_tr, part.X_te).prediction
-        losses.append(nc.loss(own, part.Y_te).mean(dim=1))
-    keys = {"method": "NC", "head": "posterior", "mode": "its beliefs"}
-    return [
-        make_row(NAME, config.seed, "test loss", scores.estimate_mean(torch.cat(losses)), **keys)
-    ]
-
-
-def _fit_rows(config: Config, results: dict[str, dict[str, Tensor]]) -> list[Row]:
-    """How well each NC predicts the gap where learners end, without and with its own help."""
-    rows = []
-    for head in HEADS:
-        for learners, name in _ends(head).items():
-            predicted, gap = results[name][f"predicted/{head}"], results[name]["gap"]
-            row = partial(make_row, NAME, config.seed, method="NC", head=head, learners=learners)
-            for metric, score in SCORES.items():
-                paper = PAPER_R2 if metric == "R2" else None
-                rows.append(row(metric, scores.estimate(score, predicted, gap), paper))
-    return rows
-
-
 def _ends(head: str) -> dict[str, str]:
     """The methods on whose learners an NC is scored, by kind."""
     return {"unregularized": NONE.name, "regularized": label(_regularized(head))}
 
 
+def _nc_rows(config: Config, task: Task, nc: NeuralComplexity, tensors: Result) -> list[Row]:
+    """How good the posterior head's own mean is, and the predicted gaps where learners end."""
+    make: Callable[..., Row] = partial(make_row, NAME, config.seed, method="NC")
+    # What regularizing with it pulls h towards.
+    own = nc.loss(comparison.own_predictions(nc, task), task.Y_te).mean(dim=1)  # (B,)
+    rows = [make("test loss", scores.estimate_mean(own), head="posterior", mode="its beliefs")]
+    for head in HEADS:
+        for (learners, name), (metric, score) in product(_ends(head).items(), SCORES.items()):
+            predicted, gap = tensors[f"{name}/predicted/{head}"], tensors[f"{name}/gap"]
+            paper = PAPER_R2 if metric == "R2" else None
+            fit = scores.estimate(score, predicted, gap)
+            rows.append(make(metric, fit, paper, head=head, learners=learners))
+    return rows
+
+
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the tables of test losses and of the fit to the gap."""
-    return [_losses(rows), _fits(rows)]
-
-
-def _losses(rows: list[Row]) -> Table:
-    losses = select(rows, "test loss")
+    losses, fits = select(rows, "test loss"), select(rows, "R2")
     steps = sorted({int(row.keys["step"]) for row in losses if "step" in row.keys})
     lines = []
     for keys in distinct(losses, *METHOD):
@@ -205,30 +155,30 @@ def _losses(rows: list[Row]) -> Table:
         published = ["" if r is None or r.paper is None else f"{r.paper:.2f}" for r in found]
         lines.append((f"the paper's {paper['method']}", *published, ""))
     diverged = sum(row.value for row in select(rows, "diverged tasks"))
-    return Table(
-        f"Test loss after learner steps, {losses[0].n:,} held-out tasks",
-        ("regularizer", *(f"{step} steps" for step in steps), "share of oracle"),
-        tuple(lines),
-        f"Value ± 95 % interval over tasks. Share of oracle at {steps[-1]} steps. Tasks left out "
-        f"because a learner diverged: {diverged:.0f}. "
-        "NC's beliefs are its own mean for y, used as a predictor without any learner.",
+    scored = pivot(
+        rows,
+        distinct(fits, "method", "head", "learners"),
+        [(metric, {}) for metric in SCORES],
+        lambda keys: f"{label(keys)}, {keys['learners']} learners",
+        partial(show, digits=4),
     )
-
-
-def _fits(rows: list[Row]) -> Table:
-    fits = select(rows, "R2")
-    lines = []
-    for keys in distinct(fits, "method", "head", "learners"):
-        found = [show(find(rows, metric, **keys), 4) for metric in SCORES]
-        lines.append((f"{label(keys)}, {keys['learners']} learners", *found))
-    lines.append(("the paper's NC", f"{PAPER_R2:.4f}", "", ""))
-    return Table(
-        f"Predicted against true gap, {fits[0].n:,} held-out tasks",
-        ("gap predictor", *SCORES),
-        tuple(lines),
-        "Value ± 95 % interval over tasks, for learners after their last step. R2 is the "
-        "coefficient of determination.",
-    )
+    return [
+        Table(
+            f"Test loss after learner steps, {losses[0].n:,} held-out tasks",
+            ("regularizer", *(f"{step} steps" for step in steps), "share of oracle"),
+            tuple(lines),
+            f"Value ± 95 % interval over tasks. Share of oracle at {steps[-1]} steps. Tasks left "
+            f"out because a learner diverged: {diverged:.0f}. "
+            "NC's beliefs are its own mean for y, used as a predictor without any learner.",
+        ),
+        Table(
+            f"Predicted against true gap, {fits[0].n:,} held-out tasks",
+            ("gap predictor", *SCORES),
+            (*scored, ("the paper's NC", f"{PAPER_R2:.4f}", "", "")),
+            "Value ± 95 % interval over tasks, for learners after their last step. R2 is the "
+            "coefficient of determination.",
+        ),
+    ]
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
@@ -315,19 +265,11 @@ def _tasks(tensors: dict[str, Tensor]) -> Canvas:
     return canvas
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Sinusoid regression",
-    lead=(
-        "NC meta-trained on sinusoids A sin(x + b), 10 training and 15 test points, judged on "
-        "held-out tasks. A learner regularized by NC descends its training loss plus the gap that "
-        "NC predicts. Transductive: NC judges the learner on the unlabelled test inputs "
-        "themselves, as in the paper; inductive: on other unlabelled inputs. The oracle descends "
-        "the test loss itself: no gap predictor can do better."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "NC meta-trained on sinusoids A sin(x + b), 10 training and 15 test points, judged on "
+    "held-out tasks. A learner regularized by NC descends its training loss plus the gap that "
+    "NC predicts. Transductive: NC judges the learner on the unlabelled test inputs "
+    "themselves, as in the paper; inductive: on other unlabelled inputs. The oracle descends "
+    "the test loss itself: no gap predictor can do better."
 )
+EXPERIMENT = Experiment(NAME, "Sinusoid regression", LEAD, Config, PRESETS, run, tables, figures)

@@ -3,19 +3,25 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from neural_complexity.experiments.base.config import BaseConfig
-from neural_complexity.experiments.base.rows import Keys
+from neural_complexity.experiments.base.experiment import Parts
+from neural_complexity.experiments.base.rows import Keys, Row
 from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import mlp
 from neural_complexity.learners.trajectory import (
+    CHUNK,
     Trajectory,
     diverged,
     train_learners,
     usable_rows,
 )
+from neural_complexity.meta import scores
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.regularizers.penalties import (
@@ -28,32 +34,26 @@ from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.families import Sinusoids
 
-__all__ = [
-    "FEW",
-    "NONE",
-    "Method",
-    "Penalty",
-    "dropout",
-    "evaluation_tasks",
-    "everywhere",
-    "kept_tasks",
-    "label",
-    "losses_at",
-    "nc_method",
-    "nc_methods",
-    "norm",
-    "oracle",
-    "sinusoid_recipe",
-    "train_with",
-    "unlabelled_inputs",
-    "variational_dropout",
-]
+__all__ = ["NONE", "SCORES", "Method", "Result", "compare", "evaluation_tasks", "label", "oracle"]
 
-Penalty = Callable[[slice], Regularizer]  # of some of the tasks
+C = TypeVar("C")
+Result = dict[str, Tensor]
+Results = list[tuple[Keys, Result]]  # by method
+Seer = Callable[["Method", Trajectory], Result]
 # A mean without the learners that diverged says little when they are many, and is too low: it is
 # the hard tasks that are missing. With a larger share of them a method gets no mean.
 FEW = 0.01
+LOST_NOTE = (
+    "Behind †: so many learners diverged, with losses ten times above where they began, or not "
+    "finite; where these are more than 1 %, a method gets no mean, and elsewhere they are left out "
+    "of it."
+)
 LABEL = {"head": " {}", "weight": " ({:g})", "points": " ({} points)", "mode": ", {}"}
+SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "R2": scores.r_squared,
+    "correlation": scores.correlation,
+    "MAE": scores.mean_absolute_error,
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Method:
     """A way to regularize: what is added to the loss, and to the network."""
 
     keys: Keys  # of its rows: method, and head, weight, mode where they apply
-    penalty: Penalty | None = None
+    penalty: Callable[[slice], Regularizer] | None = None  # of some of the tasks
     noise: Callable[[int], nn.Module] | None = None  # a layer from its width
 
     @property
@@ -84,14 +84,9 @@ def label(keys: Keys) -> str:
 NONE = Method({"method": "none"})
 
 
-def everywhere(regularizer: Regularizer) -> Penalty:
-    """Returns the penalty that is the same for all tasks."""
-    return lambda _: regularizer
-
-
 def norm(name: str, weight: float) -> Method:
     """Returns the method that penalizes a norm of the parameters."""
-    return Method({"method": name, "weight": weight}, everywhere(norm_penalty(name, weight)))
+    return Method({"method": name, "weight": weight}, lambda _: norm_penalty(name, weight))
 
 
 def dropout(p: float) -> Method:
@@ -101,39 +96,32 @@ def dropout(p: float) -> Method:
 
 def variational_dropout() -> Method:
     """Returns the method that learns how much noise each unit bears."""
-    penalty = everywhere(variational_penalty())
-    return Method({"method": "variational dropout"}, penalty, VariationalDropout)
+    keys = {"method": "variational dropout"}
+    return Method(keys, lambda _: variational_penalty(), VariationalDropout)
 
 
 def nc_method(
-    keys: Keys,
-    nc: NeuralComplexity,
-    task: Task,
-    *,
-    X_unlabelled: Tensor | None = None,
-    weight: float = 1.0,
-    floor: float | None = None,
-    safeguard: bool = False,
+    keys: Keys, nc: NeuralComplexity, task: Task, X_other: Tensor | None = None, **options: Any
 ) -> Method:
     """Returns the method that adds the gap predicted by NC, as in the paper without a safeguard."""
 
     def penalty(rows: slice) -> Regularizer:
-        X = None if X_unlabelled is None else X_unlabelled[rows]
-        return nc_penalty(
-            nc, task[rows], weight=weight, floor=floor, safeguard=safeguard, X_unlabelled=X
-        )
+        X = None if X_other is None else X_other[rows]
+        return nc_penalty(nc, task[rows], X_unlabelled=X, **({"safeguard": False} | options))
 
     return Method(keys, penalty)
 
 
 def nc_methods(
-    networks: Mapping[str, NeuralComplexity], task: Task, X_unlabelled: Tensor
+    networks: Mapping[str, NeuralComplexity], task: Task, config: BaseConfig
 ) -> list[Method]:
     """Returns the methods of NCs by head, on the test inputs themselves and on other ones."""
+    generator = stream(config.seed, "unlabelled inputs")
+    X_other = Sinusoids().sample(config.eval_tasks, generator).X_te.to(config.device)  # (B, N, 1)
     return [
-        nc_method({"method": "NC", "head": head, "mode": mode}, nc, task, X_unlabelled=X)
+        nc_method({"method": "NC", "head": head, "mode": mode}, nc, task, X)
         for head, nc in networks.items()
-        for mode, X in (("transductive", None), ("inductive", X_unlabelled))
+        for mode, X in (("transductive", None), ("inductive", X_other))
     ]
 
 
@@ -142,16 +130,15 @@ def oracle(recipe: Recipe, task: Task) -> Method:
     return Method({"method": "oracle"}, lambda rows: oracle_penalty(recipe.loss, task.Y_te[rows]))
 
 
+def presets(config: Callable[..., C], **changes: dict[str, Any]) -> dict[str, Callable[[], C]]:
+    """Returns presets by name: the config with some changes."""
+    return {name: partial(config, **changed) for name, changed in changes.items()}
+
+
 def evaluation_tasks(config: BaseConfig) -> Task:
     """Returns the held-out sinusoids of an experiment."""
     generator = stream(config.seed, "evaluation tasks")
     return Sinusoids().sample(config.eval_tasks, generator).to(config.device)
-
-
-def unlabelled_inputs(config: BaseConfig) -> Tensor:
-    """Returns other inputs for the same tasks, (B, N, 1)."""
-    generator = stream(config.seed, "unlabelled inputs")
-    return Sinusoids().sample(config.eval_tasks, generator).X_te.to(config.device)
 
 
 def sinusoid_recipe(
@@ -171,22 +158,99 @@ def train_with(method: Method, recipe: Recipe, task: Task, *, seed: int) -> Traj
     """Trains one learner per task under a method; the seed draws the initial learners."""
     if method.noise is not None:
         assert isinstance(recipe.make, partial), "noise needs learners made by mlp"
-        make = partial(recipe.make, noise=method.noise)
-        recipe = replace(recipe, make=make)
+        recipe = replace(recipe, make=partial(recipe.make, noise=method.noise))
     return train_learners(recipe, task, seed=seed, penalty=method.penalty)
 
 
-def losses_at(trajectory: Trajectory, steps: Sequence[int]) -> dict[str, Tensor]:
+def losses_at(trajectory: Trajectory, steps: Iterable[int]) -> Result:
     """Returns the losses after some steps, and who had diverged then, (steps, B) each."""
     loss_tr, loss_te = trajectory.loss_tr, trajectory.loss_te
     found = {"loss_tr": loss_tr, "loss_te": loss_te, "diverged": diverged(loss_tr + loss_te)}
     return {name: tensor[list(steps)] for name, tensor in found.items()}
 
 
-def kept_tasks(results: Iterable[dict[str, Tensor]]) -> Tensor:
-    """Returns on which tasks no method's learner had diverged at the end, (B,).
+def compare(
+    methods: Iterable[Method],
+    recipe: Recipe,
+    task: Task,
+    parts: Parts,
+    *,
+    seed: int,
+    steps: Sequence[int] | None = None,
+    see: Seer | None = None,
+    name: Callable[[Keys], str] = label,
+) -> Results:
+    """Trains the same learners under one method after another, each of them a part of the run.
 
-    Raises:
-        FloatingPointError: If there are not two such tasks.
+    Results are the losses after some steps, at the end if `None`, and what `see` adds.
     """
-    return usable_rows(result["diverged"][-1] for result in results)
+
+    def train(method: Method) -> Result:
+        trajectory = train_with(method, recipe, task, seed=seed)
+        found = losses_at(trajectory, [recipe.steps] if steps is None else steps)
+        return found if see is None else found | see(method, trajectory)
+
+    return [(m.keys, parts.do(name(m.keys), partial(train, m))) for m in methods]
+
+
+def see_gaps(networks: Mapping[str, NeuralComplexity]) -> Seer:
+    """Returns what adds the gap, and what the NCs that matter predict of it, (B,) each.
+
+    All do of plain learners; of others the one that regularized them.
+    """
+
+    def see(method: Method, learners: Trajectory) -> Result:
+        own = method.keys.get("head")
+        ncs = {head: nc for head, nc in networks.items() if method is NONE or head == own}
+        predicted = {f"predicted/{head}": judge(nc, learners.end).gap for head, nc in ncs.items()}
+        return {"gap": learners.gap, **predicted}
+
+    return see
+
+
+@torch.no_grad()
+def own_predictions(nc: NeuralComplexity, task: Task) -> Tensor:
+    """Returns the posterior head's own mean for y, (B, N, C)."""
+    chunks = (task[i : i + CHUNK] for i in range(0, len(task), CHUNK))
+    return torch.cat([nc.belief(part.X_tr, part.Y_tr, part.X_te).prediction for part in chunks])
+
+
+def kept_tasks(results: Iterable[Result], at: int = -1) -> Tensor:
+    """Returns on which tasks no method's learner had diverged, at the end, (B,)."""
+    return usable_rows(result["diverged"][at] for result in results)
+
+
+def too_many(diverged: Tensor) -> bool:
+    """Returns whether too many learners diverged for a mean without them."""
+    return bool(diverged.sum() > FEW * diverged.numel())
+
+
+def loss_rows(
+    row: Callable[..., Row],
+    three: tuple[Result, Result, Result],
+    at: int,
+    kept: Tensor | None = None,
+    paper: float | None = None,
+) -> list[Row]:
+    """Returns mean losses of a method, between none and the oracle, and its share of the latter.
+
+    Over `kept` tasks, (B,), or else those whose learners have not diverged at this step: of the
+    method for its losses, of all three for the share.
+    """
+    none, result, best = three
+    own = ~result["diverged"][at] if kept is None else kept
+    rows = [
+        row("test loss", scores.estimate_mean(result["loss_te"][at][own]), paper),
+        row("train loss", scores.estimate_mean(result["loss_tr"][at][own])),
+    ]
+    if result is not none and result is not best:
+        common = kept_tasks(three, at) if kept is None else kept
+        losses = (r["loss_te"][at][common] for r in three)
+        rows.append(row("share of oracle", scores.estimate(scores.share_of_oracle, *losses)))
+    return rows
+
+
+def beside(text: str, diverged: Row | None) -> str:
+    """Returns a cell: a text and, behind †, how many learners diverged."""
+    lost = f"†{diverged.value:,.0f}" if diverged and diverged.value else ""
+    return " ".join(part for part in (text, lost) if part)

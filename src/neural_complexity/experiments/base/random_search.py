@@ -19,7 +19,6 @@ from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Betwe
 from neural_complexity.experiments.base.training import (
     Head,
     Setup,
-    Training,
     ours,
     train_network,
     validation_r2,
@@ -33,57 +32,30 @@ from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.workspace import Workspace
 
-__all__ = [
-    "PAPER_SETTING",
-    "SEARCHED",
-    "Config",
-    "Search",
-    "Setting",
-    "Trial",
-    "draw_settings",
-    "falls_behind",
-]
+__all__ = ["PAPER_SETTING", "SEARCHED", "Config", "Search", "Trial", "draw_settings"]
 
 Setting = dict[str, Any]  # the searched fields of a `Training`
-# What the paper ended with: n_enc, d, n_dec, bs and lr.
-PAPER_SETTING: Setting = {
-    "encoder_layers": 3,
-    "width": 1024,
-    "decoder_layers": 3,
-    "batch": 512,
-    "lr": 0.0005,
-}
-SEARCHED = tuple(PAPER_SETTING)
+SEARCHED = ("encoder_layers", "width", "decoder_layers", "batch", "lr")
+PAPER_SETTING: Setting = dict(zip(SEARCHED, (3, 1024, 3, 512, 0.0005), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(BaseConfig):
     """Random search; the defaults are the paper's ranges. All other settings are ours."""
 
-    head: Head = "direct"
-    """Which head; the paper's is direct."""
-    trials: Annotated[int, AtLeast(1)] = 64
-    """How many settings to try (the paper does not say)."""
-    encoder_layers: tuple[int, ...] = (1, 2, 3)
-    """Choices for n_enc."""
-    width: tuple[int, ...] = (128, 256, 512, 1024)
-    """Choices for d."""
-    decoder_layers: tuple[int, ...] = (1, 2, 3)
-    """Choices for n_dec."""
-    batch: tuple[int, ...] = (128, 256, 512, 1024)
-    """Choices for bs."""
+    head: Head = "direct"  # Which head; the paper's is direct.
+    trials: Annotated[int, AtLeast(1)] = 64  # How many settings to try (the paper does not say).
+    encoder_layers: tuple[int, ...] = (1, 2, 3)  # Choices for n_enc.
+    width: tuple[int, ...] = (128, 256, 512, 1024)  # Choices for d.
+    decoder_layers: tuple[int, ...] = (1, 2, 3)  # Choices for n_dec.
+    batch: tuple[int, ...] = (128, 256, 512, 1024)  # Choices for bs.
     lr: tuple[float, ...] = (0.005, 0.001, 0.0005, 0.0001)
     """Choices for the peak of Adam's learning rate."""
-    iterations: int = 5000
-    """Collections per trial (the paper does not say)."""
-    updates: int = 10
-    """NC updates per collection (the paper does not say)."""
-    tasks: int = 512
-    """New tasks per collection (the paper does not say)."""
-    capacity: int = 1_000_000
-    """Rows of the memory bank (the paper does not say)."""
-    grace: Annotated[float, Between(0, 1)] = 0.25
-    """The part of a trial in which it is not stopped."""
+    iterations: int = 5000  # Collections per trial (the paper does not say).
+    updates: int = 10  # NC updates per collection (the paper does not say).
+    tasks: int = 512  # New tasks per collection (the paper does not say).
+    capacity: int = 1_000_000  # Rows of the memory bank (the paper does not say).
+    grace: Annotated[float, Between(0, 1)] = 0.25  # The part of a trial in which it is not stopped.
     startup: Annotated[int, AtLeast(1)] = 4
     """The first trials, which are never stopped: a median of fewer says little."""
 
@@ -118,41 +90,30 @@ class Trial:
     index: int
     setting: Setting
     history: list[Status]
-    r2: Estimate | None  # of validation learners, at its end; none if NC diverged
-
-    @property
-    def name(self) -> str:
-        """As its scores are called."""
-        return f"trial {self.index}"
+    r2: Estimate | None = None  # of validation learners, at its end; none if NC diverged
 
     @property
     def iteration(self) -> int:
         """The last one after which NC was scored."""
         return self.history[-1].iteration if self.history else 0
 
-    @property
-    def stopped(self) -> bool:
-        """Whether it was ended early because it fell behind."""
-        return self.r2 is not None and self.iteration < self.history[-1].iterations
-
 
 def draw_settings(config: Config) -> list[Setting]:
     """Draws one setting per trial, each from a stream of its own, none twice."""
+
+    def draw(generator: torch.Generator) -> Setting:
+        sizes = {name: len(choices) for name, choices in config.ranges.items()}
+        drawn = {n: int(torch.randint(size, (), generator=generator)) for n, size in sizes.items()}
+        return {name: config.ranges[name][index] for name, index in drawn.items()}
+
     settings: list[Setting] = []
     for index in range(config.trials):
         generator = stream(config.seed, "trial", index)
-        setting = _draw(config, generator)
+        setting = draw(generator)
         while setting in settings:  # the same run again would teach nothing
-            setting = _draw(config, generator)
+            setting = draw(generator)
         settings.append(setting)
     return settings
-
-
-def _draw(config: Config, generator: torch.Generator) -> Setting:
-    return {
-        name: choices[int(torch.randint(len(choices), (), generator=generator))]
-        for name, choices in config.ranges.items()
-    }
 
 
 def falls_behind(
@@ -161,14 +122,10 @@ def falls_behind(
     """Returns, by the median stopping rule (Vizier, Golovin et al., 2017) whether to stop a trial.
 
     A trial gives up when its best R2 so far is below the median of the earlier trials' running
-    means of R2 at the same iteration.
-
-    Args:
-        scores: Those of the trial so far, the latest last; not empty.
-        earlier: The scores of each earlier trial; one that gave up votes with what it had reached,
-            otherwise the survivors alone would set the bar, higher and higher.
-        grace: Iterations after which trials are judged. Scores up to then are not in the means: R2
-            rises so steeply at first that they would keep the means below any trial's best.
+    means of R2 at the same iteration. One that gave up votes with what it had reached, otherwise
+    the survivors alone would set the bar, higher and higher. Scores of the first `grace` iterations
+    are not in the means: R2 rises so steeply at first that they would keep the means below any
+    trial's best.
     """
     now = scores[-1].iteration
     if now <= grace:
@@ -199,48 +156,44 @@ class Search:
         self, setting: Setting, earlier: Sequence[Trial]
     ) -> tuple[Trial, NeuralComplexity | None]:
         """Meta-trains one NC, unless an earlier session did; one that diverged is none."""
-        name, training = f"trial {len(earlier)}", ours(**setting, **self.config.lengths)
-        work = partial(self._train, name, training, [other.history for other in earlier])
-        found = self.work.do(f"{name}, result", work)
+        index, name, config = len(earlier), f"trial {len(earlier)}", self.config
+        sized = ours(**setting, **config.lengths)
+        histories = [other.history for other in earlier]
+
+        def train() -> dict[str, Tensor]:
+            """Returns the history, (scores, 7), and unless NC diverged its score and weights."""
+            scores: list[Status] = []
+
+            def stop(status: Status) -> bool:
+                scores.append(status)
+                grace = config.grace * config.iterations
+                return index >= config.startup and falls_behind(scores, histories, grace=grace)
+
+            found = {}
+            with suppress(FloatingPointError):  # ends nothing but the trial
+                nc, _ = train_network(
+                    sized,
+                    config.head,
+                    self.setup,
+                    self.work,
+                    self.callback,
+                    name=name,
+                    validate=partial(validation_r2, self.learners),
+                    stop=stop,
+                )
+                if math.isfinite(scores[-1].r2):
+                    whole = self.learners[~self.learners.diverged]
+                    r2 = estimate(r_squared, judge(nc, whole.end).gap, whole.gap)
+                    found = nc.state_dict() | {"r2": torch.tensor(astuple(r2), dtype=torch.float64)}
+            history = torch.tensor([astuple(score) for score in scores], dtype=torch.float64)
+            return {**found, "history": history.reshape(-1, 7)}
+
+        found = self.work.do(f"{name}, result", train)
         self.work.remove(name)  # its checkpoints and its bank
-        rows = found.pop("history").tolist()
-        history = [Status(*map(int, row[:4]), *row[4:]) for row in rows]
+        history = [Status(*map(int, row[:4]), *row[4:]) for row in found.pop("history").tolist()]
         if not found:
-            return Trial(len(earlier), setting, history, None), None
+            return Trial(index, setting, history), None
         value, ci95, n = found.pop("r2").tolist()
-        nc, _ = self.setup.network(training, self.config.head)
+        nc, _ = self.setup.network(sized, config.head)
         nc.load_state_dict(found)
-        return Trial(len(earlier), setting, history, Estimate(value, ci95, int(n))), nc
-
-    def _train(
-        self, name: str, training: Training, earlier: Sequence[Sequence[Status]]
-    ) -> dict[str, Tensor]:
-        """Returns the history, (scores, 7), and unless NC diverged its final score and weights."""
-        scores: list[Status] = []
-
-        def stop(status: Status) -> bool:
-            scores.append(status)
-            grace = self.config.grace * self.config.iterations
-            return len(earlier) >= self.config.startup and falls_behind(
-                scores, earlier, grace=grace
-            )
-
-        validate = partial(validation_r2, self.learners)
-        head, setup, found = self.config.head, self.setup, {}
-        with suppress(FloatingPointError):  # ends nothing but the trial
-            nc, _ = train_network(
-                training,
-                head,
-                setup,
-                self.work,
-                self.callback,
-                name=name,
-                validate=validate,
-                stop=stop,
-            )
-            if math.isfinite(scores[-1].r2):
-                whole = self.learners[~self.learners.diverged]
-                r2 = estimate(r_squared, judge(nc, whole.end).gap, whole.gap)
-                found = {**nc.state_dict(), "r2": torch.tensor(astuple(r2), dtype=torch.float64)}
-        history = torch.tensor([astuple(score) for score in scores], dtype=torch.float64)
-        return {**found, "history": history.reshape(-1, 7)}
+        return Trial(index, setting, history, Estimate(value, ci95, int(n))), nc

@@ -36,48 +36,33 @@ Part = Annotated[float, Between(0, 1, open_end=True)]
 class Training(Checked):
     """An NC and its meta-training; the defaults are the paper's for the sinusoid (appendix C)."""
 
-    width: Count = 1024
-    """Width d of every layer of NC."""
-    heads: Count = 8
-    """Attention heads (the paper does not say)."""
-    encoder_layers: Count = 3
-    """n_enc."""
-    decoder_layers: Count = 3
-    """n_dec."""
-    query_skip: bool = False
-    """Whether the decoder also sees the test point's own embedding."""
+    width: Count = 1024  # Width d of every layer of NC.
+    heads: Count = 8  # Attention heads (the paper does not say).
+    encoder_layers: Count = 3  # n_enc.
+    decoder_layers: Count = 3  # n_dec.
+    query_skip: bool = False  # Whether the decoder also sees the test point's own embedding.
     observed_loss: bool = False
     """Direct head: whether the observed training loss is subtracted, not predicted."""
-    pool_first: bool = True
-    """Direct head: whether test points are averaged before decoding."""
+    pool_first: bool = True  # Direct head: whether test points are averaged before decoding.
     scale_by_width: bool = True
     """Whether attention divides by the root of the whole width, as the official code does."""
     supervision: Literal["point", "set"] = "set"
     """One target per learner ("set", the paper) or per test point ("point")."""
     belief_weight: Annotated[float, AtLeast(0)] = 0.0
     """Posterior head: how much the labels count beside the gaps."""
-    iterations: Count = 5000
-    """Collections (the paper does not say)."""
-    updates: Count = 10
-    """NC updates per collection (the paper does not say)."""
-    tasks: Count = 512
-    """New tasks per collection (the paper does not say)."""
-    batch: Count = 512
-    """Bank rows per NC update, bs."""
-    lr: Annotated[float, POSITIVE] = 0.0005
-    """Adam's learning rate, or its peak."""
-    warmup: Part = 0.0
-    """The part of training in which the learning rate rises."""
-    decay: bool = False
-    """Whether the learning rate then falls to zero along a cosine."""
+    iterations: Count = 5000  # Collections (the paper does not say).
+    updates: Count = 10  # NC updates per collection (the paper does not say).
+    tasks: Count = 512  # New tasks per collection (the paper does not say).
+    batch: Count = 512  # Bank rows per NC update, bs.
+    lr: Annotated[float, POSITIVE] = 0.0005  # Adam's learning rate, or its peak.
+    warmup: Part = 0.0  # The part of training in which the learning rate rises.
+    decay: bool = False  # Whether the learning rate then falls to zero along a cosine.
     ramp: Part = 0.5
     """The part of training in which the weight of NC rises to 1 (the paper does not say)."""
     spread_weights: bool = False
     """Whether each learner draws its own weight below the scheduled one."""
-    capacity: Count = 1_000_000
-    """Rows of the memory bank (the paper does not say)."""
-    validation_tasks: Count = 512
-    """Other tasks, on whose learners NC is scored on its way."""
+    capacity: Count = 1_000_000  # Rows of the memory bank (the paper does not say).
+    validation_tasks: Count = 512  # Other tasks, on whose learners NC is scored on its way.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,8 +74,7 @@ class Training(Checked):
     def architecture(self, head: Head) -> dict[str, Any]:
         """Returns the fields of NC's `Architecture` for a head."""
         names = ["width", "heads", "encoder_layers", "decoder_layers", "query_skip"]
-        names += ["observed_loss", "scale_by_width"]
-        own = {name: getattr(self, name) for name in names}
+        own = {name: getattr(self, name) for name in [*names, "observed_loss", "scale_by_width"]}
         return {**own, "head": head, "pool_first": self.pool_first and head == "direct"}
 
     def learning(self) -> dict[str, Any]:
@@ -101,53 +85,27 @@ class Training(Checked):
 
 
 def ours(**sizes: Any) -> Training:
-    """Returns what we found to work better than the paper's wiring, at any size.
-
-    `docs/deviations.md` has the figures; `sizes` are fields of `Training`.
-    """
-    wiring: dict[str, Any] = {
-        "query_skip": True,
-        "observed_loss": True,
-        "pool_first": False,
-        "scale_by_width": False,
-        "supervision": "point",
-        "belief_weight": 1.0,
-        "heads": 4,
-        "lr": 0.003,
-        "warmup": 0.1,
-        "decay": True,
-        "spread_weights": True,
-    }
+    """Returns what works better than the paper's wiring, at any size: docs/deviations.md."""
+    wiring: dict[str, Any] = {"query_skip": True, "observed_loss": True, "pool_first": False}
+    wiring |= {"scale_by_width": False, "supervision": "point", "belief_weight": 1.0, "heads": 4}
+    wiring |= {"lr": 0.003, "warmup": 0.1, "decay": True, "spread_weights": True}
     return Training(**(wiring | sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What an NC is meta-trained on.
-
-    Args:
-        family: Where tasks come from.
-        recipe: How learners learn.
-        seed: The one seed of all draws.
-        device: Where NC and learners live.
-        start: A trained NC of the same architecture to go on from, which stays as it is.
-        images_from: A trained NC whose image encoder is taken over and stays as it is, so that each
-            image is embedded once.
-        embeddings: What it makes of all images; made when needed if `None`.
-        augment: Changes images at random while NC learns from them.
-        units: The number of tasks that NC takes its units from; 0 for 4,096, or 128 of images.
-        collections: Where learners are trained; in this process if `None`.
-    """
+    """What an NC is meta-trained on."""
 
     family: TaskFamily
     recipe: Recipe
-    seed: int
+    seed: int  # the one seed of all draws
     device: str
-    start: NeuralComplexity | None = None
+    start: NeuralComplexity | None = None  # goes on from a copy of it; of the same architecture
+    # Its image encoder is taken over and stays as it is, so that each image is embedded once.
     images_from: NeuralComplexity | None = None
-    embeddings: Embeddings | None = field(default=None, compare=False)
-    augment: Augment | None = None
-    units: int = 0
+    embeddings: Embeddings | None = field(default=None, compare=False)  # of all images, if made
+    augment: Augment | None = None  # changes images at random while NC learns from them
+    units: int = 0  # tasks that NC takes its units from; 0 for 4,096, or 128 of images
     collections: CollectionQueue | None = field(default=None, compare=False)
 
     def validation_learners(self, tasks: int = 512) -> Trajectory:
@@ -157,11 +115,7 @@ class Setup:
             return train_learners(self.recipe, task, seed=self.seed)
 
     def network(self, training: Training, head: Head) -> tuple[NeuralComplexity, TrainingInputs]:
-        """Returns an NC before its training, and how inputs reach it.
-
-        Raises:
-            ValueError: If `start` has another architecture than the settings.
-        """
+        """Returns an NC before its training, and how inputs reach it."""
         few = self.family.sample(1, stream(self.seed, "example")).X_tr
         store = few.store if isinstance(few, Points) else None
         # Images have many pixels each: fewer tasks tell their units just as well.
@@ -204,20 +158,10 @@ def train_network(
     validate: Callable[[NeuralComplexity], float] | None = None,
     stop: Callable[[Status], bool] | None = None,
 ) -> tuple[NeuralComplexity, list[Status]]:
-    """Meta-trains one NC, continuing where an earlier run in its workspace stopped.
+    """Returns a meta-trained NC and its scores on the way; goes on where its workspace stopped.
 
-    Args:
-        training: The settings.
-        head: Which head.
-        setup: What it is trained on.
-        work: The experiment's workspace; this one's is below, under its name.
-        callback: Called after each iteration.
-        name: What to call it, where the head does not say enough.
-        validate: Scores NC on its way; its R2 on learners of other tasks if `None`.
-        stop: Asked after each score whether to end early.
-
-    Returns:
-        NC and its scores on the way.
+    `name` stands where the head does not say enough; `validate` scores NC on its way, by R2 on
+    learners of other tasks if `None`; `stop` is asked after each score whether to end early.
     """
     if validate is None:
         validate = partial(validation_r2, setup.validation_learners(training.validation_tasks))
@@ -232,5 +176,4 @@ def train_network(
         workspace=work.sub(name or head, training, head, setup),
         inputs=inputs,
     )
-    history = meta_train(learner, validate, stage=name or head, callback=callback, stop=stop)
-    return nc, history
+    return nc, meta_train(learner, validate, stage=name or head, callback=callback, stop=stop)
