@@ -112,7 +112,7 @@ def test_an_nc_that_knows_less_than_the_labels_is_left_out(
     def believe_wrongly(nc: NeuralComplexity, task: Task, *_: Any, **__: Any) -> CachedStates:
         indices = raw(task.X_te).sort(dim=1).values
         wrong = torch.nn.functional.one_hot((place[indices % 40] + 1) % 3, 3)
-        return CachedStates(nc, indices, Categorical(5.0 * wrong.to(torch.get_default_dtype())))
+        return CachedStates(indices, Categorical(5.0 * wrong.to(torch.get_default_dtype())))
 
     monkeypatch.setattr(weight_choice, "trust", lambda *_, **__: torch.ones(1))
     monkeypatch.setattr(weight_choice, "cache", believe_wrongly)
@@ -138,7 +138,7 @@ def remembering(points: slice, monkeypatch: pytest.MonkeyPatch) -> NeuralComplex
         right = torch.nn.functional.one_hot(PLACES[indices % 40], 3)
         wrong = torch.nn.functional.one_hot((PLACES[indices % 40] + 1) % 3, 3)
         belief = Categorical(9.0 * torch.where(known[..., None], right, wrong))
-        return CachedStates(nc, indices, belief)
+        return CachedStates(indices, belief)
 
     monkeypatch.setattr(weight_choice, "trust", lambda *_, **__: torch.ones(1))
     monkeypatch.setattr(weight_choice, "cache", believe)

@@ -97,8 +97,8 @@ def test_images_of_another_size_are_refused(
 
 @pytest.mark.parametrize("missing", [0, 4, 10])
 def test_test_points_that_nc_was_not_asked_about_are_refused(missing: int) -> None:
-    nc, table = make_nc("posterior"), Categorical(torch.eye(3).expand(2, -1, -1))
-    states = CachedStates(nc, torch.tensor([2, 5, 9]).expand(2, -1).contiguous(), table)
+    table = Categorical(torch.eye(3).expand(2, -1, -1))
+    states = CachedStates(torch.tensor([2, 5, 9]).expand(2, -1).contiguous(), table)
     seen, asked = torch.tensor([[2], [5]]), torch.tensor([[9, 2], [5, missing]])
     task = Task(indexed(seen, dataset()), seen, indexed(asked, dataset()), asked)
     with pytest.raises(ValueError, match=f"must be among the 3 .*, got others: .{missing}"):

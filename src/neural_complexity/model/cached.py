@@ -53,7 +53,6 @@ class CachedEmbeddings:
 class CachedStates:
     """Looks up what a head that does not see predictions said about all test points of B tasks."""
 
-    nc: NeuralComplexity
     indices: Tensor  # (B, n), ascending
     state: Any  # of the head, about these
 
@@ -107,4 +106,4 @@ def cache(
         nc.context(E_tr, task.Y_tr, embeddings(part), classes=classes).state
         for part in indices.split(PART, dim=1)
     ]
-    return CachedStates(nc, indices, states[0].join(states))
+    return CachedStates(indices, states[0].join(states))

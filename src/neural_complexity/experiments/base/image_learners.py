@@ -293,7 +293,7 @@ class WholeDataset:
             nc, order = self.ncs["posterior"], test.argsort()
             belief = Categorical(self.logits.to(test.device)[order].expand(copies, -1, -1))
             indices = test[order].expand(copies, -1).contiguous()
-            return replace(trial, regularizer=nc.penalty(CachedStates(nc.nc, indices, belief)))
+            return replace(trial, regularizer=nc.penalty(CachedStates(indices, belief)))
         if method.head is None:
             return trial
         nc = self.ncs[method.head]
