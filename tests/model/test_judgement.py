@@ -8,6 +8,7 @@ from torch import Tensor
 
 from conftest import labelled_snapshot, random_snapshot
 from neural_complexity.losses import Gaussian, cross_entropy
+from neural_complexity.model import encoders
 from neural_complexity.model import judgement as judging
 from neural_complexity.model.card import Card
 from neural_complexity.model.heads import HEADS
@@ -103,7 +104,7 @@ def test_learners_are_judged_one_by_one(
     for b in range(3):
         row = slice(b, b + 1)
         assert_same(numbers(judge(nc, snapshot[row], points=points)), together[row])
-    monkeypatch.setattr(judging, "IMAGES", 2)
+    monkeypatch.setattr(encoders, "PART", 2)
     monkeypatch.setattr(judging, "NUMBERS", 1 if kind not in SEES_OTHERS else 2 * 5 * CLASSES)
     assert_same(numbers(judge(nc, snapshot, points=points)), together)
 

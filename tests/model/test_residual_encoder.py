@@ -13,7 +13,7 @@ from neural_complexity.task import Task
 
 def encoder() -> ResidualEncoder:
     torch.manual_seed(0)
-    return ResidualEncoder((3, 16, 16), channels=4, stages=3)
+    return ResidualEncoder((3, 16, 16), channels=4, layers=3)
 
 
 def test_an_embedding_depends_on_no_other_image() -> None:

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from neural_complexity.losses import LOSSES, Loss
+from neural_complexity.points import raw, values
+from neural_complexity.task import check_sets
 
 __all__ = ["Architecture"]
 
@@ -15,62 +20,37 @@ LEAST = {"self_layers": 0, "rounds": 0, "clip": 0}  # of what may be zero; 1 for
 class Architecture:
     """NC's sizes and switches.
 
-    Args:
-        inputs: Input features, D, or channels, height and width of an image.
-        outputs: Outputs or classes, C. A symmetric NC answers for any other number of classes too.
-        head: `"posterior"` (ours) predicts p(y | x, S), and so the expected loss of h;
-            `"direct"` (the paper's) sees (x, h(x)) and predicts the loss itself.
-        loss: The name of the loss whose gap is predicted; `"cross_entropy"` is that of labels.
-        width: The width d of every layer.
-        heads: Attention heads.
-        encoder_layers: Linear layers of the encoder, n_enc.
-        decoder_layers: Linear layers of the decoder, n_dec.
-        query_skip: Whether the decoder also sees the test point's own embedding.
-        observed_loss: Whether the direct head predicts a test loss, from which the observed
-            training loss is subtracted, instead of the gap. The posterior head always does.
-        pool_first: Whether test points are averaged before decoding (appendix C; direct head only).
-        scale_by_width: Whether attention divides by the root of the width, as the official code.
-        channels: Filters of each layer of the image encoder.
-        image_layers: Layers of the image encoder, or stages of two blocks each.
-        image_encoder: `"conv"`, that of prototypical networks, or `"resnet"`, for such learners.
-        self_layers: Layers of self-attention over the training points, n_self.
-        bilinear: Whether targets act on V through the interaction layer of Eq. (9).
-        bias: Whether that layer has its 1.
-        loss_conditioning: Whether V sees the learner's loss at each training point (direct head).
-        symmetric: Whether classes are treated alike, so that there can be any number of them.
-        metric: Whether attention goes by distance, in one space of queries and keys.
-        rounds: Rounds of soft k-means that move keys to the test points that choose them.
-        vote: Whether the decoder corrects the attention on each label (posterior head only).
-        clip: How many standard deviations a feature may be off its mean; any number if 0. A
-            feature that hardly ever changes would otherwise tell points apart by itself.
-
     Raises:
         ValueError: If a size is too small, or switches do not go together.
     """
 
-    inputs: int | tuple[int, ...]
-    outputs: int
-    head: str = "posterior"
-    loss: str = "squared_error"
-    width: int = 128
-    heads: int = 4
-    encoder_layers: int = 3
-    decoder_layers: int = 3
-    query_skip: bool = True
-    observed_loss: bool = True
-    pool_first: bool = False
-    scale_by_width: bool = False
-    channels: int = 64
-    image_layers: int = 4
-    image_encoder: Literal["conv", "resnet"] = "conv"
-    self_layers: int = 0
-    bilinear: bool = False
-    bias: bool = True
-    loss_conditioning: bool = False
-    symmetric: bool = False
-    metric: bool = False
-    rounds: int = 0
-    vote: bool = False
+    inputs: int | tuple[int, ...]  # features, D, or channels, height and width of an image
+    outputs: int  # or classes, C; a symmetric NC answers for other numbers of classes, too
+    head: str = "posterior"  # predicts p(y | x, S); "direct" (the paper's) the loss of h itself
+    loss: str = "squared_error"  # whose gap is predicted; "cross_entropy" is that of labels
+    width: int = 128  # d, of every layer
+    heads: int = 4  # of attention
+    encoder_layers: int = 3  # linear layers, n_enc
+    decoder_layers: int = 3  # linear layers, n_dec
+    query_skip: bool = True  # whether the decoder also sees the test point's own embedding
+    observed_loss: bool = True  # whether the direct head predicts the test loss, not the gap
+    pool_first: bool = (
+        False  # whether test points are averaged before decoding (appendix C; direct)
+    )
+    scale_by_width: bool = False  # whether attention divides by the root of d, as the official code
+    channels: int = 64  # filters of each layer of the image encoder
+    image_layers: int = 4  # of the image encoder, or stages of two blocks each
+    image_encoder: Literal["conv", "resnet"] = "conv"  # that of prototypical networks, or a ResNet
+    self_layers: int = 0  # of self-attention over the training points, n_self
+    bilinear: bool = False  # whether targets act on V through the interaction layer of Eq. (9)
+    bias: bool = True  # whether that layer has its 1
+    loss_conditioning: bool = False  # whether V sees h's loss at each training point (direct head)
+    symmetric: bool = False  # whether classes are treated alike: there can be any number of them
+    metric: bool = False  # whether attention goes by distance, in one space of queries and keys
+    rounds: int = 0  # of soft k-means, which move keys to the test points that choose them
+    vote: bool = False  # whether the decoder corrects the attention on each label (posterior head)
+    # How many standard deviations a feature may be off its mean; any number if 0. One that hardly
+    # ever changes would otherwise tell points apart by itself.
     clip: float = 0.0
 
     def __post_init__(self) -> None:
@@ -92,6 +72,38 @@ class Architecture:
             raise ValueError("symmetric must be off for real targets, which have no classes")
         if (self.rounds or self.vote) and not self.metric:
             raise ValueError("metric must be on for rounds and vote, got it off")
+
+    def check(self, dtype: torch.dtype, classes: int | None, tensors: dict[str, Tensor]) -> None:
+        """Refuses what NC cannot judge; see `NeuralComplexity.check`."""
+        real = not self.the_loss.labels
+        labels = {} if real else {n: Y for n, Y in tensors.items() if n[0] == "Y"}
+        for name, Y in labels.items():
+            # First: real numbers would be asked for features, which labels do not have.
+            if isinstance(Y, Tensor) and Y.dtype != torch.int64:
+                raise TypeError(f"{name} must be labels of type torch.int64, got {Y.dtype}")
+        check_sets(**tensors)
+        if real:
+            classes = self.outputs
+        elif classes is None:
+            classes = next((H.shape[-1] for n, H in tensors.items() if n[0] == "H"), self.outputs)
+        if classes != self.outputs and not self.symmetric:
+            wanted = f"the {self.outputs} classes that NC was made for"
+            raise ValueError(f"labels must be of {wanted}, got {classes}")
+        for name, tensor in tensors.items():
+            # Points are many and come from one store: the first of them speaks for all.
+            seen = tensor if raw(tensor) is tensor else values(tensor[:1, :1])
+            shape = () if name in labels else self.shape if name[0] == "X" else (classes,)
+            if tuple(seen.shape[2:]) != shape:
+                wanted = ", ".join(["tasks", "points", *map(str, shape)])
+                raise ValueError(f"{name} must be ({wanted}), got shape {tuple(seen.shape)}")
+            if name in labels:
+                low, high = map(int, torch.aminmax(seen))
+                if low < 0 or high >= classes:
+                    raise ValueError(f"{name} must be from 0 to {classes - 1}, got {low} to {high}")
+            elif seen.dtype != dtype:
+                raise TypeError(f"{name} must be {dtype} like NC, got {seen.dtype}")
+            elif not seen.isfinite().all():
+                raise ValueError(f"{name} must be finite, got NaN or infinity")
 
     @property
     def the_loss(self) -> Loss:

@@ -17,9 +17,9 @@ def attend(
 ) -> Tensor:
     """Mixes the values (B, M, F) of keys (B, M, E) for each query (B, N, E), as (B, N, F).
 
-    The projections in front are the caller's. There is none behind: a linear layer follows
-    wherever this is used, and two linear maps in a row are one. Keys are scored by products, or by
-    distance (`metric`), over the root of a head's width, or of E (`by_width`, the official code).
+    Projections are the caller's; none is behind, as a linear layer follows wherever this is used.
+    Keys are scored by products, or by distance (`metric`), over the root of a head's width, or of E
+    (`by_width`, the official code).
     """
     q, k, v = (x.reshape(*x.shape[:-1], heads, -1).transpose(1, 2) for x in (Q, K, V))
     scale = (Q if by_width else q).shape[-1] ** -0.5
@@ -130,13 +130,17 @@ class SetNetwork(nn.Module):
             K = (e_tr @ self.on_test.weight[: Q.shape[-1]].T).view(B, M, -1)  # (B, M, E)
         if a.metric:
             K = self._move(Q, K)
-        V = self._values(e_tr, V, T_tr)  # (B, M, [G,] E)
-        if V.ndim == 3:
-            e = self._attend(Q, K, V)  # (B, N, E)
-        else:  # all groups share the attention, so they are one long value
-            cut = V.unflatten(-1, (a.heads, -1)).transpose(2, 3)  # (B, M, heads, G, E / heads)
-            mixed = self._attend(Q, K, cut.flatten(2))
-            e = mixed.view(B, N, *cut.shape[2:]).transpose(2, 3).flatten(3)  # (B, N, G, E)
+        T = T_tr if T_tr.ndim == 4 else T_tr.unsqueeze(2)  # (B, M, G, targets)
+        acted: Tensor = self.on_targets(e_tr if a.bilinear else T)
+        if a.bilinear:
+            acted = T @ acted.view(B, M, T.shape[-1], -1)
+        if V.shape[-1]:
+            acted = acted + V.unsqueeze(2)  # (B, M, G, E)
+        # All groups share the attention, so they are one long value.
+        cut = acted.unflatten(-1, (a.heads, -1)).transpose(2, 3)  # (B, M, heads, G, E / heads)
+        mixed = self._attend(Q, K, cut.flatten(2))
+        e = mixed.view(B, N, *cut.shape[2:]).transpose(2, 3).flatten(3)  # (B, N, G, E)
+        e = e if T_tr.ndim == 4 else e.squeeze(2)
         e = self.on_attention(e.flatten(0, 1))  # (BN, [G,] E), or (BN, [G,] outputs) if last
         if skip.shape[-1]:
             e = e + skip.view(B * N, *[1] * (e.ndim - 2), -1)
@@ -169,20 +173,6 @@ class SetNetwork(nn.Module):
         if self.architecture.heads == other.architecture.heads and own == its:
             self.metric_layers.load_state_dict(learned)
             self.metric_layers.requires_grad_(False)
-
-    def _values(self, e_tr: Tensor, V: Tensor, T_tr: Tensor) -> Tensor:
-        """Lets targets act on embeddings, (B, M, [G,] E)."""
-        acted: Tensor
-        if not self.architecture.bilinear:
-            acted = self.on_targets(T_tr)
-        else:
-            T = T_tr if T_tr.ndim == 4 else T_tr.unsqueeze(2)  # (B, M, G, targets)
-            products: Tensor = self.on_targets(e_tr).view(*T.shape[:2], T.shape[-1], -1)
-            acted = T @ products  # (B, M, G, E)
-            acted = acted if T_tr.ndim == 4 else acted.squeeze(2)
-        if V.shape[-1]:
-            acted = acted + (V.unsqueeze(2) if T_tr.ndim == 4 else V)
-        return acted
 
 
 class _Nothing(nn.Module):

@@ -1,7 +1,7 @@
 """Contexts of minibatches, from what NC knows of a task before its learners start.
 
 The encoder of an NC that regularizes does not change, so inputs are embedded once; and a head that
-does not see predictions is asked once about all test points of a task.
+does not see predictions is asked once about all test points, given all training points.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
 __all__ = ["CachedEmbeddings", "CachedStates", "FixedContext", "cache", "embed_store", "subsample"]
+__all__ += ["Encoder"]
 
 PART = 2048  # test points that the head is asked about at a time: bounds memory
 
@@ -94,16 +95,10 @@ def subsample(task: Task, size: int, generator: torch.Generator) -> Task:
 def cache(
     nc: NeuralComplexity, task: Task, embeddings: Embeddings, *, classes: int | None = None
 ) -> CachedStates | CachedEmbeddings:
-    """Prepares NC for learners that see minibatches of tasks, whose inputs are points.
-
-    A head that does not see predictions is asked now about all test points, given all training
-    points; another one is asked at each step, given those of the minibatch.
-    """
-    if nc.head.sees_predictions:
+    """Prepares NC for learners that see minibatches of tasks, whose inputs are points."""
+    if nc.head.sees_predictions:  # asked at each step, given the training points of the minibatch
         return CachedEmbeddings(nc, embeddings)
     E_tr, indices = embeddings(raw(task.X_tr)), raw(task.X_te).sort(dim=1).values
-    states = [
-        nc.context(E_tr, task.Y_tr, embeddings(part), classes=classes).state
-        for part in indices.split(PART, dim=1)
-    ]
+    parts = (embeddings(part) for part in indices.split(PART, dim=1))
+    states = [nc.context(E_tr, task.Y_tr, E_te, classes=classes).state for E_te in parts]
     return CachedStates(indices, states[0].join(states))

@@ -15,10 +15,22 @@ __all__ = ["ImageEncoder", "ResidualEncoder", "make_image_encoder"]
 PART = 512  # images at a time: bounds memory, and keeps what a layer leaves close at hand
 
 
-class ImageEncoder(nn.Module):
+class _Encoder(nn.Module):
+    """Embeds images (..., channels, height, width) as (..., features) by its only child."""
+
+    features: int
+
+    def forward(self, X: Tensor) -> Tensor:
+        (embed,), batch = self.children(), _as_batch(X)
+        # A graph has as many parts as it was made with, so there it is one.
+        parts = [batch] if torch.compiler.is_compiling() else batch.split(PART)
+        return torch.cat([embed(part).flatten(1) for part in parts]).view(*X.shape[:-3], -1)
+
+
+class ImageEncoder(_Encoder):
     """The network of prototypical networks: 3x3 filters, normalisation, pooling and ReLU."""
 
-    def __init__(self, shape: tuple[int, int, int], *, channels: int, layers: int) -> None:
+    def __init__(self, shape: tuple[int, ...], *, channels: int, layers: int) -> None:
         super().__init__()
         depth, height, width = shape
         self.blocks = nn.Sequential()
@@ -29,10 +41,6 @@ class ImageEncoder(nn.Module):
             if pool:
                 height, width = height // 2, width // 2
         self.features = depth * height * width
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Embeds images (..., channels, height, width) as (..., features)."""
-        return _in_parts(self.blocks, X)
 
     @torch.no_grad()
     def calibrate(self, X: Tensor) -> None:
@@ -46,22 +54,18 @@ class ImageEncoder(nn.Module):
             e = block(e)
 
 
-class ResidualEncoder(nn.Module):
+class ResidualEncoder(_Encoder):
     """A residual network of stages of two blocks, without its last layer; four are ResNet-18."""
 
-    def __init__(self, shape: tuple[int, int, int], *, channels: int, stages: int) -> None:
+    def __init__(self, shape: tuple[int, ...], *, channels: int, layers: int) -> None:
         super().__init__()
-        self.body = resnet(shape, 1, width=channels, blocks=(2,) * stages)[:-1].eval()
-        self.features = channels * 2 ** (stages - 1)
+        self.body = resnet(shape, 1, width=channels, blocks=(2,) * layers)[:-1].eval()
+        self.features = channels * 2 ** (layers - 1)
 
     def train(self, mode: bool = True) -> "ResidualEncoder":
         """Changes nothing: an image's embedding depends on no other image."""
         self.training = mode
         return self
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Embeds images (..., channels, height, width) as (..., features)."""
-        return _in_parts(self.body, X)
 
     @torch.no_grad()
     def calibrate(self, X: Tensor) -> None:
@@ -76,22 +80,13 @@ class ResidualEncoder(nn.Module):
         self.body.eval()
 
 
-def make_image_encoder(architecture: Architecture) -> ImageEncoder | ResidualEncoder:
+def make_image_encoder(a: Architecture) -> ImageEncoder | ResidualEncoder:
     """Builds the network that embeds images."""
-    a = architecture
-    assert len(a.shape) == 3
-    if a.image_encoder == "conv":
-        return ImageEncoder(a.shape, channels=a.channels, layers=a.image_layers)
-    if a.image_encoder == "resnet":
-        return ResidualEncoder(a.shape, channels=a.channels, stages=a.image_layers)
-    raise ValueError(f"image_encoder must be conv or resnet, got {a.image_encoder}")
-
-
-def _in_parts(embed: nn.Module, X: Tensor) -> Tensor:
-    batch = _as_batch(X)
-    # A graph has as many parts as it was made with, so there it is one.
-    parts = [batch] if torch.compiler.is_compiling() else batch.split(PART)
-    return torch.cat([embed(part).flatten(1) for part in parts]).view(*X.shape[:-3], -1)
+    kinds: dict[str, type[ImageEncoder | ResidualEncoder]]
+    kinds = {"conv": ImageEncoder, "resnet": ResidualEncoder}
+    if a.image_encoder not in kinds:
+        raise ValueError(f"image_encoder must be {' or '.join(kinds)}, got {a.image_encoder}")
+    return kinds[a.image_encoder](a.shape, channels=a.channels, layers=a.image_layers)
 
 
 def _as_batch(X: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ __all__ = ["FEATURES", "Judgement", "features", "judge", "judge_minibatches", "m
 PARTS = 4  # of the training points that NC answers from, at most
 TEST_PART = 2048  # test points at a time: bounds memory
 NUMBERS = 2**19  # points times classes at a time, likewise
-IMAGES = 1024  # images that are embedded at a time, likewise
 VALUES = 2**22  # of inputs that are looked at at a time, likewise
 # What a person would call each feature.
 FEATURES = (
@@ -66,11 +65,11 @@ def judge(
     """Predicts the gaps of learners whose sets may be larger than what NC can see at once.
 
     Training points beyond `points` are cut at random into parts of that size; answers from at most
-    four parts are averaged. The spread is that of a mixture: how unsure NC is given a part (with
-    the posterior head, the variance of each test point's loss under the belief, as if points were
-    independent; with the direct head, how far answers differ between test points), and how far
-    answers differ between parts. Test points are asked about in parts, too. That changes no answer
-    but where they see each other (`rounds`, `pool_first`): 2,048, or fewer if classes are many.
+    four are averaged. The spread is that of a mixture: how unsure NC is given a part (the variance
+    of each test point's loss under the belief, as if points were independent, or without a belief
+    how far answers differ between test points), and how far answers differ between parts. At most
+    2,048 test points are asked about at a time, which matters only where they see each other
+    (`rounds`, `pool_first`).
 
     Args:
         nc: The gap predictor.
@@ -80,7 +79,7 @@ def judge(
 
     Raises:
         TypeError: As by `NeuralComplexity.check`.
-        ValueError: Likewise, or if NC is to see no training points.
+        ValueError: Likewise, or if `points` is less than 1.
     """
     size = nc.card.context_size if points is None else points
     if size < 1:
@@ -133,7 +132,7 @@ def _judge(
 ) -> Tensor:
     """Returns predicted losses, training loss, spread and accuracy of few learners, (B, N + 3)."""
     N, C = snapshot.H_te.shape[1:]
-    E_tr, E_te = _embed(nc, snapshot.X_tr, snapshot.X_te)
+    E_tr, E_te = map_inputs(nc.embed, snapshot.X_tr, snapshot.X_te)
     answers = []
     for tr in train:
         told = []
@@ -161,38 +160,21 @@ def _judge(
     return torch.cat([losses.mean(dim=0), each], dim=1)
 
 
-def _embed(nc: NeuralComplexity, *sets: Tensor) -> list[Tensor]:
-    """Embeds sets of inputs, (B, n, ...) each, as (B, n, features), images a few at a time."""
-
-    def embed(X: Tensor) -> Tensor:
-        if nc.image_encoder is None:
-            return nc.embed(X)
-        images = X.flatten(0, X.ndim - 4)
-        return torch.cat([nc.embed(part) for part in images.split(IMAGES)]).view(*X.shape[:-3], -1)
-
-    return map_inputs(embed, *sets)
-
-
 @torch.no_grad()
 def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> Tensor:
     """Describes learners and tasks by what can be seen without test targets, (B, 8) as `FEATURES`.
 
-    Learners that NC is asked about should be like those that it was calibrated on in these
-    features (`reliability.shift` tests it). All are averages, mostly as logarithms, so that numbers
-    of points matter little. The last one hides half of some training points from NC, at random,
-    and compares what a guess about them costs with what NC predicts that it costs: a task of
-    another kind shows there, whatever the learner. Where the judgement is NaN, they are, too.
+    `reliability.shift` tests whether learners are like those of the calibration in these. All are
+    averages, so that numbers of points matter little. NaN where the judgement is.
     """
     unit = float(nc.loss.unit(nc.y_scale))
     told = (judgement.loss_tr, judgement.loss_te.clamp(min=0), judgement.spread)
     columns = torch.stack([(each / unit + SMALL).log() for each in told], dim=1)
     points = snapshot.H_tr.shape[1] + snapshot.H_te.shape[1]
     learners = max(1, VALUES // (points * math.prod(nc.shape)))
-    parts = [
-        torch.cat([_of_sets(nc, snapshot[rows]), _surprise(nc, snapshot[rows], unit)], dim=1)
-        for rows in torch.arange(len(snapshot)).split(learners)
-    ]
-    found = torch.cat([columns, torch.cat(parts)], dim=1)
+    few = torch.arange(len(snapshot)).split(learners)
+    rest = torch.cat([_describe(nc, snapshot[rows], unit) for rows in few])
+    found = torch.cat([columns, rest], dim=1)
     found[judgement.gap.isnan()] = torch.nan
     return found
 
@@ -205,6 +187,7 @@ def measure(
     """Compares what NC predicts, or the judgements at hand, with the truth; see `NC.calibrate`."""
     judged = [judge(nc, snapshot) for snapshot, _ in held_out] if judgements is None else judgements
     found, total = [], sum(len(snapshot) for snapshot, _ in held_out)
+    names = FEATURES_OF_LABELS if nc.labels else FEATURES
     for (snapshot, Y_te), judgement in zip(held_out, judged, strict=True):
         # What is left out is seen in what can be seen of a new learner, too: its predictions.
         kept = ~judgement.gap.isnan()
@@ -213,12 +196,9 @@ def measure(
         one, M = snapshot.H_te[kept][:1].expand(len(kept), -1, -1), snapshot.H_tr.shape[1]
         nc.check(X_te=snapshot.X_te, Y_te=Y_te, H_te=one)
         true = gap(nc.loss, snapshot[kept], Y_te[kept]).nan_to_num(math.inf, math.inf)
-        seen, names = (
-            features(nc, snapshot, judgement),
-            FEATURES_OF_LABELS if nc.labels else FEATURES,
-        )
-        told, sizes = judgement[kept], ((M, M), (one.shape[1], one.shape[1]))
-        found.append(Calibration(told.gap, true, told.spread, seen[kept], names, sizes))
+        told, seen = judgement[kept], features(nc, snapshot, judgement)[kept]
+        sizes = ((M, M), (one.shape[1], one.shape[1]))
+        found.append(Calibration(told.gap, true, told.spread, seen, names, sizes))
     n = sum(map(len, found))
     if n == 0:
         raise ValueError(f"at least one learner must not have diverged, got {total} that did")
@@ -226,20 +206,36 @@ def measure(
     return replace(join(found), note=note)
 
 
-def _of_sets(nc: NeuralComplexity, snapshot: Snapshot) -> Tensor:
-    """Describes inputs, training targets and predictions, (B, 4)."""
+def _describe(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
+    """Describes inputs, training targets, predictions, and NC's surprise at the targets, (B, 5)."""
     # What hardly varies is huge in its own units once it does: one such value would say it all.
     own = ((values(X) - nc.x_mean) / nc.x_scale for X in (snapshot.X_tr, snapshot.X_te))
     X_tr, X_te = (X.clamp(-LARGE, LARGE) for X in own)
     shift = (X_tr.mean(dim=1) - X_te.mean(dim=1)).flatten(1).square().mean(dim=1).sqrt()
+    M, C = snapshot.H_tr.shape[1:]
     if nc.labels:
-        shares = nc.targets(snapshot.Y_tr, classes=snapshot.H_te.shape[-1]).mean(dim=1)  # (B, C)
-        targets = _entropy(shares)
+        targets = _entropy(nc.targets(snapshot.Y_tr, classes=C).mean(dim=1))
         predictions = 1 - _entropy(softmax(snapshot.H_te, dim=-1)).mean(dim=1)
     else:
         both = (snapshot.Y_tr, snapshot.H_te)
         targets, predictions = (_size((Y - nc.y_mean) / nc.y_scale) for Y in both)
-    return torch.stack([shift, _size(X_te), targets, predictions], dim=1)
+    seen = [shift, _size(X_te), targets, predictions]  # (B,) each
+    if M == 1:  # nothing can be hidden
+        return torch.stack([*seen, torch.zeros_like(shift)], dim=1)
+    # Half of some points are hidden, and what a guess about them costs is compared with what NC
+    # predicts that it costs: a task of another kind shows there, whatever the learner.
+    # At random: in somebody's order every other point may be of the same class.
+    some = torch.randperm(M, generator=stream(0, "surprise"))[:CONTEXT_SIZE]
+    (E,), Y = map_inputs(nc.embed, snapshot.X_tr[:, some]), snapshot.Y_tr[:, some]
+    context = nc.context(E[:, ::2], Y[:, ::2], E[:, 1::2], classes=C)
+    T = nc.targets(Y[:, ::2], classes=C)  # (B, seen, C)
+    guess = nc.loss.constant(T.mean(dim=1, keepdim=True), 1 / T.shape[1])
+    belief = nc.head.belief(context.state)
+    H_te = guess.expand(-1, len(some) // 2, -1) if belief is None else belief.prediction
+    told = nc.losses(context, guess.expand_as(T), H_te).mean(dim=1).clamp(min=0)
+    true = nc.loss(H_te, Y[:, 1::2]).mean(dim=1)
+    surprise = (true / unit + SMALL).log() - (told / unit + SMALL).log()
+    return torch.stack([*seen, surprise], dim=1)
 
 
 def _size(values: Tensor) -> Tensor:
@@ -251,21 +247,3 @@ def _entropy(shares: Tensor) -> Tensor:
     """Returns the entropy of distributions (..., C) over the largest possible one, (...)."""
     entropy: Tensor = torch.special.entr(shares).sum(dim=-1)
     return entropy / max(math.log(shares.shape[-1]), SMALL)
-
-
-def _surprise(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
-    """Compares what NC predicts at hidden training points with their targets, (B, 1)."""
-    M, C = snapshot.H_tr.shape[1:]
-    if M == 1:  # nothing can be hidden
-        return snapshot.H_tr.new_zeros(len(snapshot), 1)
-    # At random: in somebody's order every other point may be of the same class.
-    some = torch.randperm(M, generator=stream(0, "surprise"))[:CONTEXT_SIZE]
-    (E,), Y = _embed(nc, snapshot.X_tr[:, some]), snapshot.Y_tr[:, some]
-    context = nc.context(E[:, ::2], Y[:, ::2], E[:, 1::2], classes=C)
-    T = nc.targets(Y[:, ::2], classes=C)  # (B, seen, C)
-    guess = nc.loss.constant(T.mean(dim=1, keepdim=True), 1 / T.shape[1])
-    belief = nc.head.belief(context.state)
-    H_te = guess.expand(-1, len(some) // 2, -1) if belief is None else belief.prediction
-    told = nc.losses(context, guess.expand_as(T), H_te).mean(dim=1, keepdim=True).clamp(min=0)
-    true = nc.loss(H_te, Y[:, 1::2]).mean(dim=1, keepdim=True)
-    return (true / unit + SMALL).log() - (told / unit + SMALL).log()

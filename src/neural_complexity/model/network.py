@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from neural_complexity.losses import LOSSES, Belief, cross_entropy, squared_error, zero_one
 from neural_complexity.model.architecture import Architecture
-from neural_complexity.model.card import Card, read_nc, write_nc
+from neural_complexity.model.card import Card, read_nc, to_onnx, write_nc
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.heads import HEADS, Context, Head, Sets
-from neural_complexity.points import map_inputs, raw, values
+from neural_complexity.points import map_inputs, values
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.snapshot import Snapshot
-from neural_complexity.task import Task, check_sets
+from neural_complexity.task import Task
 
 if TYPE_CHECKING:
     from neural_complexity.assessment.result import Assessment
@@ -54,8 +54,7 @@ class NeuralComplexity(nn.Module):
 
     def __init__(self, inputs: int | Sequence[int], outputs: int, **fields: Any) -> None:
         super().__init__()
-        whole = inputs if isinstance(inputs, int) else tuple(inputs)
-        a = Architecture(inputs=whole, outputs=outputs, **fields)
+        a = Architecture(**{"inputs": inputs, "outputs": outputs, **fields})
         if a.head not in HEADS:
             raise ValueError(f"head must be one of {', '.join(HEADS)}, got {a.head}")
         self.architecture, self.loss, self.labels = a, a.the_loss, a.the_loss.labels
@@ -86,29 +85,29 @@ class NeuralComplexity(nn.Module):
         """Returns an untrained NC whose units fit a sample of tasks.
 
         Args:
-            task: Some tasks; inputs and training targets give dimensions, centres and scales, and
-                targets the loss.
-            fields: Any field of `Architecture`; `outputs`, too, where some classes may be missing
-                among the tasks.
+            task: Some tasks, from which dimensions, centres, scales and the loss follow.
+            fields: Any field of `Architecture`; `outputs`, too, if the tasks lack some classes.
+
+        Raises:
+            ValueError: If the fields are no architecture.
         """
         X, Y = values(task.X_tr), task.Y_tr
         usual = squared_error if Y.is_floating_point() else cross_entropy
         fields = {"loss": usual.name, **fields}
         loss, head = LOSSES.get(fields["loss"]), HEADS.get(fields.get("head", "posterior"))
-        if loss is None or not loss.labels:
-            fields = {"outputs": Y.shape[-1], **fields}
-        else:  # labels say how many classes there are at least
-            classes = int(torch.stack([Y.max(), task.Y_te.max()]).max()) + 1
-            fields = {"outputs": classes, **({} if head is None else head.for_labels), **fields}
-        nc = cls(X.shape[2:] if X.ndim == 5 else X.shape[-1], **fields)
+        own: dict[str, Any] = {"outputs": Y.shape[-1]}
+        if loss is not None and loss.labels:  # labels say how many classes there are at least
+            own = {"outputs": int(max(Y.max(), task.Y_te.max())) + 1}
+            own |= {} if head is None else head.for_labels
+        nc = cls(X.shape[2:] if X.ndim == 5 else X.shape[-1], **own | fields)
         flat = X.flatten(0, -4).transpose(0, 1).flatten(1).T if X.ndim == 5 else X.flatten(0, -2)
         for name, seen in (("x", flat), ("y", Y.flatten(0, -2))):
             if seen.is_floating_point():
                 scale, mean = torch.std_mean(seen, dim=0, correction=0)
-                own: Tensor = getattr(nc, f"{name}_mean")
-                own.copy_(mean.view_as(own))
-                # A constant feature has nothing to scale.
-                getattr(nc, f"{name}_scale").copy_(torch.where(scale > 0, scale, 1.0).view_as(own))
+                scale = torch.where(scale > 0, scale, 1.0)  # a constant has nothing to scale
+                for unit, its in (("mean", mean), ("scale", scale)):
+                    buffer = nc.get_buffer(f"{name}_{unit}")
+                    buffer.copy_(its.view_as(buffer))
         if nc.image_encoder is not None:
             nc.image_encoder.calibrate(nc._x(X.flatten(0, 1)[:CALIBRATION]))
         return nc
@@ -117,6 +116,9 @@ class NeuralComplexity(nn.Module):
         """Copies the image encoder of a trained NC, and freezes it.
 
         Layers that say which images are alike are copied, too, if both have them in one size.
+
+        Raises:
+            ValueError: If one has no image encoder, or they differ in size.
         """
         sizes = ("inputs", "channels", "image_layers", "image_encoder")
         own, its = ([getattr(nc.architecture, name) for name in sizes] for nc in (self, other))
@@ -137,10 +139,7 @@ class NeuralComplexity(nn.Module):
     def encode(
         self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor, *, classes: int | None = None
     ) -> Context:
-        """Does all of NC's work that does not depend on h, and returns what `losses` needs.
-
-        Labels are of NC's own number of classes if `classes` is `None`.
-        """
+        """Does all work that does not depend on h; labels are of NC's own classes if `None`."""
         E_tr, E_te = map_inputs(self.embed, X_tr, X_te)
         return self.context(E_tr, Y_tr, E_te, classes=classes)
 
@@ -169,7 +168,11 @@ class NeuralComplexity(nn.Module):
     def belief(
         self, X_tr: Tensor, Y_tr: Tensor, X_te: Tensor, *, classes: int | None = None
     ) -> Belief:
-        """Returns p(y | x, S) at the test points, which the posterior head has; see `encode`."""
+        """Returns p(y | x, S) at the test points; see `predict_points`, and `check` on `classes`.
+
+        Raises:
+            ValueError: Also if the head has no belief.
+        """
         self.check(classes=classes, X_tr=X_tr, Y_tr=Y_tr, X_te=X_te)
         return self.believe(self.encode(X_tr, Y_tr, X_te, classes=classes))
 
@@ -194,8 +197,8 @@ class NeuralComplexity(nn.Module):
             H_te: The learners' predictions on test inputs, (B, N, C).
 
         Raises:
-            TypeError: If something is not a tensor of NC's own type, or labels are not int64.
-            ValueError: If shapes disagree, or a value is not finite.
+            TypeError: As by `check`.
+            ValueError: Likewise.
         """
         self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
         return self.points(self.encode(X_tr, Y_tr, X_te, classes=H_te.shape[-1]), H_tr, H_te)
@@ -215,7 +218,11 @@ class NeuralComplexity(nn.Module):
     def predict_accuracy(
         self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
     ) -> Tensor:
-        """Predicts the accuracy from beliefs in labels, (B,); see `predict_points`."""
+        """Predicts the accuracy from beliefs in labels, (B,); see `predict_points`.
+
+        Raises:
+            ValueError: Also if targets are real, or the head has no beliefs.
+        """
         self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
         if not self.labels:
             raise ValueError("an accuracy needs labels, got an NC for real targets")
@@ -223,15 +230,17 @@ class NeuralComplexity(nn.Module):
         return 1 - zero_one.expected(H_te, belief).mean(dim=1)
 
     def calibrate(self, held_out: Sequence[tuple[Snapshot, Tensor]]) -> None:
-        """Measures how far NC is off on learners it has not seen, in place; replaces what was.
+        """Measures how far NC is off on learners it has not seen, and keeps it in `calibration`.
 
-        From `calibration`, where the result is kept, `reliability.gap_bounds.bound` bounds the gap
-        of a new learner. It must be like these: the same kind of tasks, learners and set sizes.
+        From it, `reliability.gap_bounds.bound` bounds the gap of a new learner. It must be like
+        these: the same kind of tasks, learners and set sizes.
 
         Args:
             held_out: Learners, each on a held-out task of its own, so that they are independent,
-                and their test targets, (B, N, C), or labels, (B, N); those with sets of one size
-                together. Learners that diverged are left out, but not all may have.
+                and their test targets, (B, N, C), or labels, (B, N); sets of one size together.
+
+        Raises:
+            ValueError: As by `check`, or if all learners diverged; some are left out.
         """
         above = import_module("neural_complexity.model.judgement")
         self.calibration = above.measure(self, held_out)
@@ -253,8 +262,19 @@ class NeuralComplexity(nn.Module):
         return above.assess(self, model, X_tr, y_tr, X_te, **options)  # type: ignore[no-any-return]
 
     def to_onnx(self, path: str | Path) -> None:
-        """Writes NC as an ONNX file, for sets of any size; see `model.export.to_onnx`."""
-        import_module("neural_complexity.model.export").to_onnx(self, path)
+        """Writes NC as an ONNX file, whole or not at all, and checks it against PyTorch.
+
+        The file maps (X_tr, Y_tr, H_tr, X_te, H_te) to `gap`, (B,), and `points`, (B, N), for any
+        B, M and N, and for any number of classes if NC treats them alike. It refuses nothing:
+        labels out of range or NaN give numbers that mean nothing. Its metadata hold `format`,
+        `version`, `architecture` and `provenance` as `save` writes them.
+
+        Raises:
+            ImportError: If the extra `onnx` is not installed.
+            TypeError: If NC is not float32: ONNX Runtime lacks much of the rest.
+            ValueError: If PyTorch cannot export this NC, or the file gives other numbers than NC.
+        """
+        to_onnx(self, Path(path))
 
     def save(self, path: str | Path) -> None:
         """Writes weights, architecture, units, calibration and provenance to one file, at once."""
@@ -275,9 +295,8 @@ class NeuralComplexity(nn.Module):
         """Loads an NC that ships with the package.
 
         Args:
-            name: One of `pretrained_names`. Those on sinusoids are made by experiment `sinusoid`,
-                preset `cpu`, those on characters by experiment `omniglot`, and see images made
-                by `tasks.omniglot_files.preprocess`.
+            name: One of `pretrained_names`. Those on characters see images as
+                `tasks.omniglot_files.preprocess` makes them.
 
         Raises:
             ValueError: If none of that name ships.
@@ -301,37 +320,15 @@ class NeuralComplexity(nn.Module):
     def check(self, *, classes: int | None = None, **tensors: Tensor) -> None:
         """Refuses what NC cannot judge, before it returns a number that looks like an answer.
 
-        Labels are of `classes`; if `None`, of as many as the predictions, or else of NC's own.
+        Args:
+            classes: Of labels; if `None`, as many as the predictions have, or else NC's own.
+            tensors: Any of those of `predict_points`, by name; `Y_te`, too.
+
+        Raises:
+            TypeError: If something is not a tensor of NC's own type, or labels are not int64.
+            ValueError: If shapes disagree, or a value is not finite or no label.
         """
-        dtype, labels = self.x_mean.dtype, [n for n in tensors if n[0] == "Y" and self.labels]
-        for name in labels:
-            # First: real numbers would be asked for features, which labels do not have.
-            if isinstance(tensors[name], Tensor) and tensors[name].dtype != torch.int64:
-                got = tensors[name].dtype
-                raise TypeError(f"{name} must be labels of type torch.int64, got {got}")
-        check_sets(**tensors)
-        if not self.labels:
-            classes = self.outputs
-        elif classes is None:
-            classes = next((H.shape[-1] for n, H in tensors.items() if n[0] == "H"), self.outputs)
-        if classes != self.outputs and not self.symmetric:
-            wanted = f"the {self.outputs} classes that NC was made for"
-            raise ValueError(f"labels must be of {wanted}, got {classes}")
-        for name, tensor in tensors.items():
-            # Points are many and come from one store: the first of them speaks for all.
-            seen = tensor if raw(tensor) is tensor else values(tensor[:1, :1])
-            shape = () if name in labels else self.shape if name[0] == "X" else (classes,)
-            if tuple(seen.shape[2:]) != shape:
-                wanted = ", ".join(["tasks", "points", *map(str, shape)])
-                raise ValueError(f"{name} must be ({wanted}), got shape {tuple(seen.shape)}")
-            if name in labels:
-                low, high = map(int, torch.aminmax(seen))
-                if low < 0 or high >= classes:
-                    raise ValueError(f"{name} must be from 0 to {classes - 1}, got {low} to {high}")
-            elif seen.dtype != dtype:
-                raise TypeError(f"{name} must be {dtype} like NC, got {seen.dtype}")
-            elif not seen.isfinite().all():
-                raise ValueError(f"{name} must be finite, got NaN or infinity")
+        self.architecture.check(self.x_mean.dtype, classes, tensors)
 
     def _x(self, X: Tensor) -> Tensor:
         scaled, clip = (X - self.x_mean) / self.x_scale, self.architecture.clip

@@ -24,11 +24,9 @@ def test_the_symmetric_direct_head_adds_up_what_it_answers_for_each_class() -> N
     torch.testing.assert_close(found, cross_entropy.positive(total))
 
 
-def test_test_points_are_selected_and_joined() -> None:
+def test_it_has_no_belief() -> None:
     head = DirectHead(Architecture(inputs=2, outputs=1, head="direct", width=8, heads=2), 2)
     X_tr, Y_tr, X_te = torch.randn(2, 5, 2), torch.randn(2, 5, 1), torch.randn(2, 6, 2)
     state = head.encode(Sets(X_tr, Y_tr, X_te, Y_tr, torch.zeros(1), torch.ones(1)))
-    parts = [state.apply(lambda t: t[:, :2]), state.apply(lambda t: t[:, 2:])]
-    assert torch.equal(parts[0].join(parts).X_te, X_te)
     assert head.belief(state) is None
     assert head.supervise(state, torch.randn(2, 6, 1)) is None

@@ -1,13 +1,12 @@
 """What every head of NC does; heads are one file each, and a new file here is a new head."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from neural_complexity.losses import Belief
@@ -30,14 +29,6 @@ class Sets:
     y_mean: Tensor  # (C,)
     y_scale: Tensor  # (C,)
 
-    def apply(self, change: Callable[[Tensor], Tensor]) -> "Sets":
-        """Returns the sets with other test points."""
-        return replace(self, X_te=change(self.X_te))
-
-    def join(self, parts: Sequence["Sets"]) -> "Sets":
-        """Concatenates test points."""
-        return replace(self, X_te=torch.cat([part.X_te for part in parts], dim=1))
-
 
 @dataclass(frozen=True)
 class Context:
@@ -49,17 +40,11 @@ class Context:
 
 
 class Head(nn.Module, ABC):
-    """Predicts the loss of h at each test point.
-
-    Args:
-        architecture: NC's sizes and switches.
-        features: Features of an embedded input.
-    """
+    """Predicts the loss of h at each test point; `features` are those of an embedded input."""
 
     name: ClassVar[str]
     sees_predictions: ClassVar[bool]  # whether `losses` depends on predictions at training points
     for_labels: ClassVar[Mapping[str, Any]]  # the architecture that works for labels
-
     network: SetNetwork
 
     @abstractmethod
@@ -77,15 +62,15 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, sets: Sets) -> Any:
-        """Returns all that does not depend on h; it can `apply` and `join`, as a `Belief` can."""
+        """Returns all that does not depend on h; unless the head `sees_predictions`, a belief."""
 
     @abstractmethod
     def losses(self, state: Any, H_tr: Tensor, H_te: Tensor) -> Tensor:
         """Predicts the loss of each test point, (B, N), for H_tr, (B, M, C), and H_te."""
 
-    def belief(self, state: Any) -> Belief | None:  # noqa: ARG002
-        """Returns p(y | x, S) at the test points, if the head has a belief."""
-        return None
+    def belief(self, state: Any) -> Belief | None:
+        """Returns p(y | x, S) at the test points, if the state is one."""
+        return None if self.sees_predictions else state
 
     def supervise(self, state: Any, Y_te: Tensor) -> Tensor | None:
         """Computes a loss by which the state learns from test targets, a scalar, if it can."""

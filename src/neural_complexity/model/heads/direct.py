@@ -36,8 +36,7 @@ class DirectHead(Head):
     def losses(self, state: Sets, H_tr: Tensor, H_te: Tensor) -> Tensor:
         """Asks the network, (B, N)."""
         C, (B, N) = state.T_tr.shape[-1], H_te.shape[:2]
-        if H_te.shape[-1] != C:
-            got = H_te.shape[-1]
+        if (got := H_te.shape[-1]) != C:
             raise ValueError(f"logits must be of the {C} classes that were encoded, got {got}")
         a, X_tr, T_tr, X_te = self.architecture, state.X_tr, state.T_tr, state.X_te
         losses_tr = self.loss(H_tr, state.Y_tr)  # (B, M)

@@ -38,7 +38,3 @@ class PosteriorHead(Head):
     def losses(self, state: Belief, H_tr: Tensor, H_te: Tensor) -> Tensor:  # noqa: ARG002
         """Computes the expected loss under the belief, (B, N)."""
         return self.loss.expected(H_te, state)
-
-    def belief(self, state: Belief) -> Belief:
-        """Returns the state itself."""
-        return state
