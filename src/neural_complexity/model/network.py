@@ -295,8 +295,9 @@ class NeuralComplexity(nn.Module):
         """Loads an NC that ships with the package.
 
         Args:
-            name: One of `pretrained_names`. Those on characters see images as
-                `tasks.omniglot_files.preprocess` makes them.
+            name: One of `pretrained_names`. Those on sinusoids are made by experiment `sinusoid`,
+                preset `cpu`, those on characters by experiment `omniglot`, and see images made
+                by `tasks.omniglot_files.preprocess`.
 
         Raises:
             ValueError: If none of that name ships.
