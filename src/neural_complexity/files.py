@@ -11,7 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["read_json", "read_tensors", "write_bytes", "write_json", "write_tensors", "write_text"]
+__all__ = ["read_json", "read_tensors"]
+__all__ += ["write_bytes", "write_chunks", "write_json", "write_tensors", "write_text"]
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -7,7 +7,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = ["Embeddings", "Points", "Store", "indexed", "join", "map_inputs", "raw", "values"]
+__all__ = ["Embeddings", "Points", "Store", "find", "indexed", "join", "map_inputs", "raw"]
+__all__ += ["restore", "values"]
 
 PART = 2048  # inputs that are embedded at a time: bounds memory
 

@@ -20,7 +20,8 @@ from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task, TaskFamily
 
-__all__ = ["Classifier", "PrototypicalNetwork", "train_classifier", "train_prototypes"]
+__all__ = ["Classifier", "PrototypicalNetwork"]
+__all__ += ["nearest_neighbour_logits", "train_classifier", "train_prototypes"]
 
 PART = 2048  # images at a time: bounds memory
 

@@ -13,7 +13,8 @@ from neural_complexity.learners.fit import Learner, Regularizer
 from neural_complexity.losses import PointLoss
 from neural_complexity.snapshot import Snapshot, gap
 
-__all__ = ["NORMS", "VariationalDropout", "norm_penalty", "oracle_penalty", "variational_penalty"]
+__all__ = ["NORMS", "VariationalDropout", "norm_penalty", "oracle_penalty"]
+__all__ += ["variational_penalty", "weighted_l1_penalty"]
 
 Norm = Callable[[list[Tensor]], Tensor]  # all parameters, each (B, ...), to one size each, (B,)
 
