@@ -3,54 +3,45 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from neural_complexity.learners.fit import fit
+from neural_complexity.learners.networks import mlp
+from neural_complexity.learners.recipe import Recipe
+from neural_complexity.losses import cross_entropy, squared_error
+from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot, gap, take_snapshot
+from neural_complexity.task import Task, TaskFamily
+from neural_complexity.tasks.sinusoids import Sinusoids
+
 if TYPE_CHECKING:
-    from neural_complexity.assessment.result import Assessment as Assessment
-    from neural_complexity.integrations.sklearn import NCClassifier as NCClassifier
-    from neural_complexity.integrations.sklearn import NCRegressor as NCRegressor
-    from neural_complexity.learners.fit import fit as fit
-    from neural_complexity.learners.networks import mlp as mlp
-    from neural_complexity.learners.recipe import Recipe as Recipe
-    from neural_complexity.losses import cross_entropy as cross_entropy
-    from neural_complexity.losses import squared_error as squared_error
-    from neural_complexity.meta.meta_learn import meta_learn as meta_learn
-    from neural_complexity.meta.plan import Plan as Plan
-    from neural_complexity.meta.trainer import MetaLearner as MetaLearner
-    from neural_complexity.model.network import NeuralComplexity as NeuralComplexity
-    from neural_complexity.regularizers.loop import NCRegularizer as NCRegularizer
-    from neural_complexity.regularizers.nc import nc_penalty as nc_penalty
-    from neural_complexity.regularizers.nc import trust as trust
-    from neural_complexity.seeding import stream as stream
-    from neural_complexity.snapshot import Snapshot as Snapshot
-    from neural_complexity.snapshot import gap as gap
-    from neural_complexity.snapshot import take_snapshot as take_snapshot
-    from neural_complexity.task import Task as Task
-    from neural_complexity.task import TaskFamily as TaskFamily
-    from neural_complexity.tasks.sinusoids import Sinusoids as Sinusoids
-    from neural_complexity.tasks.split_tasks import split_tasks as split_tasks
+    from neural_complexity.assessment.result import Assessment
+    from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
+    from neural_complexity.meta.meta_learn import meta_learn
+    from neural_complexity.meta.plan import Plan
+    from neural_complexity.meta.trainer import MetaLearner
+    from neural_complexity.model.network import NeuralComplexity
+    from neural_complexity.regularizers.loop import NCRegularizer
+    from neural_complexity.regularizers.nc import nc_penalty, trust
+    from neural_complexity.tasks.split_tasks import split_tasks
+
+__all__ = ["Recipe", "Sinusoids", "Snapshot", "Task", "TaskFamily", "cross_entropy", "fit", "gap"]
+__all__ += ["mlp", "squared_error", "stream", "take_snapshot"]
+__all__ += ["Assessment", "MetaLearner", "NCClassifier", "NCRegressor", "NCRegularizer"]
+__all__ += ["NeuralComplexity", "Plan", "meta_learn", "nc_penalty", "split_tasks", "trust"]
 
 # Loaded on first use: the bank's storage alone takes as long to import as torch itself.
-_NAMES = {
-    "assessment.result": ["Assessment"],
-    "integrations.sklearn": ["NCClassifier", "NCRegressor"],
-    "learners.fit": ["fit"],
-    "learners.networks": ["mlp"],
-    "learners.recipe": ["Recipe"],
-    "losses": ["cross_entropy", "squared_error"],
-    "meta.meta_learn": ["meta_learn"],
-    "meta.plan": ["Plan"],
-    "meta.trainer": ["MetaLearner"],
-    "model.network": ["NeuralComplexity"],
-    "regularizers.loop": ["NCRegularizer"],
-    "regularizers.nc": ["nc_penalty", "trust"],
-    "seeding": ["stream"],
-    "snapshot": ["Snapshot", "gap", "take_snapshot"],
-    "task": ["Task", "TaskFamily"],
-    "tasks.sinusoids": ["Sinusoids"],
-    "tasks.split_tasks": ["split_tasks"],
+_HOMES = {
+    "Assessment": "assessment.result",
+    "MetaLearner": "meta.trainer",
+    "NCClassifier": "integrations.sklearn",
+    "NCRegressor": "integrations.sklearn",
+    "NCRegularizer": "regularizers.loop",
+    "NeuralComplexity": "model.network",
+    "Plan": "meta.plan",
+    "meta_learn": "meta.meta_learn",
+    "nc_penalty": "regularizers.nc",
+    "split_tasks": "tasks.split_tasks",
+    "trust": "regularizers.nc",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
-
-__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

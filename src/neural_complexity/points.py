@@ -75,14 +75,13 @@ class Embeddings:
 
 def find(known: Tensor, indices: Tensor) -> Tensor:
     """Returns the places of indices, (..., n), among ascending ones, (P,) or (..., P)."""
-    place = torch.searchsorted(known, indices.contiguous())
+    P = known.shape[-1]
+    place = torch.searchsorted(known, indices.contiguous()).clamp(max=P - 1)
     # Without a look at what is there, the next larger index would answer for one that is missing.
-    place = place.clamp(max=known.shape[-1] - 1)
     found = known[place] if known.ndim == 1 else known.gather(-1, place)
     if not torch.equal(found, indices):
         others = indices[found != indices][:3].tolist()
-        wanted = f"among the {known.shape[-1]} that are known"
-        raise ValueError(f"indices must be {wanted}, got others: {others}")
+        raise ValueError(f"indices must be among the {P} that are known, got others: {others}")
     return place
 
 
@@ -115,8 +114,7 @@ def map_inputs(
     embed: Callable[[Tensor], Tensor], *sets: Tensor, part: int | None = PART
 ) -> list[Tensor]:
     """Embeds sets of inputs, (B, n, D), as (B, n, features); if points, of one store, together."""
-    both = join(sets, dim=1) if isinstance(sets[0], Points) else None
-    if not isinstance(both, Points):
+    if not isinstance(sets[0], Points):
         return [embed(X) for X in sets]
-    sizes = [X.shape[1] for X in sets]
-    return list(both.map(embed, part=part).values().split(sizes, dim=1))
+    together = cast("Points", join(sets, dim=1)).map(embed, part=part).values()
+    return list(together.split([X.shape[1] for X in sets], dim=1))
