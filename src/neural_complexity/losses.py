@@ -70,7 +70,7 @@ class Categorical(Belief):
 
 
 class Loss(ABC):
-    """L(h, z) for every point, and its average where the target, here a real one, is believed."""
+    """L(h, z) for every point, and what it is on average when the target is only believed."""
 
     name: ClassVar[str]
     labels: ClassVar[bool] = False  # whether targets are labels, (B, N), instead of numbers
@@ -91,30 +91,43 @@ class Loss(ABC):
 
     def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Belief:
         """Returns the belief that answers, (B, N, answers * C), in standard units, stand for."""
+        if self.labels:
+            return Categorical(answers)
         center, spread = answers.chunk(2, dim=-1)  # (B, N, C)
         # Start certain rather than vague: a large variance hides the error of the mean.
         variance = softplus(spread - 3.0)
         return Gaussian(center * scale + mean, variance * scale.square())
 
-    def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:  # noqa: ARG002
-        """Returns targets as numbers, (B, M, C)."""
-        return Y
+    def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+        """Returns targets as numbers, (B, M, C): labels as ones and zeros."""
+        if not self.labels:
+            return Y
+        # Not `one_hot`: a graph of it would be for one number of classes.
+        return (Y.unsqueeze(-1) == torch.arange(classes, device=Y.device)).to(dtype)
 
     def features(self, H: Tensor) -> Tensor:
         """Returns what a network sees of predictions (B, N, C), (B, N, C, seen)."""
-        return H.unsqueeze(-1)
+        if not self.labels:
+            return H.unsqueeze(-1)
+        # Probabilities tell likely classes apart, their logarithms the others.
+        surprise = -log_softmax(H, dim=-1)
+        return torch.stack([(-surprise).exp(), surprise.log1p()], dim=-1)
 
-    def constant(self, share: Tensor, smoothing: float) -> Tensor:  # noqa: ARG002
+    def constant(self, share: Tensor, smoothing: float) -> Tensor:
         """Returns the prediction that mean encoded targets, (..., C), amount to."""
-        return share
+        # A class that does not occur keeps a probability.
+        return (share + smoothing).log() if self.labels else share
 
     def positive(self, answer: Tensor) -> Tensor:
         """Maps a network's answer to a loss, which is never negative."""
+        if self.labels:
+            # Squareplus: most labels cost next to nothing, where the gradient of softplus vanishes.
+            return 0.5 * (answer + (answer.square() + 4).sqrt())
         return softplus(answer)
 
     def unit(self, scale: Tensor) -> Tensor:
-        """Returns the size of a loss, a scalar, for targets of a scale (C,)."""
-        return scale.square().mean()
+        """Returns the size of a loss, a scalar, for targets of a scale (C,); 1 for labels."""
+        return scale.new_ones(()) if self.labels else scale.square().mean()
 
 
 class RealLoss(Loss):
@@ -124,34 +137,7 @@ class RealLoss(Loss):
 class LabelLoss(Loss):
     """A loss of logits, (B, N, C), for labels 0 ... C - 1, int64 (B, N)."""
 
-    labels = True
-    seen, answers = 2, 1
-
-    def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Belief:  # noqa: ARG002
-        """Returns class probabilities."""
-        return Categorical(answers)
-
-    def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-        """Returns ones and zeros, (B, M, classes)."""
-        # Not `one_hot`: a graph of it would be for one number of classes.
-        return (Y.unsqueeze(-1) == torch.arange(classes, device=Y.device)).to(dtype)
-
-    def features(self, H: Tensor) -> Tensor:
-        """Returns probabilities, which tell likely classes apart, and logs, for the others."""
-        surprise = -log_softmax(H, dim=-1)
-        return torch.stack([(-surprise).exp(), surprise.log1p()], dim=-1)
-
-    def constant(self, share: Tensor, smoothing: float) -> Tensor:
-        """Returns logits; a class that does not occur keeps a probability."""
-        return (share + smoothing).log()
-
-    def positive(self, answer: Tensor) -> Tensor:
-        """Returns the squareplus: most labels cost next to nothing, where softplus is flat."""
-        return 0.5 * (answer + (answer.square() + 4).sqrt())
-
-    def unit(self, scale: Tensor) -> Tensor:
-        """Returns 1."""
-        return scale.new_ones(())
+    labels, seen, answers = True, 2, 1
 
 
 class SquaredError(RealLoss):
@@ -191,8 +177,9 @@ class CrossEntropy(LabelLoss):
 
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
         _check_labels(H, Y)
-        options = {"reduction": "none", "label_smoothing": self.smoothing}
-        return functional.cross_entropy(H.movedim(-1, 1), Y, **options)
+        return functional.cross_entropy(
+            H.movedim(-1, 1), Y, reduction="none", label_smoothing=self.smoothing
+        )
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
         """Computes -sum_c p(c) log p_h(c) per point, p mixed with the uniform distribution."""

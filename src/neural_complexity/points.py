@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = ["Embeddings", "Points", "Store", "find", "indexed", "join", "map_inputs", "raw"]
+__all__ = ["PART", "Embeddings", "Points", "Store", "find", "indexed", "join", "map_inputs", "raw"]
 __all__ += ["restore", "values"]
 
 PART = 2048  # inputs that are embedded at a time: bounds memory
@@ -50,12 +50,7 @@ class Points:
         return self.store(self.indices)
 
     def map(self, embed: Callable[[Tensor], Tensor], *, part: int | None = PART) -> "Points":
-        """Returns the same points in another space; each distinct input is embedded once.
-
-        Args:
-            embed: Maps inputs (P, D) to embeddings (P, features).
-            part: How many inputs are embedded at a time; all at once if `None`.
-        """
+        """Embeds each distinct input once, (P, D) to (P, features), so many (or all) at a time."""
         distinct = self.indices.unique()
         parts = [embed(self.store(some)) for some in distinct.split(part or len(distinct))]
         return Points(self.indices, Embeddings(distinct, torch.cat(parts)))

@@ -1,7 +1,7 @@
 """What a user would train on images instead of NC: a classifier, and prototypical networks."""
 
 import math
-from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from neural_complexity.meta.nc_loss import Augment
 from neural_complexity.meta.trainer import MetaTraining
 from neural_complexity.model.attention import soft_k_means
 from neural_complexity.model.encoders import ImageEncoder, ResidualEncoder
-from neural_complexity.points import Points, indexed, values
+from neural_complexity.points import PART, Points, indexed, values
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task, TaskFamily
@@ -23,15 +23,11 @@ from neural_complexity.task import Task, TaskFamily
 __all__ = ["Classifier", "PrototypicalNetwork"]
 __all__ += ["nearest_neighbour_logits", "train_classifier", "train_prototypes"]
 
-PART = 2048  # images at a time: bounds memory
-
 
 class Classifier(nn.Sequential):
     """An image encoder, a hidden layer, and logits: (P, channels, height, width) to (P, C)."""
 
-    def __init__(
-        self, encoder: ImageEncoder | ResidualEncoder, classes: int, *, width: int
-    ) -> None:
+    def __init__(self, encoder: ImageEncoder | ResidualEncoder, classes: int, width: int) -> None:
         hidden = nn.Linear(encoder.features, width)
         super().__init__(encoder, hidden, nn.ReLU(), nn.Linear(width, classes))
 
@@ -108,20 +104,19 @@ def train_prototypes(
     """Trains a prototypical network, with a fresh encoder, on the episodes of an NC's training."""
     network, device = PrototypicalNetwork(encoder), next(encoder.parameters()).device
 
-    def episodes() -> Iterator[Task]:
-        for iteration in range(training.iterations):
-            tasks = family.sample(training.tasks, stream(seed, "collect tasks", iteration))
-            generator = stream(seed, "prototypes", iteration)
-            for _ in range(training.updates):
-                chosen = torch.randint(training.tasks, (training.batch,), generator=generator)
-                yield tasks[chosen].to(device)
+    @lru_cache(maxsize=1)
+    def draw(iteration: int) -> tuple[Task, torch.Generator]:
+        tasks = family.sample(training.tasks, stream(seed, "collect tasks", iteration))
+        return tasks, stream(seed, "prototypes", iteration)
 
-    def loss(_: int) -> Tensor:
-        task = next(drawn)
+    def loss(update: int) -> Tensor:
+        tasks, generator = draw(update // training.updates)
+        chosen = torch.randint(training.tasks, (training.batch,), generator=generator)
+        task = tasks[chosen].to(device)
         ledger.record_task("learn", task)
         return cross_entropy(network(task, classes=classes, rounds=rounds), task.Y_te).mean()
 
-    drawn, updates = episodes(), training.iterations * training.updates
+    updates = training.iterations * training.updates
     settings = Optimization(updates=updates, lr=training.lr, warmup=training.warmup)
     optimize(network, loss, settings, stage="prototypes", callback=callback)
     return network

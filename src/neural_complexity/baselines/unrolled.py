@@ -55,30 +55,27 @@ def optimize(
     module: nn.Module,
     loss: Callable[[int], Tensor],
     settings: Optimization,
-    *,
     stage: str,
     work: Workspace | None = None,
     callback: ProgressCallback | None = None,
+    *,
     fused: bool = True,
 ) -> list[Status]:
     """Trains a module in place by `loss(update)`, a scalar; returns a status per twentieth of it.
 
-    The result does not depend on interruptions: a checkpoint is kept with each status. So, with a
-    workspace, the loss must depend on the update and the parameters alone.
+    A checkpoint is kept with each status, so the loss must depend on update and parameters alone.
     """
     work = Workspace(None) if work is None else work
     optimizer = ScheduledAdam(module, settings.lr, settings.lr_factor, fused=fused)
-    history: list[Status] = []
-    kept = work.read("checkpoint")
-    if kept is not None:
-        tensors, content = kept
-        history = [Status(**status) for status in content["history"]]
+    tensors, content = work.read("checkpoint") or ({}, {"history": []})
+    history = [Status(**status) for status in content["history"]]
+    if history:
         optimizer.load(tensors, history[-1].iteration)
-    before, start = history[-1].seconds if history else 0.0, time.perf_counter()
+    start = time.perf_counter() - (history[-1].seconds if history else 0.0)
     period = max(1, settings.updates // 20)
     for update in range(optimizer.steps, settings.updates):
         value, done = optimizer.step(loss(update)), update + 1
-        seconds = before + time.perf_counter() - start
+        seconds = time.perf_counter() - start
         if done % period == 0 or done == settings.updates:
             history.append(Status(done, settings.updates, 0, 0, seconds, value))
             content = {"history": [status.to_json() for status in history]}
@@ -119,10 +116,7 @@ def train_maml(
 
     own = work and work.sub("maml", family, recipe, training, seed)
     # Not fused, as the committed results were made: second-order gradients amplify its rounding.
-    history = optimize(
-        module, loss, training, stage="MAML", work=own, callback=callback, fused=False
-    )
-    return module, history
+    return module, optimize(module, loss, training, "MAML", own, callback, fused=False)
 
 
 def start_from(recipe: Recipe, module: nn.Module) -> Recipe:
@@ -162,5 +156,5 @@ def train_metareg(
 
     own = work and work.sub("metareg", family, recipe, training, tasks, seed)
     # Not fused: as in MAML.
-    optimize(weights, loss, training, stage="MetaReg", work=own, callback=callback, fused=False)
+    optimize(weights, loss, training, "MetaReg", own, callback, fused=False)
     return [weight.detach() for weight in weights]
