@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.baselines.unrolled import Optimization, train_metareg
+from neural_complexity.baselines.trained import Optimization, train_metareg
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import FEW, NONE, Method, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig
