@@ -211,12 +211,10 @@ class ZeroOne(LabelLoss):
         return (H.argmax(dim=-1) != Y).to(H.dtype)
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes the probability that the class of the largest logit is wrong, (B, N)."""
         chosen = one_hot(H.argmax(dim=-1), H.shape[-1]).to(H.dtype)  # (B, N, C)
         return 1 - (chosen * _probabilities(H, belief)).sum(dim=-1)
 
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes p (1 - p), p the probability of being wrong, (B, N)."""
         wrong = self.expected(H, belief)
         return wrong * (1 - wrong)
 

@@ -13,6 +13,7 @@ __all__ += ["restore", "values"]
 PART = 2048  # inputs that are embedded at a time: bounds memory
 
 Store = Callable[[Tensor], Tensor]  # indices (...) to inputs (..., D), on the indices' device
+Embed = Callable[[Tensor], Tensor]  # inputs (P, D) to embeddings (P, features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,8 @@ class Points:
         """Looks the inputs up, (B, n, D)."""
         return self.store(self.indices)
 
-    def map(self, embed: Callable[[Tensor], Tensor], *, part: int | None = PART) -> "Points":
-        """Embeds each distinct input once, (P, D) to (P, features), so many (or all) at a time."""
+    def map(self, embed: Embed, *, part: int | None = PART) -> "Points":
+        """Returns them in another space; each distinct input is embedded once, `part` at a time."""
         distinct = self.indices.unique()
         parts = [embed(self.store(some)) for some in distinct.split(part or len(distinct))]
         return Points(self.indices, Embeddings(distinct, torch.cat(parts)))
@@ -105,9 +106,7 @@ def join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     return restore(torch.cat([raw(part) for part in parts], dim=dim), parts[0])
 
 
-def map_inputs(
-    embed: Callable[[Tensor], Tensor], *sets: Tensor, part: int | None = PART
-) -> list[Tensor]:
+def map_inputs(embed: Embed, *sets: Tensor, part: int | None = PART) -> list[Tensor]:
     """Embeds sets of inputs, (B, n, D), as (B, n, features); if points, of one store, together."""
     if not isinstance(sets[0], Points):
         return [embed(X) for X in sets]

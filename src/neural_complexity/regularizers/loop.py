@@ -55,7 +55,7 @@ class NCRegularizer:
             without those that have one point of each class.
         mode: `"train"` judges the model as it is, so that the training loss inside the gap is the
             one that training descends; `"eval"` in evaluation mode, which does harm with batch
-            normalization: running statistics lag behind and count as constants.
+            normalization (on digits it did): running statistics lag behind, and are constants.
         X_tr: Training points, (points, D) or (points, channels, height, width), of which NC's
             context size are taken at random for its context; x and y of a call then give no more
             than the training loss. Without them the minibatch is the context, as in the paper.

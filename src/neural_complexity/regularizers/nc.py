@@ -40,8 +40,7 @@ def nc_penalty(
         weight: The lambda of Eq. (4), one for all tasks or one per task, (B,).
         floor: Predictions below it count as the floor (appendix C: -0.1), which ignores NC where
             it is overconfident about generalization.
-        safeguard: Whether the weight of each task is multiplied by the square of `trust`, so that
-            an NC that does not understand a task is ignored.
+        safeguard: Whether to multiply each task's weight by the square of `trust`.
         X_unlabelled: Inputs to judge h on, (B, N, D), instead of the tasks' own test inputs. With
             them regularizing is inductive, without them transductive.
         classes: How many classes labels are of, if not as many as NC was made for.
