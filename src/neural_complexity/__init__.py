@@ -4,31 +4,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neural_complexity.assessment.result import Assessment as Assessment
-    from neural_complexity.integrations.sklearn import NCClassifier as NCClassifier
-    from neural_complexity.integrations.sklearn import NCRegressor as NCRegressor
-    from neural_complexity.learners.fit import Recipe as Recipe
-    from neural_complexity.learners.fit import fit as fit
-    from neural_complexity.learners.networks import mlp as mlp
-    from neural_complexity.losses import cross_entropy as cross_entropy
-    from neural_complexity.losses import squared_error as squared_error
-    from neural_complexity.meta.meta_learn import meta_learn as meta_learn
-    from neural_complexity.meta.plan import Plan as Plan
-    from neural_complexity.meta.trainer import MetaLearner as MetaLearner
-    from neural_complexity.model.network import NeuralComplexity as NeuralComplexity
-    from neural_complexity.regularizers.loop import NCRegularizer as NCRegularizer
-    from neural_complexity.regularizers.nc import nc_penalty as nc_penalty
-    from neural_complexity.regularizers.nc import trust as trust
-    from neural_complexity.seeding import stream as stream
-    from neural_complexity.snapshot import Snapshot as Snapshot
-    from neural_complexity.snapshot import gap as gap
-    from neural_complexity.snapshot import take_snapshot as take_snapshot
-    from neural_complexity.task import Task as Task
-    from neural_complexity.task import TaskFamily as TaskFamily
-    from neural_complexity.tasks.families import Sinusoids as Sinusoids
-    from neural_complexity.tasks.splits import split_tasks as split_tasks
+    from neural_complexity.assessment.result import Assessment
+    from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
+    from neural_complexity.learners.fit import Recipe, fit
+    from neural_complexity.learners.networks import mlp
+    from neural_complexity.losses import cross_entropy, squared_error
+    from neural_complexity.meta.meta_learn import meta_learn
+    from neural_complexity.meta.plan import Plan
+    from neural_complexity.meta.trainer import MetaLearner
+    from neural_complexity.model.network import NeuralComplexity
+    from neural_complexity.regularizers.loop import NCRegularizer
+    from neural_complexity.regularizers.nc import nc_penalty, trust
+    from neural_complexity.seeding import stream
+    from neural_complexity.snapshot import Snapshot, gap, take_snapshot
+    from neural_complexity.task import Task, TaskFamily
+    from neural_complexity.tasks.families import Sinusoids
+    from neural_complexity.tasks.splits import split_tasks
 
-# Loaded on first use: the bank's storage alone takes as long to import as torch itself.
+__all__ = ["Assessment", "MetaLearner", "NCClassifier", "NCRegressor", "NCRegularizer"]
+__all__ += ["NeuralComplexity", "Plan", "Recipe", "Sinusoids", "Snapshot", "Task", "TaskFamily"]
+__all__ += ["cross_entropy", "fit", "gap", "meta_learn", "mlp", "nc_penalty", "split_tasks"]
+__all__ += ["squared_error", "stream", "take_snapshot", "trust"]
+
+# Loaded on first use: torch and scikit-learn take seconds to import.
 _NAMES = {
     "assessment.result": ["Assessment"],
     "integrations.sklearn": ["NCClassifier", "NCRegressor"],
@@ -48,8 +46,6 @@ _NAMES = {
     "tasks.splits": ["split_tasks"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-
-__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

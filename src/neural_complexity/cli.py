@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from tyro.conf import FlagConversionOff, FlagCreatePairsOff, Positional, arg, subcommand
+from tyro.conf import FlagConversionOff, FlagCreatePairsOff, Positional, arg
 
 from neural_complexity.assessment.from_files import ModelFiles, assess_files
 from neural_complexity.assessment.tables import to_rich
@@ -28,6 +28,7 @@ from neural_complexity.reliability.gap_bounds import Method
 __all__ = ["main"]
 
 PROGRAM = "neural-complexity"
+Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = 2
     try:
         command, rest = _parse(
-            Command,
+            List | Run | Report | Assess,
             [word for word in words if word not in later],
             return_unknown_args=True,
             prog=PROGRAM,
@@ -89,14 +90,12 @@ class List:
 class Run:
     """Run an experiment; `run NAME --help` shows the fields of its config."""
 
+    # The experiment; `list` shows them.
     name: Annotated[Positional[str], arg(metavar="NAME", help_behavior_hint="")] = ""
-    """The experiment; `list` shows them."""
+    # Sizes to start from (default: cpu).
     preset: Annotated[str | None, arg(metavar="PRESET", help_behavior_hint="")] = None
-    """Sizes to start from (default: cpu)."""
-    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """A new folder (default: runs/NAME-PRESET-SEED)."""
-    resume: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """The folder of a run to continue."""
+    out: Folder = None  # A new folder (default: runs/NAME-PRESET-SEED).
+    resume: Folder = None  # The folder of a run to continue.
 
     def __call__(self, fields: list[str]) -> None:
         experiment = load_experiment(self.name or "nothing")
@@ -139,8 +138,8 @@ class Run:
 class Report:
     """Draw tables, figures and page of a run again, or compare several runs."""
 
+    # The folders of the runs.
     folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR [DIR ...]")]
-    """The folders of the runs."""
 
     def __post_init__(self) -> None:
         if not self.folders:
@@ -168,14 +167,11 @@ class Assess(ModelFiles):
     Files are CSV with a header, parquet (extra: tables) or npz, by their ending.
     """
 
-    nc: str
-    """A saved NC, or the name of one that ships."""
-    confidence: float = 0.95
-    """Of the bound."""
-    method: Method = "conformal"
-    """Of the bound."""
+    nc: str  # A saved NC, or the name of one that ships.
+    confidence: float = 0.95  # Of the bound.
+    method: Method = "conformal"  # Of the bound.
+    # A page (.html), or all numbers (.json).
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """A page (.html), or all numbers (.json)."""
 
     def __call__(self) -> None:
         out = self.out
@@ -191,14 +187,6 @@ class Assess(ModelFiles):
             write_text(out, assessment.to_html())
         elif out is not None:
             write_json(out, assessment.to_dict())
-
-
-Command = (
-    Annotated[List, subcommand("list")]
-    | Annotated[Run, subcommand("run")]
-    | Annotated[Report, subcommand("report")]
-    | Annotated[Assess, subcommand("assess")]
-)
 
 
 def _parse(kind: Any, words: list[str], **options: Any) -> Any:

@@ -11,7 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["read_json", "read_tensors", "write_bytes", "write_json", "write_tensors", "write_text"]
+__all__ = ["read_json", "read_tensors", "write_bytes", "write_chunks", "write_json"]
+__all__ += ["write_tensors", "write_text"]
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -80,5 +81,5 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             names = list(file.keys())
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except SafetensorError as error:
-        text = f"{path} must be a safetensors file, got a damaged one ({error})"
-        raise ValueError(text) from None
+        got = f"a damaged one ({error})"
+        raise ValueError(f"{path} must be a safetensors file, got {got}") from None

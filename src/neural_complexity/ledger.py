@@ -1,7 +1,4 @@
-"""Which labelled points were consumed, and for what, so that no leak goes unnoticed.
-
-Recording costs nothing but a look at a context variable unless a ledger is open.
-"""
+"""Which labelled points were consumed, and for what, so that no leak goes unnoticed."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -29,8 +26,7 @@ _choosing: ContextVar[bool] = ContextVar("choosing", default=False)
 
 def record(role: Role, X: Tensor, Y: Tensor) -> None:
     """Notes a use of labelled points, (B, n, ...); what is measured while `choosing` chooses."""
-    ledger = _ledger.get()
-    if ledger is not None:
+    if ledger := _ledger.get():  # nobody pays for more than this look unless one is open
         measured = role in ("hold", "report")
         ledger.add("choose" if measured and _choosing.get() else role, X, Y)
 
@@ -43,8 +39,7 @@ def record_task(role: Role, task: Task) -> None:
 
 def record_known(knows: Callable[[Tensor], Tensor]) -> None:
     """Notes that an NC comes from elsewhere, with what says which points, (n, ...), taught it."""
-    ledger = _ledger.get()
-    if ledger is not None:
+    if ledger := _ledger.get():
         ledger.known.append(knows)
 
 
@@ -87,7 +82,7 @@ class Ledger:
         last_X, last_Y = self._last.get(role, (None, None))
         if last_X is X and last_Y is Y:
             return  # another step on the same points
-        self._last[role] = (X, Y)
+        self._last[role] = X, Y
         if role == "report" and self.known:
             points = values(X).flatten(0, 1)
             self._leaked += sum(int(knows(points).sum()) for knows in self.known)

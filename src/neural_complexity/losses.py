@@ -1,8 +1,4 @@
-"""Losses per point, beliefs about targets, and the expected loss under a belief.
-
-A loss knows its own kind of target (real numbers or labels), the belief that goes with it and what
-NC needs to handle both. A new loss is a class in this file and an entry in `LOSSES`.
-"""
+"""Losses per point, beliefs about targets, and the expected loss under a belief."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,10 +7,11 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy as torch_cross_entropy
-from torch.nn.functional import huber_loss, log_softmax, one_hot, softmax, softplus
+from torch.nn import functional
+from torch.nn.functional import log_softmax, one_hot, softmax, softplus
 
 __all__ = ["LOSSES", "LabelLoss", "Loss", "RealLoss", "cross_entropy", "squared_error", "zero_one"]
+__all__ += ["Belief", "Categorical", "Gaussian", "PointLoss", "SmoothedCrossEntropy"]
 
 PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; one value per point
 
@@ -53,7 +50,7 @@ class Gaussian(Belief):
 
     def supervise(self, Y: Tensor) -> Tensor:
         """Computes the Huber loss of the mean."""
-        return huber_loss(self.mean, Y)
+        return functional.huber_loss(self.mean, Y)
 
 
 @dataclass(frozen=True)
@@ -73,10 +70,7 @@ class Categorical(Belief):
 
 
 class Loss(ABC):
-    """L(h, z) for every point, and what it is on average when the target is only believed.
-
-    What follows from the kind of target is here for real ones, (B, N, C); `LabelLoss` differs.
-    """
+    """L(h, z) for every point, and what it is on average when the target is only believed."""
 
     name: ClassVar[str]
     labels: ClassVar[bool] = False  # whether targets are labels, (B, N), instead of numbers
@@ -97,30 +91,43 @@ class Loss(ABC):
 
     def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Belief:
         """Returns the belief that answers, (B, N, answers * C), in standard units, stand for."""
+        if self.labels:
+            return Categorical(answers)
         center, spread = answers.chunk(2, dim=-1)  # (B, N, C)
         # Start certain rather than vague: a large variance hides the error of the mean.
         variance = softplus(spread - 3.0)
         return Gaussian(center * scale + mean, variance * scale.square())
 
-    def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:  # noqa: ARG002
-        """Returns targets as numbers, (B, M, C)."""
-        return Y
+    def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+        """Returns targets as numbers, (B, M, C): labels as ones and zeros."""
+        if not self.labels:
+            return Y
+        # Not `one_hot`: a graph of it would be for one number of classes.
+        return (Y.unsqueeze(-1) == torch.arange(classes, device=Y.device)).to(dtype)
 
     def features(self, H: Tensor) -> Tensor:
         """Returns what a network sees of predictions (B, N, C), (B, N, C, seen)."""
-        return H.unsqueeze(-1)
+        if not self.labels:
+            return H.unsqueeze(-1)
+        # Probabilities tell likely classes apart, their logarithms the others.
+        surprise = -log_softmax(H, dim=-1)
+        return torch.stack([(-surprise).exp(), surprise.log1p()], dim=-1)
 
-    def constant(self, share: Tensor, smoothing: float) -> Tensor:  # noqa: ARG002
+    def constant(self, share: Tensor, smoothing: float) -> Tensor:
         """Returns the prediction that mean encoded targets, (..., C), amount to."""
-        return share
+        # A class that does not occur keeps a probability.
+        return (share + smoothing).log() if self.labels else share
 
     def positive(self, answer: Tensor) -> Tensor:
         """Maps a network's answer to a loss, which is never negative."""
+        if self.labels:
+            # Squareplus: most labels cost next to nothing, where the gradient of softplus vanishes.
+            return 0.5 * (answer + (answer.square() + 4).sqrt())
         return softplus(answer)
 
     def unit(self, scale: Tensor) -> Tensor:
-        """Returns the size of a loss, a scalar, for targets of a scale (C,)."""
-        return scale.square().mean()
+        """Returns the size of a loss, a scalar, for targets of a scale (C,); 1 for labels."""
+        return scale.new_ones(()) if self.labels else scale.square().mean()
 
 
 class RealLoss(Loss):
@@ -130,44 +137,15 @@ class RealLoss(Loss):
 class LabelLoss(Loss):
     """A loss of logits, (B, N, C), for labels 0 ... C - 1, int64 (B, N)."""
 
-    labels = True
-    seen, answers = 2, 1
-
-    def belief(self, answers: Tensor, mean: Tensor, scale: Tensor) -> Belief:  # noqa: ARG002
-        """Returns class probabilities."""
-        return Categorical(answers)
-
-    def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-        """Returns ones and zeros, (B, M, classes)."""
-        # Not `one_hot`: a graph of it would be for one number of classes.
-        return (Y.unsqueeze(-1) == torch.arange(classes, device=Y.device)).to(dtype)
-
-    def features(self, H: Tensor) -> Tensor:
-        """Returns probabilities, which tell likely classes apart, and logs, for the others."""
-        surprise = -log_softmax(H, dim=-1)
-        return torch.stack([(-surprise).exp(), surprise.log1p()], dim=-1)
-
-    def constant(self, share: Tensor, smoothing: float) -> Tensor:
-        """Returns logits; a class that does not occur keeps a probability."""
-        return (share + smoothing).log()
-
-    def positive(self, answer: Tensor) -> Tensor:
-        """Returns the squareplus, whose gradient does not vanish near zero as softplus's does."""
-        # Most labels are right and cost next to nothing: by softplus a head would stop learning.
-        return 0.5 * (answer + (answer.square() + 4).sqrt())
-
-    def unit(self, scale: Tensor) -> Tensor:
-        """Returns 1."""
-        return scale.new_ones(())
+    labels, seen, answers = True, 2, 1
 
 
 class SquaredError(RealLoss):
-    """The squared error, averaged over outputs."""
+    """The squared error (h - y)^2, averaged over outputs."""
 
     name = "squared_error"
 
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
-        """Computes (h - y)^2 per point, (B, N)."""
         if H.shape != Y.shape:
             shapes = f"{tuple(H.shape)} against {tuple(Y.shape)}"
             raise ValueError(f"predictions must have the shape of the targets, got {shapes}")
@@ -187,20 +165,19 @@ class SquaredError(RealLoss):
 
 
 @dataclass(frozen=True)
-class SmoothedCrossEntropy(LabelLoss):
-    """The cross-entropy of logits and labels mixed with the uniform distribution."""
+class CrossEntropy(LabelLoss):
+    """The cross-entropy -log p_h(y) of logits and labels, mixed with the uniform distribution."""
 
-    smoothing: float  # the share of the uniform distribution (Szegedy et al., 2016)
-    name = "smoothed_cross_entropy"
+    name = "cross_entropy"
+    smoothing: float = 0.0  # the share of the uniform distribution (Szegedy et al., 2016)
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing <= 1:
             raise ValueError(f"smoothing must be from 0 to 1, got {self.smoothing}")
 
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
-        """Computes -(1 - smoothing) log p_h(y) - smoothing mean_c log p_h(c) per point, (B, N)."""
         _check_labels(H, Y)
-        return torch_cross_entropy(
+        return functional.cross_entropy(
             H.movedim(-1, 1), Y, reduction="none", label_smoothing=self.smoothing
         )
 
@@ -218,57 +195,48 @@ class SmoothedCrossEntropy(LabelLoss):
         return (1 - self.smoothing) ** 2 * (p * error.square()).sum(dim=-1)
 
 
-class CrossEntropy(SmoothedCrossEntropy):
-    """The cross-entropy -log p_h(y) of logits and labels."""
+class SmoothedCrossEntropy(CrossEntropy):
+    """The cross-entropy to train by, with smoothing; NC is for the one without."""
 
-    name = "cross_entropy"
-
-    def __init__(self) -> None:
-        super().__init__(0.0)
+    name = "smoothed_cross_entropy"
 
 
 class ZeroOne(LabelLoss):
-    """The share of wrong labels; one minus it is the accuracy. Has no gradient to train by."""
+    """1 where the class of the largest logit is wrong, else 0. Has no gradient to train by."""
 
     name = "zero_one"
 
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
-        """Returns 1 where the class of the largest logit is wrong, else 0, (B, N)."""
         _check_labels(H, Y)
         return (H.argmax(dim=-1) != Y).to(H.dtype)
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes the probability that the class of the largest logit is wrong, (B, N)."""
         chosen = one_hot(H.argmax(dim=-1), H.shape[-1]).to(H.dtype)  # (B, N, C)
         return 1 - (chosen * _probabilities(H, belief)).sum(dim=-1)
 
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes p (1 - p), p the probability of being wrong, (B, N)."""
         wrong = self.expected(H, belief)
         return wrong * (1 - wrong)
 
 
 def _check_labels(H: Tensor, Y: Tensor) -> None:
     if H.shape[:-1] != Y.shape or Y.dtype != torch.int64:
-        raise ValueError(
-            "labels must be whole numbers of type torch.int64, one for each row of logits, got "
-            f"{tuple(Y.shape)} {Y.dtype} for logits {tuple(H.shape)}"
-        )
+        wanted = "whole numbers of type torch.int64, one for each row of logits"
+        got = f"{tuple(Y.shape)} {Y.dtype} for logits {tuple(H.shape)}"
+        raise ValueError(f"labels must be {wanted}, got {got}")
     if torch.compiler.is_compiling():
         return  # a graph cannot depend on values
     low, high = torch.aminmax(Y)
     if low < 0 or high >= H.shape[-1]:
-        got = f"{int(low)} to {int(high)}"
-        raise ValueError(f"labels must be from 0 to {H.shape[-1] - 1}, got {got}")
+        raise ValueError(f"labels must be from 0 to {H.shape[-1] - 1}, got {low} to {high}")
 
 
 def _probabilities(H: Tensor, belief: Belief) -> Tensor:
     assert isinstance(belief, Categorical), "logits need a belief about labels"
     p, C = belief.probabilities, H.shape[-1]
     if p.shape[-1] != C:
-        raise ValueError(
-            f"logits must be of the {p.shape[-1]} classes that are believed in, got {C}"
-        )
+        wanted = f"of the {p.shape[-1]} classes that are believed in"
+        raise ValueError(f"logits must be {wanted}, got {C}")
     return p
 
 

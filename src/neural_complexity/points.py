@@ -7,11 +7,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = ["Embeddings", "Points", "Store", "indexed", "join", "map_inputs", "raw", "values"]
+__all__ = ["PART", "Embeddings", "Points", "Store", "find", "indexed", "join", "map_inputs", "raw"]
+__all__ += ["restore", "values"]
 
 PART = 2048  # inputs that are embedded at a time: bounds memory
 
 Store = Callable[[Tensor], Tensor]  # indices (...) to inputs (..., D), on the indices' device
+Embed = Callable[[Tensor], Tensor]  # inputs (P, D) to embeddings (P, features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +50,8 @@ class Points:
         """Looks the inputs up, (B, n, D)."""
         return self.store(self.indices)
 
-    def map(self, embed: Callable[[Tensor], Tensor], *, part: int | None = PART) -> "Points":
-        """Returns the same points in another space; each distinct input is embedded once.
-
-        Args:
-            embed: Maps inputs (P, D) to embeddings (P, features).
-            part: How many inputs are embedded at a time; all at once if `None`.
-        """
+    def map(self, embed: Embed, *, part: int | None = PART) -> "Points":
+        """Returns them in another space; each distinct input is embedded once, `part` at a time."""
         distinct = self.indices.unique()
         parts = [embed(self.store(some)) for some in distinct.split(part or len(distinct))]
         return Points(self.indices, Embeddings(distinct, torch.cat(parts)))
@@ -74,14 +71,13 @@ class Embeddings:
 
 def find(known: Tensor, indices: Tensor) -> Tensor:
     """Returns the places of indices, (..., n), among ascending ones, (P,) or (..., P)."""
-    place = torch.searchsorted(known, indices.contiguous())
+    P = known.shape[-1]
+    place = torch.searchsorted(known, indices.contiguous()).clamp(max=P - 1)
     # Without a look at what is there, the next larger index would answer for one that is missing.
-    place = place.clamp(max=known.shape[-1] - 1)
     found = known[place] if known.ndim == 1 else known.gather(-1, place)
     if not torch.equal(found, indices):
         others = indices[found != indices][:3].tolist()
-        wanted = f"among the {known.shape[-1]} that are known"
-        raise ValueError(f"indices must be {wanted}, got others: {others}")
+        raise ValueError(f"indices must be among the {P} that are known, got others: {others}")
     return place
 
 
@@ -110,12 +106,9 @@ def join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     return restore(torch.cat([raw(part) for part in parts], dim=dim), parts[0])
 
 
-def map_inputs(
-    embed: Callable[[Tensor], Tensor], *sets: Tensor, part: int | None = PART
-) -> list[Tensor]:
+def map_inputs(embed: Embed, *sets: Tensor, part: int | None = PART) -> list[Tensor]:
     """Embeds sets of inputs, (B, n, D), as (B, n, features); if points, of one store, together."""
-    both = join(sets, dim=1) if isinstance(sets[0], Points) else None
-    if not isinstance(both, Points):
+    if not isinstance(sets[0], Points):
         return [embed(X) for X in sets]
-    sizes = [X.shape[1] for X in sets]
-    return list(both.map(embed, part=part).values().split(sizes, dim=1))
+    together = cast("Points", join(sets, dim=1)).map(embed, part=part).values()
+    return list(together.split([X.shape[1] for X in sets], dim=1))

@@ -15,7 +15,6 @@ __all__ = ["ProgressCallback", "ProgressDisplay"]
 
 SECONDS_BETWEEN_LINES = 15.0
 
-
 # Called as a run goes on: the stage under way, how much of it is done, out of how much, how many
 # seconds that took, and the current numbers by name.
 ProgressCallback = Callable[[str, int, int, float, dict[str, float]], None]
@@ -25,22 +24,17 @@ class ProgressDisplay:
     """Live bars in a terminal; a line now and then elsewhere; TensorBoard where it is installed."""
 
     def __init__(self, console: Console, tensorboard: Path | None = None) -> None:
-        self.console = console
+        self.console, self.last_line = console, time.monotonic()
+        self.bars: dict[str, TaskID] = {}
         self.writer: Any = None
         if tensorboard is not None:
             with suppress(ImportError):  # the extra may not be installed
                 from torch.utils.tensorboard import SummaryWriter
 
                 self.writer = SummaryWriter(str(tensorboard))
-        self.bars: dict[str, TaskID] = {}
-        self.last_line = time.monotonic()
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}  {task.fields[metrics]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        text = TextColumn("{task.completed:.0f}/{task.total:.0f}  {task.fields[metrics]}")
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), text
+        self.progress = Progress(*columns, console=console, disable=not console.is_terminal)
 
     def __enter__(self) -> "ProgressDisplay":
         self.progress.start()
@@ -55,12 +49,12 @@ class ProgressDisplay:
         self, stage: str, done: int, total: int, seconds: float, metrics: dict[str, float], /
     ) -> None:
         """Shows where a stage of the run stands."""
-        left = f"{seconds / done * (total - done):.0f} s left" if done < total else "done"
-        shown = {  # whole numbers as they are, a dash for what is not measured yet
-            name: "-" if not math.isfinite(x) else f"{x:,}" if isinstance(x, int) else f"{x:.4f}"
-            for name, x in metrics.items()
-        }
-        text = "  ".join([left, *(f"{name} {x}" for name, x in shown.items())])
+        text = f"{seconds / done * (total - done):.0f} s left" if done < total else "done"
+        for name, x in metrics.items():  # whole numbers as they are, a dash for what is unmeasured
+            measured = f"{x:,}" if isinstance(x, int) else f"{x:.4f}"
+            text += f"  {name} {measured if math.isfinite(x) else '-'}"
+            if self.writer is not None and math.isfinite(x):
+                self.writer.add_scalar(f"{stage}/{name}", x, done)
         if stage not in self.bars:
             self.bars[stage] = self.progress.add_task(stage, total=total, metrics=text)
         self.progress.update(self.bars[stage], completed=done, metrics=text)
@@ -68,7 +62,3 @@ class ProgressDisplay:
         if not self.console.is_terminal and due:
             self.last_line = time.monotonic()
             print(f"{stage} {done}/{total}  {text}", file=sys.stderr)
-        if self.writer is not None:
-            for name, value in metrics.items():
-                if math.isfinite(value):
-                    self.writer.add_scalar(f"{stage}/{name}", value, done)

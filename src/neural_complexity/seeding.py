@@ -11,10 +11,10 @@ __all__ = ["seeded", "stream"]
 
 
 def stream(seed: int, *names: str | int) -> torch.Generator:
-    """Derives a random generator of its own from a seed and the name of what it is for.
+    """Derives a random generator, on the CPU, from a seed and the name of what it is for.
 
-    It is on the CPU and depends on nothing but the arguments, so a new draw somewhere changes
-    nothing elsewhere, and a resumed run needs no stored generator state.
+    It depends on nothing else, so a new draw somewhere changes nothing elsewhere, and a resumed run
+    needs no stored generator state.
 
     Args:
         seed: The one seed of a run.
@@ -26,9 +26,7 @@ def stream(seed: int, *names: str | int) -> torch.Generator:
         True
     """
     digest = hashlib.sha256(json.dumps([seed, *names]).encode()).digest()
-    generator = torch.Generator()
-    generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    return generator
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 @contextmanager

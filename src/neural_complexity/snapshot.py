@@ -43,8 +43,7 @@ class Snapshot(PointSets):
     @staticmethod
     def join(snapshots: Sequence["Snapshot"]) -> "Snapshot":
         """Concatenates learners on sets of the same sizes."""
-        columns = zip(*(snapshot.tensors() for snapshot in snapshots), strict=True)
-        return Snapshot(*map(join, columns))
+        return Snapshot(*map(join, zip(*(s.tensors() for s in snapshots), strict=True)))
 
     def detach(self) -> "Snapshot":
         """Cuts the predictions from the learners that made them."""
@@ -60,12 +59,12 @@ def take_snapshot(h: Callable[[Tensor], Tensor], task: Task, *, joined: bool = F
         joined: Whether to ask about both sets in one call, which is faster where h is no more than
             a function of each point: a learner may use batch statistics.
     """
+    X_tr, X_te = task.X_tr, task.X_te
     if joined:
-        M, N = task.X_tr.shape[1], task.X_te.shape[1]
-        H_tr, H_te = h(join([task.X_tr, task.X_te], dim=1)).split([M, N], dim=1)
+        H_tr, H_te = h(join([X_tr, X_te], dim=1)).split([X_tr.shape[1], X_te.shape[1]], dim=1)
     else:
-        H_tr, H_te = h(task.X_tr), h(task.X_te)
-    return Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
+        H_tr, H_te = h(X_tr), h(X_te)
+    return Snapshot(X_tr, task.Y_tr, H_tr, X_te, H_te)
 
 
 def point_gaps(loss: PointLoss, snapshot: Snapshot, Y_te: Tensor) -> Tensor:

@@ -29,12 +29,9 @@ def check_sets(**tensors: Tensor) -> None:
             raise ValueError(f"{name} must be {wanted}, got shape {tuple(tensor.shape)}")
         if 0 in tensor.shape:
             raise ValueError(f"{name} must not be empty, got shape {tuple(tensor.shape)}")
-        sizes = {
-            "tasks": tensor.shape[0],
-            f"points of *{name[-3:]}": tensor.shape[1],
-            f"features of {name[0]}_*": tensor.shape[2:].numel(),
-        }
-        for what, size in sizes.items():
+        axes = ("tasks", f"points of *{name[-3:]}", f"features of {name[0]}_*")
+        sizes = (*tensor.shape[:2], tensor.shape[2:].numel())
+        for what, size in zip(axes, sizes, strict=True):
             other, expected = first.setdefault(what, (name, size))
             if size != expected:
                 wanted = f"agree with {other} on the number of {what}"
@@ -68,8 +65,7 @@ class Task(PointSets):
     """B tasks, each with a training set S and a held-out test set.
 
     Images are (B, M, channels, height, width) in the place of (B, M, D); labels are whole numbers,
-    (B, M), in the place of (B, M, C). Inputs may be `Points`, indices into a store that all tasks
-    share; `loaded` looks them up.
+    (B, M), in the place of (B, M, C). Inputs may be `Points`; `loaded` looks them up.
     """
 
     X_tr: Tensor  # (B, M, D)
@@ -86,9 +82,4 @@ class TaskFamily(Protocol):
     """A distribution of tasks, T ~ tau."""
 
     def sample(self, batch: int, generator: torch.Generator) -> Task:
-        """Draws `batch` independent tasks.
-
-        Args:
-            batch: The number of tasks, B.
-            generator: The only source of randomness; tasks are made on its device.
-        """
+        """Draws B = `batch` tasks on the generator's device; nothing else may be random."""

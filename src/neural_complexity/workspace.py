@@ -23,19 +23,14 @@ from neural_complexity.files import read_tensors, write_tensors
 __all__ = ["Workspace", "fingerprint"]
 
 FILE = ".safetensors"
-# Their text says all about them.
-NAMED = (torch.dtype, torch.device, Path, Enum)
+NAMED = torch.dtype | torch.device | Path | Enum  # their text says all about them
 
 
 def fingerprint(*things: object) -> str:
-    """Returns a SHA-256, in hexadecimal, of what things are made of.
+    """Returns a SHA-256, in hexadecimal, of what things are made of, the same in every process.
 
-    Equal things have the same one in every process; functions count by module, name, bytecode and
-    what they enclose, objects by their text or, if that is an address, by their attributes.
-
-    Example:
-        >>> fingerprint({"lr": 0.1}, torch.ones(2)) == fingerprint({"lr": 0.1}, torch.ones(2))
-        True
+    Functions count by module, name, bytecode and what they enclose, objects by their text or, if
+    that is an address, by their attributes.
     """
     return _hash(json.dumps([_describe(thing, ()) for thing in things]).encode())
 
@@ -54,12 +49,10 @@ class Workspace:
 
     def path(self, name: str, ending: str = "") -> Path | None:
         """Returns where to keep what is no tensor under a name; different names never meet."""
-        if self.folder is None:
-            return None
-        # A checksum where letters of the name are lost.
         plain = re.sub(r"[^a-z0-9._]+", "-", name.lower())
+        # A checksum where letters of the name are lost.
         lost = "" if plain == name else f"-{zlib.crc32(name.encode()):08x}"
-        return self.folder / f"{plain}{lost}{ending}"
+        return self.folder and self.folder / f"{plain}{lost}{ending}"
 
     def sub(self, name: str, *more: object) -> "Workspace":
         """Returns the workspace of a part, whose results `more` decides as well."""
@@ -79,18 +72,14 @@ class Workspace:
         return tensors, json.loads(header["content"])
 
     def write(
-        self,
-        name: str,
-        tensors: Mapping[str, Tensor] | None = None,
-        content: Mapping[str, Any] | None = None,
+        self, name: str, tensors: dict[str, Tensor] | None = None, content: Any = None
     ) -> None:
         """Keeps tensors and JSON values under a name, in one file, whole or not at all."""
         path = self.path(name, FILE)
-        if path is None:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        header = {"fingerprint": self.fingerprint, "content": json.dumps(dict(content or {}))}
-        write_tensors(path, dict(tensors or {}), header)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            header = {"fingerprint": self.fingerprint, "content": json.dumps(content or {})}
+            write_tensors(path, tensors or {}, header)
 
     def do(self, name: str, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Returns the tensors of a part, on the CPU and by sorted names; works only if need be.
@@ -98,9 +87,8 @@ class Workspace:
         `work` must be a pure function of what the fingerprint describes.
         """
         assert name not in self.seconds, f"two parts are called {name}"
-        kept = self.read(name)
+        kept, start = self.read(name), time.perf_counter()
         if kept is None:
-            start = time.perf_counter()
             tensors = {key: tensor.detach().cpu() for key, tensor in work().items()}
             kept = tensors, {"seconds": time.perf_counter() - start}
             self.write(name, *kept)
@@ -111,10 +99,9 @@ class Workspace:
 
     def remove(self, name: str) -> None:
         """Deletes the file and the folder of a part that is no longer needed."""
-        file, folder = self.path(name, FILE), self.path(name)
-        if file is not None and folder is not None:
+        if file := self.path(name, FILE):
             file.unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(str(self.path(name)), ignore_errors=True)
 
 
 def _hash(content: bytes) -> str:
@@ -129,18 +116,15 @@ def _describe(thing: Any, above: tuple[int, ...]) -> Any:
         return ["above", len(above) - above.index(id(thing))]
     inner = partial(_describe, above=(*above, id(thing)))
     kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
-    if isinstance(thing, Tensor):
-        # As bytes, since NumPy does not know all types of PyTorch.
-        dense = thing.detach().cpu().to_dense().resolve_conj().contiguous().flatten()
-        content = _hash(dense.view(torch.uint8).numpy().tobytes())
+    if isinstance(thing, Tensor | np.ndarray | np.generic):
+        if isinstance(thing, Tensor):  # as bytes, since NumPy does not know all of PyTorch's types
+            dense = thing.detach().cpu().to_dense().resolve_conj().contiguous().flatten()
+            content = _hash(dense.view(torch.uint8).numpy().tobytes())
+        else:
+            content = inner(thing.tolist()) if thing.dtype == object else _hash(thing.tobytes())
         return [str(thing.dtype), list(thing.shape), content]
-    if isinstance(thing, np.ndarray | np.generic):
-        content = inner(thing.tolist()) if thing.dtype == object else _hash(thing.tobytes())
-        return [str(thing.dtype), list(thing.shape), content]
-    if isinstance(thing, bytes):
-        return [kind, _hash(thing)]
-    if isinstance(thing, NAMED):
-        return [kind, str(thing)]
+    if isinstance(thing, bytes | NAMED):
+        return [kind, _hash(thing) if isinstance(thing, bytes) else str(thing)]
     if isinstance(thing, Mapping):
         pairs = [[inner(key), inner(value)] for key, value in thing.items()]
         return ["mapping", sorted(pairs, key=json.dumps)]

@@ -172,7 +172,7 @@ MUTANTS = [
     ),
     Mutant(
         "MetaReg's weights are zero",
-        "baselines/unrolled.py",
+        "baselines/trained.py",
         "    return [weight.detach() for weight in weights]",
         "    return [torch.zeros_like(weight) for weight in weights]",
         f"{METHODS}[regularizers]",

@@ -1,6 +1,5 @@
 """The gap and NC over a plane of parameters."""
 
-from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -18,11 +17,7 @@ __all__ = ["gap_measure"]
 
 
 def gap_measure(
-    networks: Mapping[str, NeuralComplexity],
-    task: Task,
-    *,
-    loss: PointLoss,
-    classes: int | None = None,
+    networks: dict[str, NeuralComplexity], task: Task, loss: PointLoss, classes: int | None = None
 ) -> Measure:
     """Returns what `surface` measures of K learners of one task, (K,) each.
 

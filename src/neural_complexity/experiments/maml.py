@@ -12,7 +12,7 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.baselines.unrolled import MamlTraining, start_from, train_maml
+from neural_complexity.baselines.trained import MamlTraining, start_from, train_maml
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, Results
 from neural_complexity.experiments.base.config import (

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.baselines.unrolled import Optimization, train_metareg
+from neural_complexity.baselines.trained import Optimization, train_metareg
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, Method, Result, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig

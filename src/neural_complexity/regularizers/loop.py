@@ -40,13 +40,11 @@ class NCRegularizer:
 
         loss = cross_entropy(model(x), y) + penalty(model, x, y, x_unlabelled)
 
-    Judging the model leaves no trace: what a pass writes goes to copies of its buffers, and random
-    numbers drawn are given back. NC is a frozen copy that follows the inputs to their device,
-    computes in its own precision whatever autocast says, and gets no gradients.
+    Judging leaves no trace in the model, its buffers, modes or random numbers. NC is a frozen copy
+    that follows the inputs to their device and computes in its own precision, without gradients.
 
     Args:
-        nc: The gap predictor, which stays as it is; or the path of a saved one, or the name of one
-            that ships.
+        nc: The gap predictor, or the path of a saved one, or the name of one that ships.
         weight: The lambda of Eq. (4), or a function of the number of calls made so far. At 1, the
             paper's, the training loss cancels out and the model learns from NC alone: best if NC
             knows much more than the labels tell, and harmful if it knows less. At 0.1 labels have
@@ -56,13 +54,11 @@ class NCRegularizer:
             if they are given, otherwise the mean over the minibatches of the first ten calls,
             without those that have one point of each class.
         mode: `"train"` judges the model as it is, so that the training loss inside the gap is the
-            one that training descends. `"eval"` judges it in evaluation mode, and restores each
-            module's mode. With batch normalization that does harm: running statistics lag behind
-            and count as constants (on digits it cost accuracy where `"train"` gained some).
+            one that training descends; `"eval"` in evaluation mode, which does harm with batch
+            normalization (on digits it did): running statistics lag behind, and are constants.
         X_tr: Training points, (points, D) or (points, channels, height, width), of which NC's
-            context size are taken at random for NC's context of the task. x and y of a call then
-            give no more than the training loss. Without them the minibatch itself is the context,
-            as in the paper.
+            context size are taken at random for its context; x and y of a call then give no more
+            than the training loss. Without them the minibatch is the context, as in the paper.
         y_tr: Their labels, (points,), or targets, (points,) or (points, C).
         seed: Decides which of these points are taken.
     """
@@ -91,14 +87,15 @@ class NCRegularizer:
             raise ValueError(f"mode must be train or eval, got {mode}")
         self.nc = deepcopy(nc).eval().requires_grad_(False)
         self.weight, self.floor, self.safeguard, self.mode = weight, floor, safeguard, mode
+        self.outputs = None if nc.symmetric else nc.outputs
         self.calls = 0  # made so far
         self.trust, self.tests = 0.0, 0  # as measured so far, and the calls that it is the mean of
-        self._fixed: tuple[Tensor, Tensor] | None = None  # the context's points, (1, M, ...) each
+        self._fixed: tuple[Tensor, ...] | None = None  # the context's points, (1, M, ...) each
         if X_tr is not None:
             place: dict[str, Any] = {"dtype": nc.x_mean.dtype, "device": nc.device}
             X = inputs("X_tr", X_tr, shape=nc.shape, **place)
-            C = None if nc.symmetric else nc.outputs
-            Y = targets("y_tr", y_tr, labels=nc.labels, outputs=C, points=len(X), **place)
+            sizes: dict[str, Any] = {"outputs": self.outputs, "points": len(X)}
+            Y = targets("y_tr", y_tr, labels=nc.labels, **sizes, **place)
             order = torch.randperm(len(X), generator=stream(seed, "shown"))
             some = order[: nc.card.context_size].sort().values.to(X.device)
             self._fixed = X[None, some], Y[None, some]
@@ -128,8 +125,7 @@ class NCRegularizer:
         if penalty is not None:
             return penalty
         # On the CPU a scalar goes with losses on any device; and its gradient may be asked for.
-        dtype = self.nc.x_mean.dtype
-        return torch.zeros((), dtype=dtype, requires_grad=torch.is_grad_enabled())
+        return self.nc.x_mean.new_zeros((), device="cpu", requires_grad=torch.is_grad_enabled())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what resumed training needs to continue as if it had not stopped."""
@@ -182,8 +178,8 @@ class NCRegularizer:
         alone = self._fixed is None
         encode = CachedEmbeddings(self.nc) if alone else FixedContext(self.nc, X_tr, Y_tr)
         regularizer = minibatch_penalty(self.nc, encode, floor=self.floor)
+        h = cast("Learner", lambda _: H[None])  # its predictions at the context's points
         with torch.autocast(X.device.type, enabled=False):
-            h = cast("Learner", lambda _: H[None])  # its predictions at the context's points
             penalty = weight * trusted**2 * regularizer(h, snapshot).squeeze(0)
         if not penalty.isfinite():
             raise ValueError(f"targets and predictions must be smaller, got a penalty of {penalty}")
@@ -191,11 +187,9 @@ class NCRegularizer:
 
     def _move(self, device: torch.device) -> None:
         """Moves NC and its context to the device of the inputs, if they are elsewhere."""
-        if self.nc.device == device:
-            return
-        self.nc.to(device)
-        if self._fixed is not None:
-            self._fixed = self._fixed[0].to(device), self._fixed[1].to(device)
+        if self.nc.device != device:
+            self.nc.to(device)
+            self._fixed = self._fixed and tuple(tensor.to(device) for tensor in self._fixed)
 
     def _predict(self, name: str, model: Model, x: Tensor, like: Tensor | None = None) -> Tensor:
         """Returns predictions as NC sees them, (points, C)."""
@@ -207,8 +201,7 @@ class NCRegularizer:
         shape = tuple(H.shape)
         if not self.nc.labels and self.nc.outputs == 1 and H.ndim == 1:
             H = H.unsqueeze(1)
-        C = None if self.nc.symmetric else self.nc.outputs
-        C = C if like is None else like.shape[1]
+        C = self.outputs if like is None else like.shape[1]
         if H.ndim != 2 or 0 in shape or len(H) != len(x) or H.shape[1] != (C or H.shape[1]):
             raise ValueError(f"{name} must be ({len(x)}, {C or 'classes'}), got shape {shape}")
         H = H.to(self.nc.x_mean.dtype)

@@ -40,8 +40,7 @@ def nc_penalty(
         weight: The lambda of Eq. (4), one for all tasks or one per task, (B,).
         floor: Predictions below it count as the floor (appendix C: -0.1), which ignores NC where
             it is overconfident about generalization.
-        safeguard: Whether the weight of each task is multiplied by the square of `trust`, so that
-            an NC that does not understand a task is ignored.
+        safeguard: Whether to multiply each task's weight by the square of `trust`.
         X_unlabelled: Inputs to judge h on, (B, N, D), instead of the tasks' own test inputs. With
             them regularizing is inductive, without them transductive.
         classes: How many classes labels are of, if not as many as NC was made for.
@@ -61,10 +60,8 @@ def nc_penalty(
     if safeguard:
         # Squared, because trust comes from few points: a task that passes by luck passes narrowly.
         weight = weight * trust(nc, task.X_tr, task.Y_tr, classes=classes).square()
-    if context is None:
-        with torch.no_grad():
-            context = nc.encode(task.X_tr, task.Y_tr, X, classes=classes)
-    known = context
+    with torch.no_grad():
+        known = context or nc.encode(task.X_tr, task.Y_tr, X, classes=classes)
     return minibatch_penalty(
         nc, lambda _: known, weight=weight, floor=floor, X_unlabelled=X_unlabelled
     )
@@ -146,21 +143,19 @@ def trust(
         error += ((own - true).square() * counted).reshape(B, -1).sum(dim=1)
         size += (true.square() * counted).reshape(B, -1).sum(dim=1)
     testable = counted.reshape(B, -1).any(dim=1)  # (B,)
-    # Where all hypotheses are right there is nothing to get wrong by more than rounding.
-    least = torch.finfo(size.dtype).tiny
-    # Targets too large for their squares are no reason to trust.
-    share = (1 - error / size.clamp(min=least)).nan_to_num(nan=0.0).clamp(0, 1)
-    return torch.where(testable, share, 0.0)
+    # Where all hypotheses are right there is nothing to get wrong by more than rounding. That
+    # targets are too large for their squares is no reason to trust.
+    share = 1 - error / size.clamp(min=torch.finfo(size.dtype).tiny)
+    return torch.where(testable, share.nan_to_num(nan=0.0).clamp(0, 1), 0.0)
 
 
 def _spread(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
     """Orders points so that a fold takes few of each class."""
     same = Y[:, :, None] == Y[:, None, :]  # (B, M, M)
     if not (same.sum(dim=2) > 1).any():
-        raise ValueError(
-            "the safeguard must have two training points of some class to test NC on, got one of "
-            "each; without it: safeguard=False"
-        )
+        wanted = "two training points of some class to test NC on"
+        got = "one of each; without it: safeguard=False"
+        raise ValueError(f"the safeguard must have {wanted}, got {got}")
     order = same.tril(diagonal=-1).sum(dim=2).argsort(dim=1, stable=True)  # by rank in its class
     row = torch.arange(len(Y), device=Y.device)[:, None]
     return X[row, order], Y[row, order]
@@ -180,7 +175,6 @@ def _hypotheses(
     A, A_out = X / scale, X_out / scale
     near, near_out = (-0.5 * torch.cdist(P, A).square() / pixels for P in (A, A_out))
     for width in BANDWIDTHS:
-        made.append(
-            (softmax(near / width**2, dim=-1) @ T, softmax(near_out / width**2, dim=-1) @ T)
-        )
+        H, guess = (softmax(some / width**2, dim=-1) @ T for some in (near, near_out))
+        made.append((H, guess))
     return [(loss.constant(H, 0.01), loss.constant(guess, 0.01)) for H, guess in made]

@@ -13,31 +13,26 @@ from neural_complexity.learners.fit import Learner, Regularizer
 from neural_complexity.losses import PointLoss
 from neural_complexity.snapshot import Snapshot, gap
 
-__all__ = ["NORMS", "VariationalDropout", "norm_penalty", "oracle_penalty", "variational_penalty"]
+__all__ = ["NORMS", "VariationalDropout", "norm_penalty", "oracle_penalty"]
+__all__ += ["variational_penalty", "weighted_l1_penalty"]
 
 Norm = Callable[[list[Tensor]], Tensor]  # all parameters, each (B, ...), to one size each, (B,)
-
-# Kingma, Salimans and Welling (2015), Eq. (14): a cubic approximation for alpha <= 1.
-CUBIC = (1.16145124, -1.50204118, 0.58629921)
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack([part.flatten(1).sum(dim=1) for part in parts]).sum(dim=0)
 
 
-def _matrices(parameters: list[Tensor]) -> list[Tensor]:
-    return [p for p in parameters if p.ndim == 3]  # (B, out, in)
-
-
 def _group_norm(parameters: list[Tensor], p: float, q: float) -> Tensor:
     """Computes L_{p,q}: the product over layers of the q-norm, over units, of weights' p-norms."""
-    layers = [vector_norm(vector_norm(W, p, dim=2), q, dim=1) for W in _matrices(parameters)]
+    weights = [W for W in parameters if W.ndim == 3]  # (B, out, in)
+    layers = [vector_norm(vector_norm(W, p, dim=2), q, dim=1) for W in weights]
     return torch.stack(layers).prod(dim=0)
 
 
 def _orthogonal(parameters: list[Tensor]) -> Tensor:
     """Sums |W W' - I| over all weight matrices (Brock et al. 2017)."""
-    weights = _matrices(parameters)
+    weights = [W for W in parameters if W.ndim == 3]  # (B, out, in)
     return _total([(W @ W.mT - torch.eye(W.shape[1]).to(W)).abs() for W in weights])
 
 
@@ -105,7 +100,8 @@ def variational_penalty(*, weight: float = 1.0) -> Regularizer:
         if not found:
             raise ValueError("learners must have VariationalDropout layers, got none")
         alpha = torch.cat(found, dim=1).sigmoid()  # (B, units of all layers)
-        c1, c2, c3 = CUBIC
+        # Kingma, Salimans and Welling (2015), Eq. (14): a cubic approximation for alpha <= 1.
+        c1, c2, c3 = 1.16145124, -1.50204118, 0.58629921
         minus_KL = 0.5 * alpha.log() + alpha * (c1 + alpha * (c2 + alpha * c3))
         return -weight * minus_KL.sum(dim=1) / snapshot.X_tr.shape[1]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity import ledger
-from neural_complexity.baselines import image_baselines
+from neural_complexity.baselines import trained
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.training import Head, Training
 from neural_complexity.learners.fit import Recipe, Regularizer
@@ -264,12 +264,10 @@ def without_learner(
         ("NC's image embedding", E_tr, E_te),
         ("pixels", X_tr.flatten(2), X_te.flatten(2)),
     ):
-        logits = image_baselines.nearest_neighbour_logits(K, task.Y_tr, Q, classes=config.ways)
+        logits = trained.nearest_neighbour_logits(K, task.Y_tr, Q, classes=config.ways)
         found[f"nearest neighbour in {space}", "inductive"] = logits
     channels = encoder_state["blocks.0.filters"].shape[0]
-    network = image_baselines.PrototypicalNetwork(
-        _encoder(X_tr.shape[2:], channels).to(config.device)
-    )
+    network = trained.PrototypicalNetwork(_encoder(X_tr.shape[2:], channels).to(config.device))
     network.encoder.load_state_dict(encoder_state)
     parts = [task[i : i + PART] for i in range(0, len(task), PART)]
     for name, inputs, rounds in (
@@ -294,7 +292,7 @@ def train_prototypical(
     units = family.sample(128, stream(config.seed, "units"))
     encoder.calibrate(values(units.X_tr).to(config.device))
     settings = MetaTraining(**training.learning())
-    image_baselines.train_prototypes(
+    trained.train_prototypes(
         encoder, family, settings, seed=config.seed, classes=config.ways, callback=callback
     )
     return encoder.state_dict()
