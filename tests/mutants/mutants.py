@@ -280,8 +280,8 @@ MUTANTS = [
     Mutant(
         "the paper's splits are smaller",
         f"{BASE}/one_dataset.py",
-        "    split_train: Size = 40_000\n",
-        "    split_train: Size = 4_000\n",
+        "    split_train: Size = 40_000  #",
+        "    split_train: Size = 4_000  #",
         PRESETS,
     ),
     Mutant(

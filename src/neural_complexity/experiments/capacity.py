@@ -33,8 +33,7 @@ PAPER = {"svhn": (93.23, 93.59, 93.88, 93.83), "cifar-10": (79.76, 79.64, 80.47,
 class Config(SingleNetworksConfig):
     """Learners of several capacities, and one with NC."""
 
-    times: Sizes = (1, 2, 4)
-    """How many networks are trained jointly as one plain learner."""
+    times: Sizes = (1, 2, 4)  # How many networks are trained jointly as one plain learner.
 
     def __post_init__(self) -> None:
         if not self.times or len(set(self.times)) < len(self.times):

@@ -34,8 +34,7 @@ GAPS |= {f"predicted/{head}": {"method": "NC", "head": head} for head in HEADS}
 class Config(SingleNetworksConfig):
     """Unregularized learners of parts of the training images."""
 
-    sizes: Sizes = (1000, 4000, 16_000, 60_000)
-    """Training images of the learners (the paper does not say)."""
+    sizes: Sizes = (1000, 4000, 16_000, 60_000)  # Training images (the paper does not say).
 
 
 SMALL = {"sizes": (500, 2000, 8000), "looks": 12, "judged": 8000, "runs": 3}

@@ -53,24 +53,15 @@ Fields = Mapping[str, Any]
 class Config(ImageConfig):
     """NC against other regularizers, each of which is tuned on held-out images."""
 
-    l2: Strengths = (0.0001, 0.001, 0.003)
-    """Strengths of weight decay to choose from."""
-    smoothing: Strengths = (0.05, 0.1, 0.2)
-    """Strengths of label smoothing to choose from."""
-    mixup: Strengths = (0.1, 0.2, 0.5)
-    """Strengths of mixup to choose from."""
-    dropout: Strengths = (0.2, 0.35, 0.5)
-    """Strengths of dropout to choose from."""
-    sam: Strengths = (0.05, 0.1, 0.2)
-    """Radii of sharpness-aware minimization to choose from."""
-    sizes: Sizes = (1000, 4000, 16_000, 40_000)
-    """Training points of the held-out splits that NC is scored on."""
-    split_steps: Size = 1000
-    """Updates of the learners of those."""
-    cnn_updates: Size = 20_000
-    """Updates of the CNN that is trained directly; the presets show it as many labels as NC."""
-    cnn_batch: Size = 256
-    """Images of each of these."""
+    l2: Strengths = (0.0001, 0.001, 0.003)  # Strengths of weight decay to choose from.
+    smoothing: Strengths = (0.05, 0.1, 0.2)  # Strengths of label smoothing to choose from.
+    mixup: Strengths = (0.1, 0.2, 0.5)  # Strengths of mixup to choose from.
+    dropout: Strengths = (0.2, 0.35, 0.5)  # Strengths of dropout to choose from.
+    sam: Strengths = (0.05, 0.1, 0.2)  # Radii of sharpness-aware minimization to choose from.
+    sizes: Sizes = (1000, 4000, 16_000, 40_000)  # Training points of the held-out splits.
+    split_steps: Size = 1000  # Updates of the learners of those.
+    cnn_updates: Size = 20_000  # Updates of a CNN trained directly (presets: as many labels as NC).
+    cnn_batch: Size = 256  # Images of each of these.
 
 
 # Two strengths of each baseline: tuning takes as long as everything else otherwise.

@@ -30,8 +30,7 @@ NAME = "single_curves"
 class Config(SingleNetworksConfig):
     """Learners with and without NC at many snapshot times, and plain ones that learn for longer."""
 
-    long_steps: int = 60_000
-    """Updates of the learner that is trained until it has converged."""
+    long_steps: int = 60_000  # Updates of the learner that is trained until it has converged.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -44,30 +44,19 @@ class SplitTraining(LabelTraining):
     `tasks` learners run at a time, all on splits of one size.
     """
 
-    image_layers: Size = 4
-    """Layers of the image encoder, or stages of a residual one."""
-    image_encoder: Literal["conv", "resnet"] = "conv"
-    """The image encoder's kind (the paper: resnet when learners are)."""
-    M: Size = 128
-    """Training points that NC sees at a time (the paper does not say)."""
-    N: Size = 128
-    """Validation points that NC sees at a time (the paper does not say)."""
+    image_layers: Size = 4  # Layers of the image encoder, or stages of a residual one.
+    image_encoder: Literal["conv", "resnet"] = "conv"  # Its kind (the paper: that of learners).
+    M: Size = 128  # Training points that NC sees at a time (the paper does not say).
+    N: Size = 128  # Validation points that NC sees at a time (the paper does not say).
     tasks: Size = 4
     """Learners per collection."""
-    learner_steps: Size = 1000
-    """Updates of a collected learner (the paper does not say)."""
-    looks: Annotated[int, AtLeast(2)] = 32
-    """Snapshots of each of them."""
-    smallest: Size = 40_000
-    """The fewest training points of a split; sizes are drawn between this and the usual one."""
-    unlabelled: Size = 10_000
-    """Validation points whose inputs a collected learner may see."""
-    shift: Count = 0
-    """By how many pixels images are shifted at random while NC learns."""
-    flip: bool = False
-    """Whether left and right of an image may change places while NC learns."""
-    lag: Count = 2
-    """How many collections the learners are ahead of NC."""
+    learner_steps: Size = 1000  # Updates of a collected learner (the paper does not say).
+    looks: Annotated[int, AtLeast(2)] = 32  # Snapshots of each of them.
+    smallest: Size = 40_000  # The fewest training points of a split; sizes go up to the usual one.
+    unlabelled: Size = 10_000  # Validation points whose inputs a collected learner may see.
+    shift: Count = 0  # By how many pixels images are shifted at random while NC learns.
+    flip: bool = False  # Whether left and right of an image may change places while NC learns.
+    lag: Count = 2  # How many collections the learners are ahead of NC.
 
     def architecture(self, head: Head) -> dict[str, Any]:
         """Returns the fields of NC's `Architecture` for a head."""
@@ -105,59 +94,33 @@ class ImageConfig(BaseConfig):
     dataset: str = "digits"
     """One of digits, mnist, fashion-mnist, kmnist, kmnist-10k, cifar-10, svhn; or a file of your
     own images, NAME.safetensors, as `tasks.arrays` and `tasks.from_arrays` make it."""
-    data: str = ""
-    """The folder of its files; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
-    train_images: Count = 0
-    """Training images that are used; all if 0."""
-    test_images: Count = 0
-    """Test images that are used; all if 0."""
+    data: str = ""  # The folder of its files; if empty, that of NEURAL_COMPLEXITY_DATA or a cache.
+    train_images: Count = 0  # Training images that are used; all if 0.
+    test_images: Count = 0  # Test images that are used; all if 0.
     held: Size = 5_000
-    """Training images that no NC is trained on: NC is scored on them, strengths are tuned on them,
-    and they are the unlabelled inputs of inductive regularizing."""
-    split_train: Size = 40_000
-    """Training points of a split."""
-    split_test: Size = 10_000
-    """Validation points of a split."""
-    eval_tasks: Annotated[int, AtLeast(2)] = 16
-    """Learners on held-out splits, by which NC is scored, of each size."""
-    runs: Size = 5
-    """Learners of the whole dataset, by method."""
-    learner: Literal["MLP", "ResNet"] = "MLP"
-    """The learner's kind."""
-    learner_width: Size = 500
-    """Hidden units of an MLP, or filters of a ResNet's first stage."""
-    learner_blocks: tuple[int, ...] = (2, 2, 2, 2)
-    """Blocks of each of a ResNet's stages; this is ResNet-18."""
-    steps: Size = 20_000
-    """Updates of the learner (the paper does not say)."""
-    lr: Annotated[float, POSITIVE] = 0.01
-    """Learning rate of the learner."""
-    momentum: Annotated[float, Between(0, 1, open_end=True)] = 0.0
-    """Momentum of the learner (the paper speaks of none)."""
-    batch: Size = 128
-    """Training points of a learner's step (the paper does not say)."""
-    unlabelled_batch: Size = 128
-    """Unlabelled points of a regularized learner's step (the paper does not say)."""
-    weight: Annotated[float, AtLeast(0)] = 1.0
-    """The weight of NC."""
-    ramp: Annotated[float, Between(0, 1)] = 0.0
-    """The part of training in which the weight of NC rises to that."""
-    floor: float = -0.1
-    """Predicted gaps below it count as it (appendix C)."""
-    shown: Size = 1000
-    """Training points that the posterior head sees at once."""
-    looks: Annotated[int, AtLeast(2)] = 12
-    """Snapshots of each learner."""
-    judged: Size = 10_000
-    """Training points by which the training loss is measured, at most."""
-    posterior: SplitTraining = field(default_factory=SplitTraining)
-    """NC with our head."""
-    direct: SplitTraining = field(default_factory=SplitTraining)
-    """NC with the paper's head; it takes over the other's image encoder if `share_images`."""
-    share_images: bool = False
-    """Whether the direct head takes over the posterior head's image encoder, trained no further."""
-    workers: Count = 1
-    """Processes that run learners while NC learns; 0 to take turns in one."""
+    """Training images that no NC is trained on: for scores, tuning, and inductive regularizing."""
+    split_train: Size = 40_000  # Training points of a split.
+    split_test: Size = 10_000  # Validation points of a split.
+    eval_tasks: Annotated[int, AtLeast(2)] = 16  # Learners on held-out splits, of each size.
+    runs: Size = 5  # Learners of the whole dataset, by method.
+    learner: Literal["MLP", "ResNet"] = "MLP"  # The learner's kind.
+    learner_width: Size = 500  # Hidden units of an MLP, or filters of a ResNet's first stage.
+    learner_blocks: tuple[int, ...] = (2, 2, 2, 2)  # Blocks by stage of a ResNet: ResNet-18's.
+    steps: Size = 20_000  # Updates of the learner (the paper does not say).
+    lr: Annotated[float, POSITIVE] = 0.01  # Learning rate of the learner.
+    momentum: Annotated[float, Between(0, 1, open_end=True)] = 0.0  # Momentum (the paper has none).
+    batch: Size = 128  # Training points of a learner's step (the paper does not say).
+    unlabelled_batch: Size = 128  # Unlabelled points of a step with NC (the paper does not say).
+    weight: Annotated[float, AtLeast(0)] = 1.0  # The weight of NC.
+    ramp: Annotated[float, Between(0, 1)] = 0.0  # The part of training in which NC's weight rises.
+    floor: float = -0.1  # Predicted gaps below it count as it (appendix C).
+    shown: Size = 1000  # Training points that the posterior head sees at once.
+    looks: Annotated[int, AtLeast(2)] = 12  # Snapshots of each learner.
+    judged: Size = 10_000  # Training points by which the training loss is measured, at most.
+    posterior: SplitTraining = field(default_factory=SplitTraining)  # NC with our head.
+    direct: SplitTraining = field(default_factory=SplitTraining)  # NC with the paper's head.
+    share_images: bool = False  # Whether the direct head has the posterior's image encoder, frozen.
+    workers: Count = 1  # Processes that run learners while NC learns; 0 to take turns in one.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,8 +147,7 @@ class ImageConfig(BaseConfig):
 class SingleNetworksConfig(ImageConfig):
     """An experiment with the NCs of a run of `single`, whose training was that run's."""
 
-    networks: str = ""
-    """The folder of a finished run of `single` on the same images, for its NCs."""
+    networks: str = ""  # The folder of a finished run of `single` on the same images, for its NCs.
 
     @classmethod
     def like(cls, preset: Callable[[], ImageConfig], **changes: Any) -> Self:
