@@ -60,7 +60,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         make = recipe.make if times == 1 else partial(pooled, recipe.make, times)
         recipes[replace(PLAIN, times=times)] = replace(recipe, make=make)
     methods = (*recipes, *NC_METHODS)
-    parts = Parts(work, len(methods) * len(images.chunks(config, config.runs)), callback)
+    parts = Parts(work, len(methods) * len(config.chunks(config.runs)), callback)
     published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
     found = images.WholeDataset(data, ncs, recipes).train(parts, methods)
     rows: list[Row] = []
@@ -89,5 +89,5 @@ EXPERIMENT = Experiment(
     presets=PRESETS,
     run=run,
     tables=lambda rows: [report.accuracy_table(rows), report.reference_table(rows)],
-    figures=lambda outcome: [report.draw_accuracies(outcome.rows)],
+    figures=report.draw_accuracies,
 )

@@ -53,12 +53,12 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             f"sizes must be at most the {len(data.train)} training images, got {config.sizes}"
         )
     ncs = images.load_ncs(config, data)
-    together = images.chunks(config, config.runs)
+    together = config.chunks(config.runs)
     parts = Parts(work, len(config.sizes) * len(together), callback)
 
     def train(size: int, runs: range) -> images.Results:
         generator = stream(config.seed, "dataset size", size, runs.start)
-        tasks = images.draw_subsets(data, data.train, data.test, size, len(runs), generator)
+        tasks = data.subsets(data.train, data.test, size, len(runs), generator)
         seed = stream(config.seed, "runs", runs.start).initial_seed()
         times = log_steps(config.steps, config.looks)
         return images.run_trial(images.Trial(config, data.recipe(), *tasks, seed, times=times), ncs)
@@ -130,18 +130,10 @@ def figures(outcome: Outcome) -> list[Drawing]:
     return [Drawing("gaps", canvas, "The gap and NC's estimate while learning", caption)]
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Dataset size",
-    lead=(
-        "Unregularized learners of parts of the training images, and how their gap on the test "
-        "images grows: smaller training sets are overfitted more. NC was meta-trained on splits of "
-        "the training images and sees no label of a test image. The paper gives a figure of this, "
-        "but no numbers."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "Unregularized learners of parts of the training images, and how their gap on the test "
+    "images grows: smaller training sets are overfitted more. NC was meta-trained on splits of "
+    "the training images and sees no label of a test image. The paper gives a figure of this, "
+    "but no numbers."
 )
+EXPERIMENT = Experiment(NAME, "Dataset size", LEAD, Config, PRESETS, run, tables, figures)

@@ -23,7 +23,7 @@ from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
 
-NAME = "single_curves"
+NAME, TITLE = "single_curves", "Learning curves on one dataset"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     data = load_data(config)
     ncs = images.load_ncs(config, data)
     methods = (PLAIN, LONG, *images.NC_METHODS)
-    parts = Parts(work, len(methods) * len(images.chunks(config, config.runs)), callback)
+    parts = Parts(work, len(methods) * len(config.chunks(config.runs)), callback)
     recipes = {LONG: replace(data.recipe(), steps=config.long_steps)}
     found = images.WholeDataset(data, ncs, recipes).train(parts, methods)
     rows = []
@@ -125,16 +125,8 @@ def tables(rows: list[Row]) -> list[Table]:
     return [*made, reached, report.reference_table(rows)]
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Learning curves on one dataset",
-    lead=(
-        "Learners of all training images with and without NC, from the same initial weights, on "
-        "their way. " + report.MODES + "The paper gives a figure of this, but no numbers."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=lambda outcome: [report.draw_curves(outcome.tensors)],
+LEAD = (
+    "Learners of all training images with and without NC, from the same initial weights, on "
+    "their way. " + report.MODES + "The paper gives a figure of this, but no numbers."
 )
+EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, report.draw_curves)

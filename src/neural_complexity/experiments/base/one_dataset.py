@@ -1,4 +1,4 @@
-"""Experiments on one image dataset: its parts, its learners, and the training of NC on it."""
+"""One image dataset: settings, its parts, its learners, and the NCs that are trained on it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -14,24 +14,31 @@ from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseCon
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
 from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.training import Head
+from neural_complexity.learners.fit import Regularizer
+from neural_complexity.learners.mixup import mixup
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.learners.recipe import Recipe
-from neural_complexity.losses import cross_entropy
+from neural_complexity.losses import SmoothedCrossEntropy, cross_entropy
 from neural_complexity.meta.collect import SplitCollector
 from neural_complexity.meta.executor import Collection, Job
+from neural_complexity.model.cached import Encoder, cache, embed_store, subsample
+from neural_complexity.model.judgement import judge_minibatches
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.points import indexed
+from neural_complexity.points import Embeddings, indexed, raw
+from neural_complexity.regularizers.nc import minibatch_penalty
 from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.from_arrays import open_store
 from neural_complexity.tasks.image_datasets import DATASETS, load
 from neural_complexity.tasks.images import SingleDataset
 from neural_complexity.tasks.splits import Splits
 
-__all__ = ["ImageConfig", "ImageData", "SingleNetworksConfig", "Size", "Sizes", "SplitTraining"]
-__all__ += ["collect", "load_data", "split_direct", "split_posterior"]
+__all__ = ["PART", "EmbeddedNC", "ImageConfig", "ImageData", "SingleNetworksConfig", "Size"]
+__all__ += ["Sizes", "SplitTraining", "collect", "load_data", "split_training"]
 
 STORED = ".safetensors"
+PART = 2000  # points that all learners predict, or that NC sees, at a time: bounds memory
 Size = Annotated[int, AtLeast(1)]
 Sizes = Annotated[tuple[int, ...], AtLeast(1)]
 Count = Annotated[int, AtLeast(0)]
@@ -72,19 +79,16 @@ OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_w
 OURS |= {"warmup": 0.1, "decay": True, "lr": 0.002, "made_up": 0.5, "validation_tasks": 2}
 OURS |= {"self_layers": 0, "width": 128, "decoder_layers": 2, "channels": 48, "image_layers": 3}
 OURS |= {"smallest": 1000, "unlabelled": 2000, "tasks": 2, "learner_steps": 300, "looks": 16}
-OURS |= {"capacity": 20_000}
+OURS |= {"capacity": 20_000, "M": 64}
+OWN: dict[Head, dict[str, Any]] = {
+    "posterior": {"belief_weight": 1.0, "N": 192, "batch": 1, "shift": 2},
+    "direct": {"N": 64, "batch": 32, "decoder_layers": 3, "encoder_layers": 2, "width": 192},
+}
 
 
-def split_posterior(**sizes: Any) -> SplitTraining:
-    """Returns what we found to work for the posterior head, at any size."""
-    own = {"belief_weight": 1.0, "M": 64, "N": 192, "batch": 1, "shift": 2}
-    return SplitTraining(**(OURS | own | sizes))
-
-
-def split_direct(**sizes: Any) -> SplitTraining:
-    """Returns what we found to work for the direct head, at any size."""
-    own = {"M": 64, "N": 64, "batch": 32, "decoder_layers": 3, "encoder_layers": 2, "width": 192}
-    return SplitTraining(**(OURS | own | sizes))
+def split_training(head: Head, **sizes: Any) -> SplitTraining:
+    """Returns what we found to work for a head, at any size."""
+    return SplitTraining(**(OURS | OWN[head] | sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +137,10 @@ class ImageConfig(BaseConfig):
             if value == ():
                 raise ValueError(f"{name} must hold at least one number, got none")
 
+    def chunks(self, runs: int) -> list[range]:
+        """Returns which learners are trained together: convolutions are faster one by one."""
+        return [range(runs)] if self.learner == "MLP" else [range(i, i + 1) for i in range(runs)]
+
     @property
     def keys(self) -> dict[str, Any]:
         """Dataset and learner as keys of rows, with what is smaller than in the paper."""
@@ -180,10 +188,24 @@ class ImageData:
         sizes = {"train": config.split_train, "test": config.split_test}
         return Splits(self.dataset, self.pool.cpu(), **sizes, M=training.M, N=training.N)
 
-    def recipe(self, *, dropout: float = 0.0) -> Recipe:
-        """Returns how learners learn."""
+    def subsets(
+        self, source: Tensor, test: Tensor, size: int, runs: int, generator: torch.Generator
+    ) -> tuple[Task, Task]:
+        """Draws tasks with random training sets of `source`: to learn from, and to evaluate on."""
+        if size > len(source):
+            raise ValueError(
+                f"sizes must be at most the {len(source)} images there are, got {size}"
+            )
+        keys = torch.rand(runs, len(source), generator=generator)
+        chosen = source[keys.topk(size, dim=1).indices.to(source.device)]
+        judged = chosen[:, : self.config.judged]
+        return self.task(chosen, test, runs), self.task(judged, test, runs)
+
+    def recipe(self, baseline: str = "", strength: float = 0.0) -> Recipe:
+        """Returns how learners learn, plainly or with a baseline at a strength."""
         config, images, width = self.config, self.dataset.images, self.config.learner_width
         shape = tuple(images.pixels.shape[1:])  # channels, height and width
+        dropout = strength if baseline == "dropout" else 0.0
         make: Callable[[], nn.Module]
         if config.learner == "MLP":
             noise = (lambda _: nn.Dropout(dropout)) if dropout else None
@@ -191,9 +213,15 @@ class ImageData:
         else:
             size: dict[str, Any] = {"width": width, "blocks": config.learner_blocks}
             make = partial(resnet, shape, images.classes, **size, dropout=dropout)
-        sgd = partial(SGD, momentum=config.momentum, foreach=True)
+        decay: dict[str, Any] = {"weight_decay": strength} if baseline == "l2" else {}
         return Recipe(
-            make=make, loss=cross_entropy, steps=config.steps, lr=config.lr, optimizer=sgd
+            make=make,
+            loss=SmoothedCrossEntropy(strength) if baseline == "smoothing" else cross_entropy,
+            steps=config.steps,
+            lr=config.lr,
+            optimizer=partial(SGD, momentum=config.momentum, **decay, foreach=True),
+            objective=mixup(cross_entropy, strength) if baseline == "mixup" else None,
+            sharpness=strength if baseline == "sam" else 0.0,
         )
 
 
@@ -239,3 +267,40 @@ def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
 def collect(config: ImageConfig, head: Head, nc: NeuralComplexity, job: Job) -> Collection:
     """Collects snapshots for an NC."""
     return _make_collector(config, head)(nc, job)
+
+
+class EmbeddedNC:
+    """An NC and its embeddings: those known, or of what it will see of tasks, or of all images."""
+
+    def __init__(
+        self, nc: NeuralComplexity, data: ImageData, known: Embeddings | None = None, *tasks: Task
+    ) -> None:
+        self.nc, self.config = nc, data.config
+        if known is None:
+            seen = [X for task in map(self._seen, tasks) for X in (task.X_tr, task.X_te)]
+            indices = torch.cat([raw(X).flatten() for X in seen] or [data.train, data.test])
+            known = embed_store(nc, data.dataset, indices)
+        self.embeddings = known
+
+    def _seen(self, task: Task) -> Task:
+        """Returns what NC sees at once: some training points, unless it sees minibatches."""
+        if self.nc.head.sees_predictions:
+            return task
+        return subsample(task, self.config.shown, stream(self.config.seed, "shown"))
+
+    def encoder(self, task: Task) -> Encoder:
+        """Returns what NC knows of the points of tasks, whatever h is."""
+        return cache(self.nc, self._seen(task), self.embeddings)
+
+    def penalty(self, encoder: Encoder) -> Regularizer:
+        """Returns NC as a regularizer of learners."""
+        config = self.config
+        return minibatch_penalty(self.nc, encoder, weight=config.weight, floor=config.floor)
+
+    def gaps(self, encoder: Encoder, snapshot: Snapshot) -> Tensor:
+        """Predicts the gap of learners from their predictions on all points, (B,)."""
+        M, N = snapshot.H_tr.shape[1], PART
+        if self.nc.head.sees_predictions:  # of as many points as when it was trained
+            training = getattr(self.config, self.nc.head.name)
+            M, N = training.M, training.N
+        return judge_minibatches(self.nc, encoder, snapshot, M=M, N=N)
