@@ -22,7 +22,7 @@ from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import select, show
 from neural_complexity.losses import cross_entropy, zero_one
-from neural_complexity.meta.scores import Estimate
+from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Points
@@ -107,7 +107,7 @@ RESNET |= {"learner": "ResNet", "learner_width": 64, "lr": 0.0001, "steps": 100_
 def _reduced(sizes: Fields, both: Fields, posterior: Fields, direct: Fields) -> Config:
     """Returns settings for a CPU: `both`, and one each, say how the NCs are trained."""
     own = {"posterior": both | posterior, "direct": both | direct}
-    ncs = {head: one_dataset.split_training(head, **own[head]) for head in HEADS}
+    ncs: Fields = {head: one_dataset.split_training(head, **own[head]) for head in HEADS}
     return Config(**(FEWER | sizes | ncs))
 
 
@@ -151,13 +151,13 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         recipes[method], chosen[method.label] = data.recipe(name, best), best
         for strength, error in errors.items():
             keys = {**method.keys, "strength": strength, "chosen": strength == best}
-            tuned.append(make(TUNING, _single(100 * (1 - error)), **keys))
+            tuned.append(make(TUNING, estimate_over_seeds(100 * (1 - error)), **keys))
     learners = images.WholeDataset(data, ncs, recipes, logits)
     results = learners.train(parts, images.METHODS, predict=True)
     published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
     rows = []
     for method, result in results.items():
-        at: tuple[Tensor | int, ...] = (-1,)
+        at: Any = -1
         if method == images.EARLY:
             held = result["error on held"]
             at = (held.argmin(dim=0), torch.arange(held.shape[1]))
@@ -205,21 +205,18 @@ def train_cnn(
 def _classifier_rows(
     make: report.Make, data: ImageData, nc: one_dataset.EmbeddedNC, cnn: Tensor
 ) -> list[Row]:
-    """Returns how good NC's beliefs and the CNN are without a learner."""
+    """Returns how good NC's beliefs and the CNN are without a learner, with no interval."""
     rows = []
     task = data.task(data.train, data.test)
     ledger.record("report", task.X_te, task.Y_te)
     beliefs = nc.nc.believe(nc.encoder(task)(task)).prediction  # as logits, (1, n, C)
     for method, H in ((images.BELIEFS, beliefs), (images.CNN, cnn[None].to(task.Y_te.device))):
         row = partial(make, **method.keys, dataset=data.config.keys["dataset"])
-        rows.append(row("accuracy", _single(100 * (1 - zero_one(H, task.Y_te).mean()))))
-        rows.append(row("test loss", _single(cross_entropy(H, task.Y_te).mean())))
-        rows.append(row("predicted accuracy", _single(100 * H.softmax(-1).amax(-1).mean())))
+        found = {"accuracy": 100 * (1 - zero_one(H, task.Y_te).mean())}
+        found["test loss"] = cross_entropy(H, task.Y_te).mean()
+        found["predicted accuracy"] = 100 * H.softmax(-1).amax(-1).mean()
+        rows += [row(metric, estimate_over_seeds(value)) for metric, value in found.items()]
     return rows
-
-
-def _single(value: Tensor) -> Estimate:
-    return Estimate(value.item(), None, 1)  # of one network there is no interval
 
 
 def tables(rows: list[Row]) -> list[Table]:

@@ -60,7 +60,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         for time in times[-1:] if method == LONG else times:
             step = int(result["step"][time])
             row = partial(make_row, NAME, config.seed, **method.keys, step=step)
-            rows += report.learner_rows(row, result, (time,))
+            rows += report.learner_rows(row, result, time)
     rows += _reach_rows(config, found) + report.reference_rows(config.networks, NAME)
     tensors = {f"{m.label}/{k}": t for m, result in found.items() for k, t in result.items()}
     return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
@@ -113,16 +113,15 @@ def tables(rows: list[Row]) -> list[Table]:
             first = find(rows, "first step as good", **method.keys, **goal)
             cells.append(show(first, 0) if first else f"{good.value:.0f} of {runs} runs get there")
         lines.append((method.label, *cells))
-    reached = Table(
-        "First step at which a learner is as good as the plain one at its end",
-        ("method", *(f"{goal['goal']}, {goal['goal_step']} steps" for goal in goals)),
-        tuple(lines),
+    header = ("method", *(f"{goal['goal']}, {goal['goal_step']} steps" for goal in goals))
+    title = "First step at which a learner is as good as the plain one at its end"
+    note = (
         f"By the test error, against its mean over runs. Value ± 95 % interval over {runs} runs "
         "of the first snapshot at which a run is as good; snapshots are evenly spaced in the "
         "logarithm of the step. Test errors go up and down a little: the first snapshot flatters "
-        "all methods alike.",
+        "all methods alike."
     )
-    return [*made, reached, report.reference_table(rows)]
+    return [*made, Table(title, header, tuple(lines), note), report.reference_table(rows)]
 
 
 LEAD = (

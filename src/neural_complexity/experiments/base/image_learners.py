@@ -249,10 +249,9 @@ class HeldOutSplits:
 
     def __init__(self, data: ImageData, sizes: Iterable[int], steps: int) -> None:
         self.data, self.steps, config = data, steps, data.config
-        self.tasks: dict[int, tuple[Task, Task]] = {}  # to learn from, and to be evaluated on
-        for size in sizes:
-            drawn = (data.pool, data.held, size, config.eval_tasks)
-            self.tasks[size] = data.subsets(*drawn, stream(config.seed, "sizes", size))
+        draw, n = partial(data.subsets, data.pool, data.held), config.eval_tasks
+        # By size, the tasks to learn from and those to be evaluated on.
+        self.tasks = {size: draw(size, n, stream(config.seed, "sizes", size)) for size in sizes}
 
     def train(self, parts: Parts, name: str, nc: EmbeddedNC | None = None) -> BySize:
         """Trains learners by size, plain or regularized by an NC, and keeps their predictions."""

@@ -46,17 +46,14 @@ Count = Annotated[int, AtLeast(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class SplitTraining(LabelTraining):
-    """An NC for one dataset and its meta-training; the defaults are the paper's for MLP learners.
-
-    `tasks` learners run at a time, all on splits of one size.
-    """
+    """An NC for one dataset and its meta-training; defaults are the paper's for MLP learners."""
 
     image_layers: Size = 4  # Layers of the image encoder, or stages of a residual one.
     image_encoder: Literal["conv", "resnet"] = "conv"  # Its kind (the paper: that of learners).
     M: Size = 128  # Training points that NC sees at a time (the paper does not say).
     N: Size = 128  # Validation points that NC sees at a time (the paper does not say).
     tasks: Size = 4
-    """Learners per collection."""
+    """Learners per collection, all on splits of one size."""
     learner_steps: Size = 1000  # Updates of a collected learner (the paper does not say).
     looks: Annotated[int, AtLeast(2)] = 32  # Snapshots of each of them.
     smallest: Size = 40_000  # The fewest training points of a split; sizes go up to the usual one.
@@ -129,9 +126,9 @@ class ImageConfig(BaseConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dataset not in DATASETS and not self.dataset.endswith(STORED):
+            known = ", ".join(DATASETS)
             raise ValueError(
-                f"dataset must be one of {', '.join(DATASETS)}, or a file *{STORED}, got "
-                f"{self.dataset}"
+                f"dataset must be one of {known}, or a file *{STORED}, got {self.dataset}"
             )
         for name, value in vars(self).items():
             if value == ():
@@ -192,11 +189,10 @@ class ImageData:
         self, source: Tensor, test: Tensor, size: int, runs: int, generator: torch.Generator
     ) -> tuple[Task, Task]:
         """Draws tasks with random training sets of `source`: to learn from, and to evaluate on."""
-        if size > len(source):
-            raise ValueError(
-                f"sizes must be at most the {len(source)} images there are, got {size}"
-            )
-        keys = torch.rand(runs, len(source), generator=generator)
+        n = len(source)
+        if size > n:
+            raise ValueError(f"sizes must be at most the {n} images there are, got {size}")
+        keys = torch.rand(runs, n, generator=generator)
         chosen = source[keys.topk(size, dim=1).indices.to(source.device)]
         judged = chosen[:, : self.config.judged]
         return self.task(chosen, test, runs), self.task(judged, test, runs)
@@ -231,12 +227,12 @@ def load_data(config: ImageConfig) -> ImageData:
     dataset = open_store(config.dataset) if stored else load(config.dataset, config.data or None)
     indices = {"train_images": dataset.train_indices, "test_images": dataset.test_indices}
     for name, own in indices.items():
-        wanted = getattr(config, name)
-        if wanted > len(own):
+        wanted, n = getattr(config, name), len(own)
+        if wanted > n:
             raise ValueError(
-                f"{name} must be at most {len(own)}, all that {config.dataset} has, got {wanted}"
+                f"{name} must be at most {n}, all that {config.dataset} has, got {wanted}"
             )
-        order = torch.randperm(len(own), generator=stream(config.seed, "deal", name))
+        order = torch.randperm(n, generator=stream(config.seed, "deal", name))
         indices[name] = own[order][: wanted or None].to(config.device)
     train, held = indices["train_images"], config.held
     if held >= len(train):
@@ -250,17 +246,14 @@ def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
     hold_memory()
     data, training = load_data(config), getattr(config, head)
     own = {n: getattr(training, n) for n in ("tasks", "looks", "unlabelled", "spread_weights")}
+    own |= {name: getattr(config, name) for name in ("seed", "batch", "floor", "device")}
     return SplitCollector(
         **own,
         splits=data.splits(head),
         recipe=replace(data.recipe(), steps=training.learner_steps),
-        seed=config.seed,
-        batch=config.batch,
         smallest=min(training.smallest, config.split_train),
         context_size=config.shown,
-        floor=config.floor,
         frozen=head == "direct" and config.share_images,
-        device=config.device,
     )
 
 
@@ -299,8 +292,7 @@ class EmbeddedNC:
 
     def gaps(self, encoder: Encoder, snapshot: Snapshot) -> Tensor:
         """Predicts the gap of learners from their predictions on all points, (B,)."""
-        M, N = snapshot.H_tr.shape[1], PART
+        training, M, N = getattr(self.config, self.nc.head.name), snapshot.H_tr.shape[1], PART
         if self.nc.head.sees_predictions:  # of as many points as when it was trained
-            training = getattr(self.config, self.nc.head.name)
             M, N = training.M, training.N
         return judge_minibatches(self.nc, encoder, snapshot, M=M, N=N)
