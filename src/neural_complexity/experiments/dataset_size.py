@@ -117,9 +117,7 @@ def figures(outcome: Outcome) -> list[Drawing]:
     axes[0].plot([], "--", color=COLORS["target"], label="true gap")
     axes[0].set_ylabel("test loss - train loss")
     canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
-    caption = (
-        "Mean over runs, by the number of training images. The true gap is on the test images."
-    )
+    caption = "Mean over runs, by number of training images. The true gap is on the test images."
     return [Drawing("gaps", canvas, "The gap and NC's estimate while learning", caption)]
 
 

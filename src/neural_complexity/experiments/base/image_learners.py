@@ -43,7 +43,6 @@ __all__ += ["PLAIN", "BySize", "HeldOutSplits", "ImageMethod", "Results", "Trial
 __all__ += ["in_chunks", "load_ncs", "run_trial", "tune"]
 
 SNAPSHOTS = 5  # of learners on held-out splits
-UNITS = 2048  # images that NC takes its units from
 # What must be as it was when the networks were trained: which images those have seen.
 SAME = ("dataset", "train_images", "test_images", "held", "seed")
 # Of a trial: `step`, (times,), and at each `loss_tr`, `loss_te`, `error`, `gap`, `error on held`,
@@ -112,8 +111,7 @@ def load_ncs(config: one_dataset.SingleNetworksConfig, data: ImageData) -> dict[
                 f"{name} {theirs.get(name)} in the place of {getattr(config, name)}"
             )
     # How NCs were trained decides how many points they should see at a time.
-    kind = one_dataset.SplitTraining
-    own: dict[str, Any] = {head: config_from_dict(kind, theirs[head]) for head in HEADS}
+    own: dict[str, Any] = {h: config_from_dict(one_dataset.SplitTraining, theirs[h]) for h in HEADS}
     trained = replace(data, config=replace(config, **own))
     ncs = {head: load_network(config.networks, head, "single", config.device) for head in HEADS}
     return {head: EmbeddedNC(nc, trained) for head, nc in ncs.items()}
@@ -319,7 +317,7 @@ class HeldOutSplits:
                     images_from=None if first is None else first.nc,
                     embeddings=known,
                     augment=moves if training.shift or training.flip else None,
-                    units=max(1, UNITS // training.M),
+                    units=max(1, 2048 // training.M),  # from about as many images
                     collections=queue,
                 )
                 score = partial(self.score, plain, known)
