@@ -49,7 +49,7 @@ class SplitTraining(LabelTraining):
     """An NC for one dataset and its meta-training; defaults are the paper's for MLP learners."""
 
     image_layers: Size = 4  # Layers of the image encoder, or stages of a residual one.
-    image_encoder: Literal["conv", "resnet"] = "conv"  # Its kind (the paper: that of learners).
+    image_encoder: Literal["conv", "resnet"] = "conv"  # Its kind (paper: resnet if learners are).
     M: Size = 128  # Training points that NC sees at a time (the paper does not say).
     N: Size = 128  # Validation points that NC sees at a time (the paper does not say).
     tasks: Size = 4
@@ -102,14 +102,14 @@ class ImageConfig(BaseConfig):
     """Training images that no NC is trained on: for scores, tuning, and inductive regularizing."""
     split_train: Size = 40_000  # Training points of a split.
     split_test: Size = 10_000  # Validation points of a split.
-    eval_tasks: Annotated[int, AtLeast(2)] = 16  # Learners on held-out splits, of each size.
+    eval_tasks: Annotated[int, AtLeast(2)] = 16  # Learners that NC is scored on, of each size.
     runs: Size = 5  # Learners of the whole dataset, by method.
     learner: Literal["MLP", "ResNet"] = "MLP"  # The learner's kind.
     learner_width: Size = 500  # Hidden units of an MLP, or filters of a ResNet's first stage.
     learner_blocks: tuple[int, ...] = (2, 2, 2, 2)  # Blocks by stage of a ResNet: ResNet-18's.
     steps: Size = 20_000  # Updates of the learner (the paper does not say).
     lr: Annotated[float, POSITIVE] = 0.01  # Learning rate of the learner.
-    momentum: Annotated[float, Between(0, 1, open_end=True)] = 0.0  # Momentum (the paper has none).
+    momentum: Annotated[float, Between(0, 1, open_end=True)] = 0.0  # Momentum (the paper: unsaid).
     batch: Size = 128  # Training points of a learner's step (the paper does not say).
     unlabelled_batch: Size = 128  # Unlabelled points of a step with NC (the paper does not say).
     weight: Annotated[float, AtLeast(0)] = 1.0  # The weight of NC.
