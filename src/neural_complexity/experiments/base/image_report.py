@@ -108,12 +108,10 @@ def split_rows(make: Make, results: images.BySize, learners: str) -> list[Row]:
 
 def gap_tables(rows: list[Row]) -> list[Table]:
     """Returns how well NC predicts the gap on held-out splits and test images, and by size."""
-    header, title = ("gap predictor; learners", "learners"), "Predicted and true gap by the size"
-    by_size = fit_lines(rows, BY_SIZE)
-    return [
-        Table("Predicted against true gap", (*header, *FITS), fit_lines(rows), FITS_NOTE),
-        Table(f"{title} of the training set", (*header, *BY_SIZE), by_size, SIZES_NOTE),
-    ]
+    header = ("gap predictor; learners", "learners")
+    fits = Table("Predicted against true gap", (*header, *FITS), fit_lines(rows), FITS_NOTE)
+    title = "Predicted and true gap by the size of the training set"
+    return [fits, Table(title, (*header, *BY_SIZE), fit_lines(rows, BY_SIZE), SIZES_NOTE)]
 
 
 def describe(row: Row) -> str:

@@ -292,7 +292,8 @@ class EmbeddedNC:
 
     def gaps(self, encoder: Encoder, snapshot: Snapshot) -> Tensor:
         """Predicts the gap of learners from their predictions on all points, (B,)."""
-        training, M, N = getattr(self.config, self.nc.head.name), snapshot.H_tr.shape[1], PART
+        M, N = snapshot.H_tr.shape[1], PART
         if self.nc.head.sees_predictions:  # of as many points as when it was trained
+            training = getattr(self.config, self.nc.head.name)
             M, N = training.M, training.N
         return judge_minibatches(self.nc, encoder, snapshot, M=M, N=N)
