@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -266,7 +267,7 @@ def draw_gap_fits(outcome: Outcome) -> list[Drawing]:
     """Draws predicted against true gaps, by head and by learners, the last ones large."""
     tensors, kinds = outcome.tensors, ("plain", "with NC posterior")
     sizes = [int(keys["size"]) for keys in distinct(select(outcome.rows, BY_SIZE[0]), "size")]
-    shades = mpl.colormaps["viridis"](torch.linspace(0.0, 0.85, len(sizes)))
+    shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(sizes)))
     canvas = Canvas(figsize=(7.6, 6.6), layout="constrained")
     axes = canvas.subplots(len(HEADS), len(kinds))
     for line, head in zip(axes, HEADS, strict=True):
