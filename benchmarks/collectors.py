@@ -6,7 +6,7 @@ import torch
 from torch.optim import SGD
 
 from neural_complexity.experiments.base.memory import hold_memory
-from neural_complexity.experiments.base.one_dataset import split_posterior
+from neural_complexity.experiments.base.one_dataset import split_training
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.losses import cross_entropy
@@ -20,7 +20,7 @@ from neural_complexity.tasks.splits import Splits
 from timing import Ratio, seconds_each, show
 
 SHAPE, CLASSES, ITERATIONS = (1, 28, 28), 10, 3
-TRAINING = split_posterior(channels=32, width=64)
+TRAINING = split_training("posterior", channels=32, width=64)
 
 
 def splits() -> Splits:

@@ -6,11 +6,7 @@ import torch
 from torch.optim import SGD
 
 from neural_complexity.experiments.base.memory import hold_memory
-from neural_complexity.experiments.base.one_dataset import (
-    SplitTraining,
-    split_direct,
-    split_posterior,
-)
+from neural_complexity.experiments.base.one_dataset import SplitTraining, split_training
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.fit import Regularizer, fit
@@ -113,9 +109,9 @@ def main() -> None:
     hold_memory()
     show_ratios(
         [
-            *step_ratio("posterior", split_posterior(), 1),
-            *step_ratio("posterior", split_posterior(), 5),
-            *step_ratio("direct", split_direct(), 1),
+            *step_ratio("posterior", split_training("posterior"), 1),
+            *step_ratio("posterior", split_training("posterior"), 5),
+            *step_ratio("direct", split_training("direct"), 1),
         ]
     )
 

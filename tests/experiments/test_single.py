@@ -14,11 +14,10 @@ from neural_complexity.experiments.base.image_learners import (
     EARLY,
     METHODS,
     PLAIN,
-    EmbeddedNC,
     ImageMethod,
 )
 from neural_complexity.experiments.base.image_report import FITS
-from neural_complexity.experiments.base.one_dataset import load_data
+from neural_complexity.experiments.base.one_dataset import EmbeddedNC, load_data
 from neural_complexity.experiments.base.rows import Row, read_rows
 from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import find, select

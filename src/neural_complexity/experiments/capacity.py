@@ -9,7 +9,7 @@ from neural_complexity.experiments import single
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
-from neural_complexity.experiments.base.image_learners import NC_METHODS, PLAIN, ImageMethod
+from neural_complexity.experiments.base.image_learners import NC_METHODS, PLAIN
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes, load_data
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made
@@ -22,10 +22,7 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "capacity"
 # Table 4 of the paper: accuracies.
-PAPER_METHODS = (
-    *(replace(PLAIN, times=times) for times in (1, 2, 4)),
-    ImageMethod("NC", "direct", "transductive"),
-)
+PAPER_METHODS = (*(replace(PLAIN, times=n) for n in (1, 2, 4)), single.PAPER_METHODS[-1])
 PAPER = {"svhn": (93.23, 93.59, 93.88, 93.83), "cifar-10": (79.76, 79.64, 80.47, 81.15)}
 
 
@@ -33,8 +30,7 @@ PAPER = {"svhn": (93.23, 93.59, 93.88, 93.83), "cifar-10": (79.76, 79.64, 80.47,
 class Config(SingleNetworksConfig):
     """Learners of several capacities, and one with NC."""
 
-    times: Sizes = (1, 2, 4)
-    """How many networks are trained jointly as one plain learner."""
+    times: Sizes = (1, 2, 4)  # How many networks are trained jointly as one plain learner.
 
     def __post_init__(self) -> None:
         if not self.times or len(set(self.times)) < len(self.times):
@@ -61,7 +57,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         make = recipe.make if times == 1 else partial(pooled, recipe.make, times)
         recipes[replace(PLAIN, times=times)] = replace(recipe, make=make)
     methods = (*recipes, *NC_METHODS)
-    parts = Parts(work, len(methods) * len(images.chunks(config, config.runs)), callback)
+    parts = Parts(work, len(methods) * len(config.chunks(config.runs)), callback)
     published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
     found = images.WholeDataset(data, ncs, recipes).train(parts, methods)
     rows: list[Row] = []
@@ -90,5 +86,5 @@ EXPERIMENT = Experiment(
     presets=PRESETS,
     run=run,
     tables=lambda rows: [report.accuracy_table(rows), report.reference_table(rows)],
-    figures=lambda outcome: [report.draw_accuracies(outcome.rows)],
+    figures=report.draw_accuracies,
 )

@@ -34,8 +34,7 @@ GAPS |= {f"predicted/{head}": {"method": "NC", "head": head} for head in HEADS}
 class Config(SingleNetworksConfig):
     """Unregularized learners of parts of the training images."""
 
-    sizes: Sizes = (1000, 4000, 16_000, 60_000)
-    """Training images of the learners (the paper does not say)."""
+    sizes: Sizes = (1000, 4000, 16_000, 60_000)  # Training images (the paper does not say).
 
 
 SMALL = {"sizes": (500, 2000, 8000), "looks": 12, "judged": 8000, "runs": 3}
@@ -49,17 +48,16 @@ PRESETS = {
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains learners of each size and compares their gap on the test images with NC's estimate."""
     data = load_data(config)
-    if max(config.sizes) > len(data.train):
-        raise ValueError(
-            f"sizes must be at most the {len(data.train)} training images, got {config.sizes}"
-        )
+    n = len(data.train)
+    if max(config.sizes) > n:
+        raise ValueError(f"sizes must be at most the {n} training images, got {config.sizes}")
     ncs = images.load_ncs(config, data)
-    together = images.chunks(config, config.runs)
+    together = config.chunks(config.runs)
     parts = Parts(work, len(config.sizes) * len(together), callback)
 
     def train(size: int, runs: range) -> images.Results:
         generator = stream(config.seed, "dataset size", size, runs.start)
-        tasks = images.draw_subsets(data, data.train, data.test, size, len(runs), generator)
+        tasks = data.subsets(data.train, data.test, size, len(runs), generator)
         seed = stream(config.seed, "runs", runs.start).initial_seed()
         times = log_steps(config.steps, config.looks)
         return images.run_trial(images.Trial(config, data.recipe(), *tasks, seed, times=times), ncs)
@@ -71,9 +69,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     make = partial(make_row, NAME, config.seed)
     rows = []
     for size, result in found.items():
-        for name in sorted(GAPS):
-            value = estimate_over_seeds(result[name][-1])
-            rows.append(make("gap", value, **GAPS[name], size=size))
+        ends = {name: estimate_over_seeds(result[name][-1]) for name in sorted(GAPS)}
+        rows += [make("gap", end, **GAPS[name], size=size) for name, end in ends.items()]
         accuracy = estimate_over_seeds(100 * (1 - result["error"][-1]))
         rows.append(make("accuracy", accuracy, **GAPS["gap"], size=size))
     rows += [row for head in ncs for row in fit_rows(make, head, found.values())]
@@ -88,22 +85,18 @@ def tables(rows: list[Row]) -> list[Table]:
         found = [find(rows, "gap", **own, **keys) for own in GAPS.values()]
         accuracy = show(find(rows, "accuracy", **keys))
         lines.append((str(keys["size"]), *(show(row, 3) for row in found), accuracy))
-    return [
-        Table(
-            f"Gap after the last step by training images, {gaps[0].n} runs",
-            ("training images", "true gap", *(f"NC {head}" for head in HEADS), "accuracy in %"),
-            tuple(lines),
-            "Value ± 95 % interval over runs, each on other training images.",
-        ),
-        Table(
-            "Predicted against true gap, all sizes and runs",
-            ("gap predictor; learners", "values", *FITS),
-            fit_lines(rows),
-            "Value ± 95 % interval over learners after their last step (endpoints); at all "
-            "snapshots but that before the first step (all the way), which depend on each other, "
-            "there is no interval. R2 is the coefficient of determination.",
-        ),
-    ]
+    title = f"Gap after the last step by training images, {gaps[0].n} runs"
+    header = ("training images", "true gap", *(f"NC {head}" for head in HEADS), "accuracy in %")
+    note = "Value ± 95 % interval over runs, each on other training images."
+    by_size = Table(title, header, tuple(lines), note)
+    title = "Predicted against true gap, all sizes and runs"
+    columns = ("gap predictor; learners", "values", *FITS)
+    note = (
+        "Value ± 95 % interval over learners after their last step (endpoints); at all snapshots "
+        "but that before the first step (all the way), which depend on each other, there is no "
+        "interval. R2 is the coefficient of determination."
+    )
+    return [by_size, Table(title, columns, fit_lines(rows), note)]
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
@@ -124,25 +117,14 @@ def figures(outcome: Outcome) -> list[Drawing]:
     axes[0].plot([], "--", color=COLORS["target"], label="true gap")
     axes[0].set_ylabel("test loss - train loss")
     canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
-    caption = (
-        "Mean over runs, by the number of training images. Solid: NC's estimate; dashed: the gap "
-        "on the test images."
-    )
+    caption = "Mean over runs, by number of training images. The true gap is on the test images."
     return [Drawing("gaps", canvas, "The gap and NC's estimate while learning", caption)]
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Dataset size",
-    lead=(
-        "Unregularized learners of parts of the training images, and how their gap on the test "
-        "images grows: smaller training sets are overfitted more. NC was meta-trained on splits of "
-        "the training images and sees no label of a test image. The paper gives a figure of this, "
-        "but no numbers."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=figures,
+LEAD = (
+    "Unregularized learners of parts of the training images, and how their gap on the test "
+    "images grows: smaller training sets are overfitted more. NC was meta-trained on splits of "
+    "the training images and sees no label of a test image. The paper gives a figure of this, "
+    "but no numbers."
 )
+EXPERIMENT = Experiment(NAME, "Dataset size", LEAD, Config, PRESETS, run, tables, figures)

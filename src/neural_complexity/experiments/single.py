@@ -1,6 +1,6 @@
 """Section 4.4, "Single Image Classification Tasks": one dataset, NC against other regularizers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -11,18 +11,17 @@ from torch import Tensor
 from neural_complexity import ledger
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.trained import Classifier, Optimization, train_classifier
-from neural_complexity.experiments.base import held_out_splits, one_dataset
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report
+from neural_complexity.experiments.base import one_dataset
 from neural_complexity.experiments.base.config import POSITIVE
-from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
-from neural_complexity.experiments.base.image_learners import BASELINES, METHODS, ImageMethod
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData, Size, Sizes
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import select, show
 from neural_complexity.losses import cross_entropy, zero_one
-from neural_complexity.meta.scores import Estimate
+from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Points
@@ -33,10 +32,10 @@ from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT", "PRESETS", "Config"]
 
-NAME = "single"
+NAME, TITLE = "single", "One image dataset"
 TUNING = "accuracy on held-out training images"
 # Table 5: accuracies of 5 runs.
-PAPER_METHODS = (*METHODS[:4], ImageMethod("NC", "direct", "transductive"))
+PAPER_METHODS = (*images.METHODS[:4], images.ImageMethod("NC", "direct", "transductive"))
 PAPER = {
     "mnist": (98.31, 98.36, 98.57, 97.80, 99.03),
     "fashion-mnist": (88.21, 88.46, 89.15, 89.50, 89.74),
@@ -45,49 +44,40 @@ PAPER = {
     "cifar-10": (79.76, 79.84, 80.45, 80.92, 81.15),
 }
 Strengths = Annotated[tuple[float, ...], POSITIVE]
-Fields = Mapping[str, Any]
+Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ImageConfig):
     """NC against other regularizers, each of which is tuned on held-out images."""
 
-    l2: Strengths = (0.0001, 0.001, 0.003)
-    """Strengths of weight decay to choose from."""
-    smoothing: Strengths = (0.05, 0.1, 0.2)
-    """Strengths of label smoothing to choose from."""
-    mixup: Strengths = (0.1, 0.2, 0.5)
-    """Strengths of mixup to choose from."""
-    dropout: Strengths = (0.2, 0.35, 0.5)
-    """Strengths of dropout to choose from."""
-    sam: Strengths = (0.05, 0.1, 0.2)
-    """Radii of sharpness-aware minimization to choose from."""
-    sizes: Sizes = (1000, 4000, 16_000, 40_000)
-    """Training points of the held-out splits that NC is scored on."""
-    split_steps: Size = 1000
-    """Updates of the learners of those."""
-    cnn_updates: Size = 20_000
-    """Updates of the CNN that is trained directly; the presets show it as many labels as NC."""
-    cnn_batch: Size = 256
-    """Images of each of these."""
+    l2: Strengths = (0.0001, 0.001, 0.003)  # Strengths of weight decay to choose from.
+    smoothing: Strengths = (0.05, 0.1, 0.2)  # Strengths of label smoothing to choose from.
+    mixup: Strengths = (0.1, 0.2, 0.5)  # Strengths of mixup to choose from.
+    dropout: Strengths = (0.2, 0.35, 0.5)  # Strengths of dropout to choose from.
+    sam: Strengths = (0.05, 0.1, 0.2)  # Radii of sharpness-aware minimization to choose from.
+    sizes: Sizes = (1000, 4000, 16_000, 40_000)  # Training points of the held-out splits.
+    split_steps: Size = 1000  # Updates of the learners of those.
+    cnn_updates: Size = 20_000  # Updates of a CNN trained directly (presets: as many labels as NC).
+    cnn_batch: Size = 256  # Images of each of these.
 
 
 # Two strengths of each baseline: tuning takes as long as everything else otherwise.
-FEWER: dict[str, Any] = {"l2": (0.0003, 0.003), "smoothing": (0.1, 0.2), "mixup": (0.1, 0.3)}
+FEWER: Fields = {"l2": (0.0003, 0.003), "smoothing": (0.1, 0.2), "mixup": (0.1, 0.3)}
 FEWER |= {"dropout": (0.2, 0.5), "sam": (0.05, 0.2), "share_images": True, "momentum": 0.9}
 # An MLP of 500 units on MNIST or one of its kin, an hour or two on two cores.
-CPU: dict[str, Any] = {"dataset": "mnist", "steps": 5000, "looks": 7, "judged": 5000}
-CPU |= {"eval_tasks": 8, "split_steps": 500, "cnn_updates": 2700}
+CPU: Fields = {"dataset": "mnist", "steps": 5000, "looks": 7, "judged": 5000, "eval_tasks": 8}
+CPU |= {"split_steps": 500, "cnn_updates": 2700}
 # The same for ten thousand images, such as KMNIST's test images alone.
 SMALL = CPU | {"dataset": "kmnist-10k", "held": 1000, "split_train": 5000, "split_test": 2000}
 SMALL |= {"steps": 3000, "judged": 2000, "sizes": (500, 1500, 5000), "cnn_updates": 1800}
 # A narrow, shallow residual network on a part of CIFAR-10, on two cores: 8 filters instead of 64 at
 # first, 3 blocks instead of 8, 10,000 images, 300 steps.
-CIFAR: dict[str, Any] = {"dataset": "cifar-10", "train_images": 10_000, "test_images": 2000}
-CIFAR |= {"held": 1000, "split_train": 7000, "split_test": 2000, "sizes": (500, 2000, 7000)}
+CIFAR: Fields = {"dataset": "cifar-10", "train_images": 10_000, "test_images": 2000, "held": 1000}
+CIFAR |= {"split_train": 7000, "split_test": 2000, "sizes": (500, 2000, 7000), "steps": 300}
 CIFAR |= {"learner": "ResNet", "learner_width": 8, "learner_blocks": (1, 1, 1), "lr": 0.05}
-CIFAR |= {"steps": 300, "batch": 32, "unlabelled_batch": 32, "looks": 3, "judged": 500}
-CIFAR |= {"eval_tasks": 6, "split_steps": 100, "cnn_updates": 1350}
+CIFAR |= {"batch": 32, "unlabelled_batch": 32, "looks": 3, "judged": 500, "eval_tasks": 6}
+CIFAR |= {"split_steps": 100, "cnn_updates": 1350}
 CIFAR_NC = {"iterations": 30, "updates": 60, "tasks": 1, "learner_steps": 60, "smallest": 500}
 # The same on SVHN, whose digits must not be turned around, and a little less of it.
 SVHN = CIFAR | {"dataset": "svhn", "steps": 200, "cnn_updates": 900}
@@ -95,32 +85,29 @@ SVHN = CIFAR | {"dataset": "svhn", "steps": 200, "cnn_updates": 900}
 SVHN_MLP = SVHN | {"learner": "MLP", "learner_width": 500, "lr": 0.01, "runs": 3, "steps": 1500}
 SVHN_MLP |= {"batch": 64, "unlabelled_batch": 64, "split_steps": 500}
 SVHN_NCS = ({"iterations": 20}, {"iterations": 15})
+LONGER = {"tasks": 2, "learner_steps": 300}
 # Seconds, on scikit-learn's digits; what CI runs.
-SMOKE: dict[str, Any] = {"test_images": 120, "held": 200, "split_train": 900, "split_test": 300}
+SMOKE: Fields = {"test_images": 120, "held": 200, "split_train": 900, "split_test": 300, "looks": 3}
 SMOKE |= {"eval_tasks": 6, "runs": 2, "learner_width": 16, "steps": 20, "lr": 0.05, "workers": 0}
-SMOKE |= {"batch": 32, "unlabelled_batch": 32, "shown": 64, "looks": 3, "judged": 200}
-SMOKE["cnn_batch"] = 32
+SMOKE |= {"batch": 32, "unlabelled_batch": 32, "shown": 64, "judged": 200, "cnn_batch": 32}
 SMOKE |= {"l2": (0.001, 0.01), "smoothing": (0.1,), "mixup": (0.2,), "dropout": (0.2,)}
 SMOKE |= {"sam": (0.05,), "sizes": (100, 400, 900), "split_steps": 10, "cnn_updates": 10}
 TINY = {"width": 16, "heads": 2, "channels": 8, "M": 16, "N": 16, "iterations": 3, "updates": 4}
 TINY |= {"tasks": 2, "learner_steps": 8, "looks": 4, "smallest": 100, "unlabelled": 64}
-
-
 # The paper's wiring and sizes for ResNet-18 on CIFAR-10 and SVHN, for a GPU. CIFAR-10 has 50,000
 # training images: those that are held out are missing in the splits.
 DEEP = one_dataset.SplitTraining(
     width=400, heads=8, self_layers=3, batch=4, image_encoder="resnet", channels=64, unlabelled=5000
 )
-RESNET: dict[str, Any] = {"dataset": "cifar-10", "posterior": DEEP, "direct": DEEP}
+RESNET: Fields = {"dataset": "cifar-10", "posterior": DEEP, "direct": DEEP, "split_test": 5000}
 RESNET |= {"learner": "ResNet", "learner_width": 64, "lr": 0.0001, "steps": 100_000}
-RESNET["split_test"] = 5000
 
 
 def _reduced(sizes: Fields, both: Fields, posterior: Fields, direct: Fields) -> Config:
     """Returns settings for a CPU: `both`, and one each, say how the NCs are trained."""
-    ncs = {"posterior": one_dataset.split_posterior(**{**both, **posterior})}
-    ncs["direct"] = one_dataset.split_direct(**{**both, **direct})
-    return Config(**{**FEWER, **sizes, **ncs})
+    own = {"posterior": both | posterior, "direct": both | direct}
+    ncs: Fields = {head: one_dataset.split_training(head, **own[head]) for head in HEADS}
+    return Config(**(FEWER | sizes | ncs))
 
 
 PRESETS: dict[str, Callable[[], Config]] = {
@@ -129,9 +116,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "small": lambda: _reduced(SMALL, {"iterations": 30, "updates": 80, "smallest": 500}, {}, {}),
     "cifar": lambda: _reduced(CIFAR, CIFAR_NC, {"flip": True}, {}),
     "svhn": lambda: _reduced(SVHN, CIFAR_NC, *SVHN_NCS),
-    "svhn-mlp": lambda: _reduced(
-        SVHN_MLP, CIFAR_NC | {"tasks": 2, "learner_steps": 300}, *SVHN_NCS
-    ),
+    "svhn-mlp": lambda: _reduced(SVHN_MLP, CIFAR_NC | LONGER, *SVHN_NCS),
     "paper": lambda: Config(dataset="mnist", steps=100_000),
     "paper-resnet": lambda: Config(**RESNET),
 }
@@ -141,12 +126,12 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     """Trains both NCs on splits, tunes the baselines, and compares all on the test images."""
     data = one_dataset.load_data(config)
     # What does not fit the dataset is said now, and not when hours have gone.
-    splits = held_out_splits.HeldOutSplits(data, config.sizes, config.split_steps)
+    splits = images.HeldOutSplits(data, config.sizes, config.split_steps)
     for head in HEADS:
         data.splits(head)
-    total = sum(len(getattr(config, name)) for name in BASELINES) + 1
-    total += 2 * len(config.sizes) * len(images.chunks(config, config.eval_tasks))
-    total += len(METHODS) * len(images.chunks(config, config.runs))
+    total = sum(len(getattr(config, name)) for name in images.BASELINES) + 1
+    total += 2 * len(config.sizes) * len(config.chunks(config.eval_tasks))
+    total += len(images.METHODS) * len(config.chunks(config.runs))
     parts = Parts(work, total, callback)
     plain = splits.train(parts, "plain")
     ncs, history = splits.train_ncs(plain, work, callback)
@@ -155,24 +140,23 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     logits = parts.do(images.CNN.label, train)["test"]
     make = partial(make_row, NAME, config.seed)
     tuned, recipes, chosen = [], {}, {}
-    for name, method in BASELINES.items():
-        errors = {
-            strength: parts.do(
-                f"{method.label} {strength:g}, tuning", partial(images.tune, data, name, strength)
-            )["error"][-1].mean()
-            for strength in getattr(config, name)
-        }
+    for name, method in images.BASELINES.items():
+        errors: dict[float, Tensor] = {}
+        for strength in getattr(config, name):
+            tune = partial(images.tune, data, name, strength)
+            result = parts.do(f"{method.label} {strength:g}, tuning", tune)
+            errors[strength] = result["error"][-1].mean()
         best = min(errors, key=lambda strength: (errors[strength].item(), strength))
-        recipes[method], chosen[method.label] = images.baseline_recipe(data, name, best), best
+        recipes[method], chosen[method.label] = data.recipe(name, best), best
         for strength, error in errors.items():
             keys = {**method.keys, "strength": strength, "chosen": strength == best}
-            tuned.append(make(TUNING, _single(100 * (1 - error)), **keys))
+            tuned.append(make(TUNING, estimate_over_seeds(100 * (1 - error)), **keys))
     learners = images.WholeDataset(data, ncs, recipes, logits)
-    results = learners.train(parts, METHODS, predict=True)
+    results = learners.train(parts, images.METHODS, predict=True)
     published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
     rows = []
     for method, result in results.items():
-        at: tuple[Tensor | int, ...] = (-1,)
+        at: Any = -1
         if method == images.EARLY:
             held = result["error on held"]
             at = (held.argmin(dim=0), torch.arange(held.shape[1]))
@@ -182,11 +166,10 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     tensors = {f"{m.label}/{k}": t for m, result in results.items() for k, t in result.items()}
     for name, trained in (("plain", plain), ("with NC posterior", regularized)):
         found = splits.with_gaps(trained, *ncs.values())
-        rows += held_out_splits.split_rows(make, found, name)
+        rows += report.split_rows(make, found, name)
         tensors |= {f"splits/{z}/{name}/{k}": t for z, r in found.items() for k, t in r.items()}
     for head in HEADS:  # learners that started alike depend on each other
-        more: dict[str, Any] = {"independent": False, "images": "test images"}
-        rows += report.fit_rows(make, head, results.values(), **more)
+        rows += report.fit_rows(make, head, results.values(), False, images="test images")
     facts = {
         "seconds": {name: round(s, 1) for name, s in parts.seconds.items()},
         "strengths": chosen,
@@ -219,23 +202,20 @@ def train_cnn(
 
 
 def _classifier_rows(
-    make: report.Make, data: ImageData, nc: images.EmbeddedNC, cnn: Tensor
+    make: report.Make, data: ImageData, nc: one_dataset.EmbeddedNC, cnn: Tensor
 ) -> list[Row]:
-    """Returns how good NC's beliefs and the CNN are without a learner."""
+    """Returns how good NC's beliefs and the CNN are without a learner, with no interval."""
     rows = []
     task = data.task(data.train, data.test)
     ledger.record("report", task.X_te, task.Y_te)
     beliefs = nc.nc.believe(nc.encoder(task)(task)).prediction  # as logits, (1, n, C)
     for method, H in ((images.BELIEFS, beliefs), (images.CNN, cnn[None].to(task.Y_te.device))):
         row = partial(make, **method.keys, dataset=data.config.keys["dataset"])
-        rows.append(row("accuracy", _single(100 * (1 - zero_one(H, task.Y_te).mean()))))
-        rows.append(row("test loss", _single(cross_entropy(H, task.Y_te).mean())))
-        rows.append(row("predicted accuracy", _single(100 * H.softmax(-1).amax(-1).mean())))
+        found = {"accuracy": 100 * (1 - zero_one(H, task.Y_te).mean())}
+        found["test loss"] = cross_entropy(H, task.Y_te).mean()
+        found["predicted accuracy"] = 100 * H.softmax(-1).amax(-1).mean()
+        rows += [row(metric, estimate_over_seeds(value)) for metric, value in found.items()]
     return rows
-
-
-def _single(value: Tensor) -> Estimate:
-    return Estimate(value.item(), None, 1)  # of one network there is no interval
 
 
 def tables(rows: list[Row]) -> list[Table]:
@@ -243,14 +223,13 @@ def tables(rows: list[Row]) -> list[Table]:
     lines = []
     for row in select(rows, TUNING):
         choice = "chosen" if row.keys["chosen"] else ""
-        lines.append((ImageMethod.of(row).label, f"{row.keys['strength']:g}", show(row), choice))
-    tuning = Table(
-        "Choice of the baselines' strengths",
-        ("method", "strength", "accuracy in %", "choice"),
-        tuple(lines),
-        "Of one learner each, trained without the held-out training images and judged on them.",
-    )
-    return [report.accuracy_table(rows), *held_out_splits.gap_tables(rows), tuning]
+        lines.append(
+            (images.ImageMethod.of(row).label, f"{row.keys['strength']:g}", show(row), choice)
+        )
+    header = ("method", "strength", "accuracy in %", "choice")
+    note = "Of one learner each, trained without the held-out training images and judged on them."
+    tuning = Table("Choice of the baselines' strengths", header, tuple(lines), note)
+    return [report.accuracy_table(rows), *report.gap_tables(rows), tuning]
 
 
 def joint_table(runs: list[list[Row]]) -> Table:
@@ -266,35 +245,27 @@ def joint_table(runs: list[list[Row]]) -> Table:
         if any(papers):
             shown = ("" if paper is None else f"{paper:.2f}" for paper in papers)
             lines.append((f"the paper's {method.label}", *shown))
-    return Table(
-        "Accuracy in % on the test images, by dataset and learner",
-        ("method", *names),
-        tuple(lines),
+    title = "Accuracy in % on the test images, by dataset and learner"
+    note = (
         "Value ± 95 % interval over runs. The paper's numbers are of full datasets and its own "
-        "learners; each run's page says how far it is from that.",
+        "learners; each run's page says how far it is from that."
     )
+    return Table(title, ("method", *names), tuple(lines), note)
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="One image dataset",
-    lead=(
-        "NC is meta-trained on random splits of a dataset's training images, and then regularizes "
-        f"learners of all of them, which are evaluated on the test images. {report.MODES}Those "
-        "held-out images decide the baselines' strengths and where early stopping, which learns "
-        "without them, stops. All learners start from the same weights and take the same number "
-        "of steps. Three lines say where NC's help comes from: NC's beliefs used as a classifier, "
-        "a network of NC's image encoder trained directly on the same labels, and learners that "
-        "are regularized with that network's answers in the place of NC's beliefs (distilled)."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=lambda outcome: [
-        report.draw_accuracies(outcome.rows),
-        report.draw_curves(outcome.tensors),
-        held_out_splits.draw_gap_fits(outcome),
-    ],
-    joint=joint_table,
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws accuracies, learning curves, and predicted against true gaps."""
+    drawn = report.draw_accuracies(outcome) + report.draw_curves(outcome)
+    return drawn + report.draw_gap_fits(outcome)
+
+
+LEAD = (
+    "NC is meta-trained on random splits of a dataset's training images, and then regularizes "
+    f"learners of all of them, which are evaluated on the test images. {report.MODES}Those "
+    "held-out images decide the baselines' strengths and where early stopping, which learns "
+    "without them, stops. All learners start from the same weights and take the same number "
+    "of steps. Three lines say where NC's help comes from: NC's beliefs used as a classifier, "
+    "a network of NC's image encoder trained directly on the same labels, and learners that "
+    "are regularized with that network's answers in the place of NC's beliefs (distilled)."
 )
+EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures, joint_table)

@@ -23,15 +23,14 @@ from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
 
-NAME = "single_curves"
+NAME, TITLE = "single_curves", "Learning curves on one dataset"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SingleNetworksConfig):
     """Learners with and without NC at many snapshot times, and plain ones that learn for longer."""
 
-    long_steps: int = 60_000
-    """Updates of the learner that is trained until it has converged."""
+    long_steps: int = 60_000  # Updates of the learner that is trained until it has converged.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +51,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     data = load_data(config)
     ncs = images.load_ncs(config, data)
     methods = (PLAIN, LONG, *images.NC_METHODS)
-    parts = Parts(work, len(methods) * len(images.chunks(config, config.runs)), callback)
+    parts = Parts(work, len(methods) * len(config.chunks(config.runs)), callback)
     recipes = {LONG: replace(data.recipe(), steps=config.long_steps)}
     found = images.WholeDataset(data, ncs, recipes).train(parts, methods)
     rows = []
@@ -61,7 +60,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         for time in times[-1:] if method == LONG else times:
             step = int(result["step"][time])
             row = partial(make_row, NAME, config.seed, **method.keys, step=step)
-            rows += report.learner_rows(row, result, (time,))
+            rows += report.learner_rows(row, result, time)
     rows += _reach_rows(config, found) + report.reference_rows(config.networks, NAME)
     tensors = {f"{m.label}/{k}": t for m, result in found.items() for k, t in result.items()}
     return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
@@ -114,28 +113,19 @@ def tables(rows: list[Row]) -> list[Table]:
             first = find(rows, "first step as good", **method.keys, **goal)
             cells.append(show(first, 0) if first else f"{good.value:.0f} of {runs} runs get there")
         lines.append((method.label, *cells))
-    reached = Table(
-        "First step at which a learner is as good as the plain one at its end",
-        ("method", *(f"{goal['goal']}, {goal['goal_step']} steps" for goal in goals)),
-        tuple(lines),
+    header = ("method", *(f"{goal['goal']}, {goal['goal_step']} steps" for goal in goals))
+    title = "First step at which a learner is as good as the plain one at its end"
+    note = (
         f"By the test error, against its mean over runs. Value ± 95 % interval over {runs} runs "
         "of the first snapshot at which a run is as good; snapshots are evenly spaced in the "
         "logarithm of the step. Test errors go up and down a little: the first snapshot flatters "
-        "all methods alike.",
+        "all methods alike."
     )
-    return [*made, reached, report.reference_table(rows)]
+    return [*made, Table(title, header, tuple(lines), note), report.reference_table(rows)]
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Learning curves on one dataset",
-    lead=(
-        "Learners of all training images with and without NC, from the same initial weights, on "
-        "their way. " + report.MODES + "The paper gives a figure of this, but no numbers."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=tables,
-    figures=lambda outcome: [report.draw_curves(outcome.tensors)],
+LEAD = (
+    "Learners of all training images with and without NC, from the same initial weights, on "
+    "their way. " + report.MODES + "The paper gives a figure of this, but no numbers."
 )
+EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, report.draw_curves)

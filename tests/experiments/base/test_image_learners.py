@@ -15,31 +15,30 @@ from neural_complexity.experiments.base.image_learners import (
     METHODS,
     NC_METHODS,
     PLAIN,
-    EmbeddedNC,
+    HeldOutSplits,
     ImageMethod,
     WholeDataset,
-    baseline_recipe,
-    chunks,
-    draw_subsets,
     in_chunks,
     load_ncs,
     run_trial,
     tune,
 )
+from neural_complexity.experiments.base.image_report import gap_tables, split_rows
 from neural_complexity.experiments.base.one_dataset import (
+    EmbeddedNC,
     ImageData,
     SingleNetworksConfig,
     load_data,
 )
 from neural_complexity.experiments.base.rows import make_row
 from neural_complexity.experiments.base.run_folder import RunFolder
+from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.experiments.single import PRESETS, Config
 from neural_complexity.files import read_json, write_json
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.scores import Estimate
 from neural_complexity.points import raw
-from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches
@@ -74,27 +73,6 @@ def test_a_method_survives_its_row_and_every_label_is_its_own() -> None:
     assert len(set(labels)) == len(labels)
     assert labels[1] == "NC posterior, transductive"
     assert labels[-1] == "cross-entropy (2x capacity)"
-
-
-def test_each_baseline_changes_the_recipe_by_its_strength(data: ImageData) -> None:
-    changed = {name: baseline_recipe(data, name, 0.25) for name in BASELINES}
-    assert changed["l2"].optimizer.keywords["weight_decay"] == 0.25  # type: ignore[attr-defined]
-    assert changed["smoothing"].loss.smoothing == 0.25  # type: ignore[attr-defined]
-    assert changed["mixup"].objective is not None
-    assert "p=0.25" in str(changed["dropout"].make())
-    assert changed["sam"].sharpness == 0.25
-
-
-def test_embeddings_of_tasks_are_those_of_all_images(
-    data: ImageData, ncs: dict[Head, EmbeddedNC]
-) -> None:
-    task = data.task(data.train[:80], data.test)
-    for head, nc in ncs.items():
-        few = EmbeddedNC(nc.nc, data, None, task)
-        size = {"posterior": smoke().shown, "direct": 80}[head]  # training points that it sees
-        assert len(few.embeddings.indices) == size + 120
-        every = nc.embeddings(raw(task.X_te))
-        torch.testing.assert_close(few.embeddings(raw(task.X_te)), every)
 
 
 def residual(config: Config) -> Config:
@@ -163,23 +141,10 @@ def test_the_weight_of_nc_rises_along_the_ramp(
     assert not torch.equal(at_once[-1], risen[-1])
 
 
-def test_subsets_are_drawn_without_repetition(data: ImageData) -> None:
-    cut = replace(data, config=replace(smoke(), judged=50))
-    task, evaluation = draw_subsets(cut, data.pool, data.held, 100, 3, stream(0, "subsets"))
-    assert task.X_tr.shape == (3, 100)
-    assert torch.equal(raw(evaluation.X_tr), raw(task.X_tr)[:, :50])
-    assert all(len(row.unique()) == 100 for row in raw(task.X_tr))
-    assert torch.isin(raw(task.X_tr), data.pool).all()
-    for some in (task, evaluation):
-        assert torch.equal(raw(some.X_te), data.held.expand(3, -1))
-        assert torch.equal(some.Y_te, data.dataset.labels[raw(some.X_te)])
-        assert torch.equal(some.Y_tr, data.dataset.labels[raw(some.X_tr)])
-
-
 def test_convolutional_learners_are_trained_one_by_one_and_joined(tmp_path: Path) -> None:
     config = residual(smoke())
-    assert chunks(smoke(), 2) == [range(2)]
-    assert chunks(config, 3) == [range(1), range(1, 2), range(2, 3)]
+    assert smoke().chunks(2) == [range(2)]
+    assert config.chunks(3) == [range(1), range(1, 2), range(2, 3)]
     asked: list[range] = []
 
     def train(runs: range) -> dict[str, Tensor]:
@@ -188,16 +153,16 @@ def test_convolutional_learners_are_trained_one_by_one_and_joined(tmp_path: Path
         return {"step": torch.tensor([0, 2]), "error": torch.full((2, len(runs)), first)}
 
     for _ in range(2):  # the second time from the folder
-        found = in_chunks(Parts(Workspace(tmp_path), 3, None), "method", chunks(config, 3), train)
+        found = in_chunks(Parts(Workspace(tmp_path), 3, None), "method", config.chunks(3), train)
         assert found["error"].tolist() == [[0, 1, 2], [0, 1, 2]]
         assert found["step"].tolist() == [0, 2]
-    assert asked == chunks(config, 3)
+    assert asked == config.chunks(3)
 
 
 def test_a_residual_network_learns_with_nc(data: ImageData, ncs: dict[Head, EmbeddedNC]) -> None:
     deep = replace(data, config=residual(smoke()))
     method = ImageMethod("NC", "direct", "inductive")
-    learners = WholeDataset(deep, ncs, {method: deep.recipe(dropout=0.1)})
+    learners = WholeDataset(deep, ncs, {method: deep.recipe("dropout", 0.1)})
     found = run_trial(learners.trial(method, range(1)))
     assert found["loss_tr"].isfinite().all()
     assert not torch.equal(found["loss_tr"][0], found["loss_tr"][-1])
@@ -301,3 +266,61 @@ def test_networks_of_another_dataset_or_of_an_unfinished_run_are_refused(
     write_json(tmp_path / "config.json", content)
     with pytest.raises(ValueError, match="got one with dataset mnist in the place of digits"):
         run("capacity", config)
+
+
+def parts() -> Parts:
+    return Parts(Workspace(None), 3, None)
+
+
+def test_held_out_splits_are_evaluated_on_images_that_no_nc_has_seen(data: ImageData) -> None:
+    few = replace(data, config=replace(smoke(), eval_tasks=3))
+    splits, again = (HeldOutSplits(few, (100, 30), 10) for _ in range(2))
+    for size, (task, evaluation) in splits.tasks.items():
+        assert raw(task.X_tr).shape == (3, size)
+        assert torch.isin(raw(task.X_tr), data.pool).all()
+        assert torch.equal(raw(task.X_tr), raw(again.tasks[size][0].X_tr))
+        assert torch.equal(raw(evaluation.X_te), data.held.expand(3, -1))
+
+
+def test_gaps_are_those_of_the_learners_that_were_trained(
+    data: ImageData, ncs: dict[Head, EmbeddedNC], smoke_runs: SmokeRuns
+) -> None:
+    outcome = smoke_runs("single").outcome
+    splits = HeldOutSplits(data, (100,), 10)
+    trained = splits.train(parts(), "plain")
+    plain, judged = trained[100], splits.with_gaps(trained, *ncs.values())[100]
+    assert not {"H_tr", "H_te"} & set(judged)
+    for name, values in judged.items():
+        kept = outcome.tensors[f"splits/100/plain/{name}"]
+        torch.testing.assert_close(values, kept, rtol=1e-4, atol=1e-5)
+    regularized = splits.train(parts(), "with NC", ncs["posterior"])[100]
+    assert torch.equal(plain["loss_te"][0], regularized["loss_te"][0])
+    assert not torch.equal(plain["loss_te"][-1], regularized["loss_te"][-1])
+    rows = split_rows(lambda *a, **k: make_row("any", 0, *a, **k), {100: judged}, "plain")
+    row = find(rows, "predicted gap", head="direct", size=100)
+    assert row is not None
+    assert row.value == pytest.approx(judged["predicted/direct"][-1].mean().item(), rel=1e-5)
+    assert gap_tables(rows)[0].rows[0][0] == "NC posterior; held-out splits, plain, endpoints"
+
+
+def test_nc_is_scored_on_the_endpoints_of_plain_learners(
+    data: ImageData, ncs: dict[Head, EmbeddedNC], smoke_runs: SmokeRuns
+) -> None:
+    splits = HeldOutSplits(data, smoke().sizes, 10)
+    plain = splits.train(parts(), "plain")
+    history = smoke_runs("single").outcome.history
+    for head, nc in ncs.items():
+        embeddings = None if head == "posterior" else nc.embeddings
+        score = splits.score(plain, embeddings, nc.nc)
+        assert score == pytest.approx(history[head][-1].r2, rel=1e-3)
+
+
+def test_residual_learners_are_trained_one_by_one(tmp_path: Path) -> None:
+    config = replace(smoke(), learner="ResNet", learner_width=2, learner_blocks=(1,), eval_tasks=2)
+    splits = HeldOutSplits(load_data(config), (30, 60), 2)
+    work = Workspace(tmp_path)
+    found = splits.train(Parts(work, 4, None), "plain")
+    assert len(work.seconds) == 4
+    assert {size: result["gap"].shape[1] for size, result in found.items()} == {30: 2, 60: 2}
+    one, other = found[30]["loss_te"][0]
+    assert one != other

@@ -4,11 +4,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from neural_complexity.experiments.base.one_dataset import ImageData, load_data
+from neural_complexity.experiments.base.image_learners import BASELINES, load_ncs
+from neural_complexity.experiments.base.one_dataset import (
+    EmbeddedNC,
+    ImageData,
+    SingleNetworksConfig,
+    load_data,
+)
+from neural_complexity.experiments.base.training import Head
 from neural_complexity.experiments.single import PRESETS
-from neural_complexity.points import values
+from neural_complexity.points import raw, values
+from neural_complexity.seeding import stream
 from neural_complexity.tasks.from_arrays import write_store
 from neural_complexity.tasks.image_datasets import load
+from smoke_runs import SmokeRuns
 
 smoke = PRESETS["smoke"]
 
@@ -21,6 +30,12 @@ def single_precision() -> None:
 @pytest.fixture
 def data() -> ImageData:
     return load_data(smoke())
+
+
+@pytest.fixture
+def ncs(smoke_runs: SmokeRuns, data: ImageData) -> dict[Head, EmbeddedNC]:
+    folder = str(smoke_runs("single").folder)
+    return load_ncs(SingleNetworksConfig.like(smoke, networks=folder), data)
 
 
 def test_images_are_divided_once_and_by_the_seed_alone(data: ImageData) -> None:
@@ -40,6 +55,40 @@ def test_tasks_hold_the_images_of_their_indices(data: ImageData) -> None:
     assert task.X_tr.shape == (2, 5)
     torch.testing.assert_close(values(task.X_te)[1], data.dataset(data.test[:3]))
     assert torch.equal(task.Y_te[0], data.dataset.labels[data.test[:3]])
+
+
+def test_each_baseline_changes_the_recipe_by_its_strength(data: ImageData) -> None:
+    changed = {name: data.recipe(name, 0.25) for name in BASELINES}
+    assert changed["l2"].optimizer.keywords["weight_decay"] == 0.25  # type: ignore[attr-defined]
+    assert changed["smoothing"].loss.smoothing == 0.25  # type: ignore[attr-defined]
+    assert changed["mixup"].objective is not None
+    assert "p=0.25" in str(changed["dropout"].make())
+    assert changed["sam"].sharpness == 0.25
+
+
+def test_subsets_are_drawn_without_repetition(data: ImageData) -> None:
+    cut = replace(data, config=replace(smoke(), judged=50))
+    task, evaluation = cut.subsets(data.pool, data.held, 100, 3, stream(0, "subsets"))
+    assert task.X_tr.shape == (3, 100)
+    assert torch.equal(raw(evaluation.X_tr), raw(task.X_tr)[:, :50])
+    assert all(len(row.unique()) == 100 for row in raw(task.X_tr))
+    assert torch.isin(raw(task.X_tr), data.pool).all()
+    for some in (task, evaluation):
+        assert torch.equal(raw(some.X_te), data.held.expand(3, -1))
+        assert torch.equal(some.Y_te, data.dataset.labels[raw(some.X_te)])
+        assert torch.equal(some.Y_tr, data.dataset.labels[raw(some.X_tr)])
+
+
+def test_embeddings_of_tasks_are_those_of_all_images(
+    data: ImageData, ncs: dict[Head, EmbeddedNC]
+) -> None:
+    task = data.task(data.train[:80], data.test)
+    for head, nc in ncs.items():
+        few = EmbeddedNC(nc.nc, data, None, task)
+        size = {"posterior": smoke().shown, "direct": 80}[head]  # training points that it sees
+        assert len(few.embeddings.indices) == size + 120
+        every = nc.embeddings(raw(task.X_te))
+        torch.testing.assert_close(few.embeddings(raw(task.X_te)), every)
 
 
 def test_nc_is_trained_on_splits_of_the_pool_alone(data: ImageData) -> None:

@@ -1,6 +1,7 @@
-"""Learners of one image dataset: their methods, NC's view of them, and their training."""
+"""Learners of one image dataset: their methods and training, on all of it and on splits of it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -8,41 +9,45 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.optim import SGD
 
 from neural_complexity import ledger
 from neural_complexity.experiments.base import one_dataset
 from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import Parts
-from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData
+from neural_complexity.experiments.base.one_dataset import PART, EmbeddedNC, ImageConfig, ImageData
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.run_folder import RunFolder
 from neural_complexity.experiments.base.saved_networks import HEADS, load_network
-from neural_complexity.experiments.base.training import Head
+from neural_complexity.experiments.base.training import Head, Setup, train_network
 from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.fit import Recipe, Regularizer, mixup
-from neural_complexity.losses import Categorical, SmoothedCrossEntropy, cross_entropy, zero_one
+from neural_complexity.learners.fit import Recipe, Regularizer
+from neural_complexity.losses import Categorical, cross_entropy, zero_one
 from neural_complexity.meta.collect import log_steps
-from neural_complexity.model.cached import CachedStates, Encoder, cache, embed_store, subsample
-from neural_complexity.model.judgement import judge_minibatches
+from neural_complexity.meta.executor import CollectionQueue, process_pool
+from neural_complexity.meta.scores import r_squared
+from neural_complexity.meta.trainer import Status
+from neural_complexity.model.cached import CachedStates
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.points import Embeddings, raw
-from neural_complexity.regularizers.nc import minibatch_penalty
+from neural_complexity.points import Embeddings
+from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
+from neural_complexity.tasks.images import moved
 from neural_complexity.tasks.splits import Minibatches
+from neural_complexity.workspace import Workspace
 
 __all__ = ["BASELINES", "BELIEFS", "CNN", "DISTILLED", "EARLY", "LONG", "METHODS", "NC_METHODS"]
-__all__ += ["PLAIN", "EmbeddedNC", "ImageMethod", "Results", "Trial", "WholeDataset", "chunks"]
-__all__ += ["baseline_recipe", "draw_subsets", "in_chunks", "load_ncs", "run_trial", "tune"]
+__all__ += ["PLAIN", "BySize", "HeldOutSplits", "ImageMethod", "Results", "Trial", "WholeDataset"]
+__all__ += ["in_chunks", "load_ncs", "run_trial", "tune"]
 
-PART = 2000  # points that all learners predict, or that NC sees, at a time: bounds memory
+SNAPSHOTS = 5  # of learners on held-out splits
 # What must be as it was when the networks were trained: which images those have seen.
 SAME = ("dataset", "train_images", "test_images", "held", "seed")
 # Of a trial: `step`, (times,), and at each `loss_tr`, `loss_te`, `error`, `gap`, `error on held`,
 # `predicted/HEAD`, (times, B); if kept, also `H_tr` and `H_te`, (times, B, points, C).
 Results = dict[str, Tensor]
+BySize = dict[int, Results]
 
 
 @dataclass(frozen=True)
@@ -87,60 +92,6 @@ BASELINES["sam"] = ImageMethod("SAM")
 METHODS = (PLAIN, *BASELINES.values(), EARLY, *NC_METHODS, DISTILLED)
 
 
-def baseline_recipe(data: ImageData, name: str, strength: float) -> Recipe:
-    """Returns how learners learn with one of `BASELINES` at a strength."""
-    recipe = data.recipe()
-    match name:
-        case "l2":
-            sgd = partial(SGD, momentum=data.config.momentum, weight_decay=strength, foreach=True)
-            return replace(recipe, optimizer=sgd)
-        case "smoothing":
-            return replace(recipe, loss=SmoothedCrossEntropy(strength))
-        case "mixup":
-            return replace(recipe, objective=mixup(cross_entropy, strength))
-        case "dropout":
-            return data.recipe(dropout=strength)
-    assert name == "sam"
-    return replace(recipe, sharpness=strength)
-
-
-class EmbeddedNC:
-    """An NC and its embeddings: those known, or of what it will see of tasks, or of all images."""
-
-    def __init__(
-        self, nc: NeuralComplexity, data: ImageData, known: Embeddings | None = None, *tasks: Task
-    ) -> None:
-        self.nc, self.config = nc, data.config
-        if known is None:
-            seen = [X for task in map(self._seen, tasks) for X in (task.X_tr, task.X_te)]
-            indices = torch.cat([raw(X).flatten() for X in seen] or [data.train, data.test])
-            known = embed_store(nc, data.dataset, indices)
-        self.embeddings = known
-
-    def _seen(self, task: Task) -> Task:
-        """Returns what NC sees at once: some training points, unless it sees minibatches."""
-        if self.nc.head.sees_predictions:
-            return task
-        return subsample(task, self.config.shown, stream(self.config.seed, "shown"))
-
-    def encoder(self, task: Task) -> Encoder:
-        """Returns what NC knows of the points of tasks, whatever h is."""
-        return cache(self.nc, self._seen(task), self.embeddings)
-
-    def penalty(self, encoder: Encoder) -> Regularizer:
-        """Returns NC as a regularizer of learners."""
-        config = self.config
-        return minibatch_penalty(self.nc, encoder, weight=config.weight, floor=config.floor)
-
-    def gaps(self, encoder: Encoder, snapshot: Snapshot) -> Tensor:
-        """Predicts the gap of learners from their predictions on all points, (B,)."""
-        M, N = snapshot.H_tr.shape[1], PART
-        if self.nc.head.sees_predictions:  # of as many points as when it was trained
-            training = getattr(self.config, self.nc.head.name)
-            M, N = training.M, training.N
-        return judge_minibatches(self.nc, encoder, snapshot, M=M, N=N)
-
-
 def load_ncs(config: one_dataset.SingleNetworksConfig, data: ImageData) -> dict[Head, EmbeddedNC]:
     """Loads the NCs that a config names, trained on the same images, and embeds all images."""
     if not config.networks or not Path(config.networks).is_dir():
@@ -159,13 +110,10 @@ def load_ncs(config: one_dataset.SingleNetworksConfig, data: ImageData) -> dict[
                 f"{name} {theirs.get(name)} in the place of {getattr(config, name)}"
             )
     # How NCs were trained decides how many points they should see at a time.
-    kind = one_dataset.SplitTraining
-    own: dict[str, Any] = {head: config_from_dict(kind, theirs[head]) for head in HEADS}
-    trained, ncs = replace(data, config=replace(config, **own)), {}
-    for head in HEADS:
-        nc = load_network(config.networks, head, "single", config.device)
-        ncs[head] = EmbeddedNC(nc, trained)
-    return ncs
+    own: dict[str, Any] = {h: config_from_dict(one_dataset.SplitTraining, theirs[h]) for h in HEADS}
+    trained = replace(data, config=replace(config, **own))
+    ncs = {head: load_network(config.networks, head, "single", config.device) for head in HEADS}
+    return {head: EmbeddedNC(nc, trained) for head, nc in ncs.items()}
 
 
 @dataclass(frozen=True)
@@ -226,23 +174,6 @@ def _predict(h: BatchedLearner, X: Tensor) -> Tensor:
     return torch.cat([h(X[:, start : start + PART]) for start in starts], dim=1)  # (B, n, C)
 
 
-def draw_subsets(
-    data: ImageData, source: Tensor, test: Tensor, size: int, runs: int, generator: torch.Generator
-) -> tuple[Task, Task]:
-    """Draws tasks with random training sets of `source`: to learn from, and to be evaluated on."""
-    if size > len(source):
-        raise ValueError(f"sizes must be at most the {len(source)} images there are, got {size}")
-    keys = torch.rand(runs, len(source), generator=generator)
-    chosen = source[keys.topk(size, dim=1).indices.to(source.device)]
-    judged = chosen[:, : data.config.judged]
-    return data.task(chosen, test, runs), data.task(judged, test, runs)
-
-
-def chunks(config: ImageConfig, runs: int) -> list[range]:
-    """Returns which learners are trained together: convolutions are faster one by one."""
-    return [range(runs)] if config.learner == "MLP" else [range(i, i + 1) for i in range(runs)]
-
-
 def in_chunks(
     parts: Parts, name: str, together: Sequence[range], train: Callable[[range], Results]
 ) -> Results:
@@ -266,7 +197,7 @@ class WholeDataset:
         self, parts: Parts, methods: Iterable[ImageMethod], *, predict: bool = False
     ) -> dict[ImageMethod, Results]:
         """Trains the learners of some methods, whose gaps the NCs may predict."""
-        together = chunks(self.data.config, self.data.config.runs)
+        together = self.data.config.chunks(self.data.config.runs)
 
         def train(method: ImageMethod, runs: range) -> Results:
             return run_trial(self.trial(method, runs), self.ncs if predict else {})
@@ -306,6 +237,89 @@ def tune(data: ImageData, name: str, strength: float) -> Results:
     task = data.task(data.pool, data.held)
     evaluation = data.task(data.pool[: config.judged], data.held)
     seed = stream(config.seed, "tuning").initial_seed()
-    recipe = baseline_recipe(data, name, strength)
     with ledger.choosing():
-        return run_trial(Trial(config, recipe, task, evaluation, seed))
+        return run_trial(Trial(config, data.recipe(name, strength), task, evaluation, seed))
+
+
+class HeldOutSplits:
+    """Splits by the size of their training set, whose validation images no NC is trained on."""
+
+    def __init__(self, data: ImageData, sizes: Iterable[int], steps: int) -> None:
+        self.data, self.steps, config = data, steps, data.config
+        draw, n = partial(data.subsets, data.pool, data.held), config.eval_tasks
+        # By size, the tasks to learn from and those to be evaluated on.
+        self.tasks = {size: draw(size, n, stream(config.seed, "sizes", size)) for size in sizes}
+
+    def train(self, parts: Parts, name: str, nc: EmbeddedNC | None = None) -> BySize:
+        """Trains learners by size, plain or regularized by an NC, and keeps their predictions."""
+        config, recipe = self.data.config, replace(self.data.recipe(), steps=self.steps)
+        together = config.chunks(config.eval_tasks)
+
+        def train(size: int, runs: range) -> Results:
+            task, evaluation = (tasks[runs.start : runs.stop] for tasks in self.tasks[size])
+            first = [runs.start] if len(together) > 1 else []
+            seed = stream(config.seed, "splits", size, *first).initial_seed()
+            penalty = None if nc is None else nc.penalty(nc.encoder(task))
+            times = log_steps(self.steps, SNAPSHOTS)
+            with ledger.choosing():  # NC and strengths are chosen on these images
+                trial = Trial(config, recipe, task, evaluation, seed, penalty, times)
+                return run_trial(trial, keep=True)
+
+        names = {size: f"splits of {size}, {name}" for size in self.tasks}
+        return {z: in_chunks(parts, n, together, partial(train, z)) for z, n in names.items()}
+
+    def with_gaps(self, results: BySize, *ncs: EmbeddedNC) -> BySize:
+        """Returns results of `train` with predicted gaps in the place of predictions."""
+        found = {}
+        for size, result in results.items():
+            points = self.tasks[size][1]
+            found[size] = {k: t for k, t in result.items() if k not in ("H_tr", "H_te")}
+            H = [result[name].to(points.Y_tr.device) for name in ("H_tr", "H_te")]
+            for nc in ncs:
+                encoder = nc.encoder(points)
+                gaps = [
+                    nc.gaps(encoder, Snapshot(points.X_tr, points.Y_tr, H_tr, points.X_te, H_te))
+                    for H_tr, H_te in zip(*H, strict=True)
+                ]
+                found[size][f"predicted/{nc.nc.head.name}"] = torch.stack(gaps).cpu()  # (times, B)
+        return found
+
+    def score(self, plain: BySize, known: Embeddings | None, nc: NeuralComplexity) -> float:
+        """Returns R2 of NC's predicted gaps at the endpoints of plain learners."""
+        own = EmbeddedNC(nc, self.data, known, *(task for _, task in self.tasks.values()))
+        ends = {size: {k: t[-1:] for k, t in result.items()} for size, result in plain.items()}
+        found = self.with_gaps(ends, own).values()
+        names = (f"predicted/{nc.head.name}", "gap")
+        return r_squared(*(torch.cat([r[name][0] for r in found]) for name in names)).item()
+
+    def train_ncs(
+        self, plain: BySize, work: Workspace, callback: ProgressCallback | None
+    ) -> tuple[dict[Head, EmbeddedNC], dict[str, list[Status]]]:
+        """Meta-trains an NC with each head, scored on plain learners; they may share an encoder."""
+        data, config = self.data, self.data.config
+        ncs: dict[Head, EmbeddedNC] = {}
+        history: dict[str, list[Status]] = {}
+        for head in HEADS:
+            training = getattr(config, head)
+            first = ncs.get("posterior") if config.share_images else None
+            known = None if first is None else first.embeddings
+            moves = partial(moved, pixels=training.shift, flip=training.flip)
+            pool = process_pool(config.workers) if config.workers else nullcontext()
+            jobs = partial(one_dataset.collect, config, head)
+            folder = work.path(f"collections for {head}")
+            with pool as executor, CollectionQueue(jobs, executor, folder=folder) as queue:
+                setup = Setup(
+                    family=data.splits(head),
+                    recipe=data.recipe(),
+                    seed=config.seed,
+                    device=config.device,
+                    images_from=None if first is None else first.nc,
+                    embeddings=known,
+                    augment=moves if training.shift or training.flip else None,
+                    units=max(1, 2048 // training.M),  # from about as many images
+                    collections=queue,
+                )
+                score = partial(self.score, plain, known)
+                nc, way = train_network(training, head, setup, work, callback, validate=score)
+            ncs[head], history[head] = EmbeddedNC(nc, data, known), way
+        return ncs, history

@@ -5,54 +5,65 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullLocator
-from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments.base import image_learners as images
-from neural_complexity.experiments.base.experiment import Drawing
+from neural_complexity.experiments.base.experiment import Drawing, Outcome
 from neural_complexity.experiments.base.image_learners import NC_METHODS, ImageMethod, Results
 from neural_complexity.experiments.base.rows import Key, Row, read_rows
-from neural_complexity.experiments.base.table_views import find, select, show
-from neural_complexity.experiments.base.training import Head
+from neural_complexity.experiments.base.saved_networks import HEADS
+from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.meta import scores
-from neural_complexity.meta.scores import Estimate, estimate, estimate_over_seeds
 
 __all__ = ["FITS", "MODES", "Make", "accuracies", "accuracy_table", "compare", "describe"]
-__all__ += ["draw_accuracies", "draw_curves", "fit_lines", "fit_rows", "learner_rows"]
-__all__ += ["reference_rows", "reference_table"]
+__all__ += ["draw_accuracies", "draw_curves", "draw_gap_fits", "fit_lines", "fit_rows"]
+__all__ += ["gap_tables", "learner_rows", "reference_rows", "reference_table", "split_rows"]
 
 Make = Callable[..., Row]  # from a metric, a score, and perhaps the paper's value and further keys
 FITS = {"R2": scores.r_squared, "correlation": scores.correlation}
 FITS["MAE"] = scores.mean_absolute_error
+BY_SIZE = ("gap", "predicted gap", "MAE within a size")
 SOURCE = {"source": "single"}  # the key of rows that come from that run
 MODES = (
     "Transductive: NC judges the learner on the unlabelled test images, as in the paper; "
     "inductive: on held-out training images, whose labels the learner does not see either. "
+)
+FITS_NOTE = (
+    "Value ± 95 % interval over learners, for these images: all of a kind are judged on the same "
+    "ones. Held-out splits: learners of training sets of all sizes, plain or regularized by the "
+    "posterior head on the images that they are judged on, which no NC was trained on. Test "
+    "images: the learners of the table above, all methods together, transductive ones among them. "
+    "Endpoints: after the last step; all the way: at every snapshot but that before the first "
+    "step. Snapshots of one learner, and learners that started alike, depend on each other: no "
+    "interval. R2 is the coefficient of determination."
+)
+SIZES_NOTE = (
+    "Value ± 95 % interval over learners, for these images. Learners of one size have nearly one "
+    "gap, so that R2 over all sizes says how well NC tells sizes apart, and the mean absolute "
+    "error how far it is off."
 )
 # What is said of a method beside what is distilled from the same CNN.
 DISTILLATION = {"better": ("beats", ""), "worse": ("does not beat", ", but is worse")}
 DISTILLATION["neither"] = ("does not beat", ": the intervals overlap")
 
 
-def learner_rows(
-    make: Make, results: Results, at: Any = (-1,), paper: float | None = None
-) -> list[Row]:
+def learner_rows(make: Make, found: Results, at: Any = -1, paper: float | None = None) -> list[Row]:
     """Returns accuracy and losses of learners `at` a snapshot, or each at one of its own."""
-    error, test, train = (results[name][at] for name in ("error", "loss_te", "loss_tr"))
-    return [
-        make("accuracy", estimate_over_seeds(100 * (1 - error)), paper),
-        make("test loss", estimate_over_seeds(test)),
-        make("train loss", estimate_over_seeds(train)),
-    ]
+    accuracy = scores.estimate_over_seeds(100 * (1 - found["error"][at]))
+    losses = {"test loss": found["loss_te"], "train loss": found["loss_tr"]}
+    own = [make(name, scores.estimate_over_seeds(loss[at])) for name, loss in losses.items()]
+    return [make("accuracy", accuracy, paper), *own]
 
 
 def fit_rows(
-    make: Make, head: Head, results: Iterable[Results], independent: bool = True, **keys: Key
+    make: Make, head: str, results: Iterable[Results], independent: bool = True, **keys: Key
 ) -> list[Row]:
     """Returns how well an NC predicts the gap; of dependent learners there is no interval."""
     rows, found = [], list(results)
@@ -62,9 +73,9 @@ def fit_rows(
             for key in (f"predicted/{head}", "gap")
         )
         for metric, score in FITS.items():
-            value = estimate(score, predicted, true)
+            value = scores.estimate(score, predicted, true)
             if snapshots != "endpoints" or not independent:  # a learner's snapshots never are
-                value = Estimate(value.value, None, value.n)
+                value = replace(value, ci95=None)
             rows.append(make(metric, value, method="NC", head=head, **keys, snapshots=snapshots))
     return rows
 
@@ -75,10 +86,33 @@ def fit_lines(rows: list[Row], metrics: Iterable[str] = FITS) -> tuple[tuple[str
     for row in select(rows, next(iter(metrics))):
         names = [str(row.keys[n]) for n in ("images", "learners", "snapshots") if n in row.keys]
         names[0] += f" of {row.keys['size']}" if "size" in row.keys else ""
-        learners = ", ".join(names)
         cells = (show(find(rows, metric, **row.keys), 3) for metric in metrics)
-        lines.append((f"NC {row.keys['head']}; {learners}", f"{row.n:,}", *cells))
+        lines.append((f"NC {row.keys['head']}; {', '.join(names)}", f"{row.n:,}", *cells))
     return tuple(lines)
+
+
+def split_rows(make: Make, results: images.BySize, learners: str) -> list[Row]:
+    """Returns how well each NC predicts the gap on held-out splits, of all sizes and of each."""
+    rows = []
+    for head in HEADS:
+        keys: dict[str, Any] = {"images": "held-out splits", "learners": learners}
+        rows += fit_rows(make, head, results.values(), **keys)
+        for size, result in results.items():
+            own, true = result[f"predicted/{head}"][-1], result["gap"][-1]
+            error = scores.estimate(scores.mean_absolute_error, own, true)
+            more = {**keys, "size": size, "snapshots": "endpoints"}
+            values = (scores.estimate_mean(true), scores.estimate_mean(own), error)
+            for metric, value in zip(BY_SIZE, values, strict=True):
+                rows.append(make(metric, value, method="NC", head=head, **more))
+    return rows
+
+
+def gap_tables(rows: list[Row]) -> list[Table]:
+    """Returns how well NC predicts the gap on held-out splits and test images, and by size."""
+    header = ("gap predictor; learners", "learners")
+    fits = Table("Predicted against true gap", (*header, *FITS), fit_lines(rows), FITS_NOTE)
+    title = "Predicted and true gap by the size of the training set"
+    return [fits, Table(title, (*header, *BY_SIZE), fit_lines(rows, BY_SIZE), SIZES_NOTE)]
 
 
 def describe(row: Row) -> str:
@@ -123,23 +157,18 @@ def accuracy_table(rows: list[Row]) -> Table:
             said = [method.label, f"{verb} the learner distilled from the CNN{more}"]
             notes.append(f"{', '.join(said)} ({show(ours)} against {show(theirs)}).")
     first = found[baselines[0]]
+    title = f"Accuracy in % on the test images: {describe(first)}, {first.n} runs"
     columns = ("learner", "its parameters") if sizes else ("method",)
-    return Table(
-        f"Accuracy in % on the test images: {describe(first)}, {first.n} runs",
-        (*columns, "accuracy", "test loss", "train loss", "paper's accuracy"),
-        tuple(lines),
-        " ".join(notes),
-    )
+    header = (*columns, "accuracy", "test loss", "train loss", "paper's accuracy")
+    return Table(title, header, tuple(lines), " ".join(notes))
 
 
 def compare(ours: Row, theirs: Row) -> str:
     """Returns better, worse, or neither where intervals overlap or there are none."""
-    if ours.ci95 is None or theirs.ci95 is None:
+    more = ours.value - theirs.value
+    if ours.ci95 is None or theirs.ci95 is None or abs(more) <= ours.ci95 + theirs.ci95:
         return "neither"
-    room = ours.ci95 + theirs.ci95
-    if ours.value - theirs.value > room:
-        return "better"
-    return "worse" if theirs.value - ours.value > room else "neither"
+    return "better" if more > 0 else "worse"
 
 
 def reference_rows(folder: str, experiment: str) -> list[Row]:
@@ -154,15 +183,13 @@ def reference_rows(folder: str, experiment: str) -> list[Row]:
 
 def reference_table(rows: list[Row]) -> Table:
     """Returns the table of `reference_rows`."""
-    return Table(
-        "Beside NC, from the run of single that NC comes from",
-        ("method", "accuracy", "test loss"),
-        tuple(
-            (ImageMethod.of(row).label, show(row), show(find(rows, "test loss", **row.keys), 3))
-            for row in select(rows, "accuracy", **SOURCE)
-        ),
-        "What classifies without a learner is one network and has no interval.",
+    title = "Beside NC, from the run of single that NC comes from"
+    lines = tuple(
+        (ImageMethod.of(row).label, show(row), show(find(rows, "test loss", **row.keys), 3))
+        for row in select(rows, "accuracy", **SOURCE)
     )
+    note = "What classifies without a learner is one network and has no interval."
+    return Table(title, ("method", "accuracy", "test loss"), lines, note)
 
 
 def _color(method: ImageMethod) -> str:
@@ -170,9 +197,9 @@ def _color(method: ImageMethod) -> str:
     return COLORS[known.get(method, method.head or "none")]
 
 
-def draw_accuracies(rows: list[Row]) -> Drawing:
+def draw_accuracies(outcome: Outcome) -> list[Drawing]:
     """Draws accuracies by method, the plain one first, with intervals, and the paper's."""
-    found = accuracies(rows)
+    found = accuracies(outcome.rows)
     canvas = Canvas(figsize=(6.8, 0.26 * len(found) + 0.8), layout="constrained")
     ax = canvas.subplots()
     for y, (method, row) in enumerate(found.items()):
@@ -190,21 +217,20 @@ def draw_accuracies(rows: list[Row]) -> Drawing:
         "Ours with 95 % interval over runs (dots; squares: one network, no learner) and the "
         "paper's (circles). The dotted line is the plain learner of the usual size."
     )
-    return Drawing("accuracy", canvas, "Accuracy on the test images", caption)
+    return [Drawing("accuracy", canvas, "Accuracy on the test images", caption)]
 
 
-def draw_curves(tensors: dict[str, Tensor]) -> Drawing:
+def draw_curves(outcome: Outcome) -> list[Drawing]:
     """Draws losses and test errors of learners with and without NC, and the end of `LONG` ones."""
-    canvas = Canvas(figsize=(11, 3.7), layout="constrained")
+    tensors, canvas = outcome.tensors, Canvas(figsize=(11, 3.7), layout="constrained")
     axes = canvas.subplots(1, 3)
     axes[1].sharey(axes[0])
 
     def curve(ax: Axes, method: ImageMethod, name: str, line: str, **look: Any) -> None:
         """Draws the mean over runs, but for the untrained learner, who has no place on the axis."""
-        values = tensors[f"{method.label}/{name}"][1:].mean(dim=1)  # (times - 1,)
-        scale = 100 if name == "error" else 1
-        steps = tensors[f"{method.label}/step"][1:]
-        ax.plot(steps, scale * values, line, lw=1.3, color=_color(method), **look)
+        steps, values = (tensors[f"{method.label}/{n}"][1:] for n in ("step", name))
+        mean = (100 if name == "error" else 1) * values.mean(dim=1)  # (times - 1,)
+        ax.plot(steps, mean, line, lw=1.3, color=_color(method), **look)
 
     for ax, mode in zip(axes, ("transductive", "inductive"), strict=False):
         for method in (images.PLAIN, *(m for m in NC_METHODS if m.mode == mode)):
@@ -230,10 +256,39 @@ def draw_curves(tensors: dict[str, Tensor]) -> Drawing:
         caption += f" The dashed horizontal line is the plain learner after {int(step):,} steps."
     axes[2].set(ylabel="test error in %", title="Test error")
     for ax in axes:  # what matters happens where everything is small
-        ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.set(xscale="log", yscale="log", xlabel="learner step")
+        ax.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), minor_locator=NullLocator())
         ax.yaxis.set_major_formatter("{x:g}")
-        ax.yaxis.set_minor_locator(NullLocator())
-        ax.set(xscale="log", xlabel="learner step")
     canvas.legend(*axes[2].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return Drawing("curves", canvas, "Learning curves with and without NC", caption)
+    return [Drawing("curves", canvas, "Learning curves with and without NC", caption)]
+
+
+def draw_gap_fits(outcome: Outcome) -> list[Drawing]:
+    """Draws predicted against true gaps, by head and by learners, the last ones large."""
+    tensors, kinds = outcome.tensors, ("plain", "with NC posterior")
+    sizes = [int(keys["size"]) for keys in distinct(select(outcome.rows, BY_SIZE[0]), "size")]
+    shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(sizes)))
+    canvas = Canvas(figsize=(7.6, 6.6), layout="constrained")
+    axes = canvas.subplots(len(HEADS), len(kinds))
+    for line, head in zip(axes, HEADS, strict=True):
+        for ax, kind in zip(line, kinds, strict=True):
+            ends = []
+            for size, shade in zip(sizes, shades, strict=True):
+                names = ("gap", f"predicted/{head}")
+                pair = torch.stack([tensors[f"splits/{size}/{kind}/{name}"] for name in names])
+                look = {"color": shade, "mew": 0}
+                ax.plot(*pair[:, 1:-1].flatten(1), "o", ms=2.5, alpha=0.35, **look)
+                label = f"{size:,} training images"
+                ax.plot(*pair[:, -1], "o", ms=5.0, alpha=0.9, **look, label=label)
+                ends.append(pair[:, -1])  # (2, B)
+            true, own = torch.cat(ends, dim=1)
+            title = "plain learners" if kind == "plain" else kind
+            ax.axline((0, 0), slope=1, color=COLORS["target"], lw=0.8)
+            ax.set_title(f"{head} head, {title}: R2 = {scores.r_squared(own, true).item():.3f}")
+            ax.set(xlabel="true gap", ylabel="predicted gap")
+    handles = axes[0, 0].get_legend_handles_labels()
+    canvas.legend(*handles, loc="outside lower center", ncols=len(sizes))
+    caption = (
+        "Large dots: learners after their last step, to which R2 belongs; small: on their way."
+    )
+    return [Drawing("gap-fit", canvas, "Predicted against true gap on held-out splits", caption)]

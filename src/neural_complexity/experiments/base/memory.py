@@ -5,9 +5,6 @@ import sys
 
 __all__ = ["hold_memory"]
 
-# The numbers of glibc's malloc.h.
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-
 
 def hold_memory() -> bool:
     """Makes this process keep the memory it frees; returns whether it can (glibc on Linux).
@@ -16,5 +13,6 @@ def hold_memory() -> bool:
     else come back page by page. The whole process changes, so programs call it, never the library.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    options = {M_MMAP_THRESHOLD: 1 << 30, M_TRIM_THRESHOLD: (1 << 31) - 1, M_TOP_PAD: 1 << 28}
+    # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of glibc's malloc.h.
+    options = {-3: 1 << 30, -1: (1 << 31) - 1, -2: 1 << 28}
     return mallopt is not None and [mallopt(*option) for option in options.items()] == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""Experiments on one image dataset: its parts, its learners, and the training of NC on it."""
+"""One image dataset: settings, its parts, its learners, and the NCs that are trained on it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -14,24 +14,29 @@ from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseCon
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
 from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.training import Head
-from neural_complexity.learners.fit import Recipe
+from neural_complexity.learners.fit import Recipe, Regularizer, mixup
 from neural_complexity.learners.networks import image_mlp, resnet
-from neural_complexity.losses import cross_entropy
+from neural_complexity.losses import SmoothedCrossEntropy, cross_entropy
 from neural_complexity.meta.collect import SplitCollector
 from neural_complexity.meta.executor import Collection, Job
+from neural_complexity.model.cached import Encoder, cache, embed_store, subsample
+from neural_complexity.model.judgement import judge_minibatches
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.points import indexed
+from neural_complexity.points import Embeddings, indexed, raw
+from neural_complexity.regularizers.nc import minibatch_penalty
 from neural_complexity.seeding import stream
+from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.from_arrays import open_store
 from neural_complexity.tasks.image_datasets import DATASETS, load
 from neural_complexity.tasks.images import SingleDataset
 from neural_complexity.tasks.splits import Splits
 
-__all__ = ["ImageConfig", "ImageData", "SingleNetworksConfig", "Size", "Sizes", "SplitTraining"]
-__all__ += ["collect", "load_data", "split_direct", "split_posterior"]
+__all__ = ["PART", "EmbeddedNC", "ImageConfig", "ImageData", "SingleNetworksConfig", "Size"]
+__all__ += ["Sizes", "SplitTraining", "collect", "load_data", "split_training"]
 
 STORED = ".safetensors"
+PART = 2000  # points that all learners predict, or that NC sees, at a time: bounds memory
 Size = Annotated[int, AtLeast(1)]
 Sizes = Annotated[tuple[int, ...], AtLeast(1)]
 Count = Annotated[int, AtLeast(0)]
@@ -39,35 +44,21 @@ Count = Annotated[int, AtLeast(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class SplitTraining(LabelTraining):
-    """An NC for one dataset and its meta-training; the defaults are the paper's for MLP learners.
+    """An NC for one dataset and its meta-training; defaults are the paper's for MLP learners."""
 
-    `tasks` learners run at a time, all on splits of one size.
-    """
-
-    image_layers: Size = 4
-    """Layers of the image encoder, or stages of a residual one."""
-    image_encoder: Literal["conv", "resnet"] = "conv"
-    """The image encoder's kind (the paper: resnet when learners are)."""
-    M: Size = 128
-    """Training points that NC sees at a time (the paper does not say)."""
-    N: Size = 128
-    """Validation points that NC sees at a time (the paper does not say)."""
+    image_layers: Size = 4  # Layers of the image encoder, or stages of a residual one.
+    image_encoder: Literal["conv", "resnet"] = "conv"  # Its kind (paper: resnet if learners are).
+    M: Size = 128  # Training points that NC sees at a time (the paper does not say).
+    N: Size = 128  # Validation points that NC sees at a time (the paper does not say).
     tasks: Size = 4
-    """Learners per collection."""
-    learner_steps: Size = 1000
-    """Updates of a collected learner (the paper does not say)."""
-    looks: Annotated[int, AtLeast(2)] = 32
-    """Snapshots of each of them."""
-    smallest: Size = 40_000
-    """The fewest training points of a split; sizes are drawn between this and the usual one."""
-    unlabelled: Size = 10_000
-    """Validation points whose inputs a collected learner may see."""
-    shift: Count = 0
-    """By how many pixels images are shifted at random while NC learns."""
-    flip: bool = False
-    """Whether left and right of an image may change places while NC learns."""
-    lag: Count = 2
-    """How many collections the learners are ahead of NC."""
+    """Learners per collection, all on splits of one size."""
+    learner_steps: Size = 1000  # Updates of a collected learner (the paper does not say).
+    looks: Annotated[int, AtLeast(2)] = 32  # Snapshots of each of them.
+    smallest: Size = 40_000  # The fewest training points of a split; sizes go up to the usual one.
+    unlabelled: Size = 10_000  # Validation points whose inputs a collected learner may see.
+    shift: Count = 0  # By how many pixels images are shifted at random while NC learns.
+    flip: bool = False  # Whether left and right of an image may change places while NC learns.
+    lag: Count = 2  # How many collections the learners are ahead of NC.
 
     def architecture(self, head: Head) -> dict[str, Any]:
         """Returns the fields of NC's `Architecture` for a head."""
@@ -83,19 +74,16 @@ OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_w
 OURS |= {"warmup": 0.1, "decay": True, "lr": 0.002, "made_up": 0.5, "validation_tasks": 2}
 OURS |= {"self_layers": 0, "width": 128, "decoder_layers": 2, "channels": 48, "image_layers": 3}
 OURS |= {"smallest": 1000, "unlabelled": 2000, "tasks": 2, "learner_steps": 300, "looks": 16}
-OURS |= {"capacity": 20_000}
+OURS |= {"capacity": 20_000, "M": 64}
+OWN: dict[Head, dict[str, Any]] = {
+    "posterior": {"belief_weight": 1.0, "N": 192, "batch": 1, "shift": 2},
+    "direct": {"N": 64, "batch": 32, "decoder_layers": 3, "encoder_layers": 2, "width": 192},
+}
 
 
-def split_posterior(**sizes: Any) -> SplitTraining:
-    """Returns what we found to work for the posterior head, at any size."""
-    own = {"belief_weight": 1.0, "M": 64, "N": 192, "batch": 1, "shift": 2}
-    return SplitTraining(**(OURS | own | sizes))
-
-
-def split_direct(**sizes: Any) -> SplitTraining:
-    """Returns what we found to work for the direct head, at any size."""
-    own = {"M": 64, "N": 64, "batch": 32, "decoder_layers": 3, "encoder_layers": 2, "width": 192}
-    return SplitTraining(**(OURS | own | sizes))
+def split_training(head: Head, **sizes: Any) -> SplitTraining:
+    """Returns what we found to work for a head, at any size."""
+    return SplitTraining(**(OURS | OWN[head] | sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,70 +93,48 @@ class ImageConfig(BaseConfig):
     dataset: str = "digits"
     """One of digits, mnist, fashion-mnist, kmnist, kmnist-10k, cifar-10, svhn; or a file of your
     own images, NAME.safetensors, as `tasks.arrays` and `tasks.from_arrays` make it."""
-    data: str = ""
-    """The folder of its files; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
-    train_images: Count = 0
-    """Training images that are used; all if 0."""
-    test_images: Count = 0
-    """Test images that are used; all if 0."""
+    data: str = ""  # The folder of its files; if empty, that of NEURAL_COMPLEXITY_DATA or a cache.
+    train_images: Count = 0  # Training images that are used; all if 0.
+    test_images: Count = 0  # Test images that are used; all if 0.
     held: Size = 5_000
-    """Training images that no NC is trained on: NC is scored on them, strengths are tuned on them,
-    and they are the unlabelled inputs of inductive regularizing."""
-    split_train: Size = 40_000
-    """Training points of a split."""
-    split_test: Size = 10_000
-    """Validation points of a split."""
-    eval_tasks: Annotated[int, AtLeast(2)] = 16
-    """Learners on held-out splits, by which NC is scored, of each size."""
-    runs: Size = 5
-    """Learners of the whole dataset, by method."""
-    learner: Literal["MLP", "ResNet"] = "MLP"
-    """The learner's kind."""
-    learner_width: Size = 500
-    """Hidden units of an MLP, or filters of a ResNet's first stage."""
-    learner_blocks: tuple[int, ...] = (2, 2, 2, 2)
-    """Blocks of each of a ResNet's stages; this is ResNet-18."""
-    steps: Size = 20_000
-    """Updates of the learner (the paper does not say)."""
-    lr: Annotated[float, POSITIVE] = 0.01
-    """Learning rate of the learner."""
-    momentum: Annotated[float, Between(0, 1, open_end=True)] = 0.0
-    """Momentum of the learner (the paper speaks of none)."""
-    batch: Size = 128
-    """Training points of a learner's step (the paper does not say)."""
-    unlabelled_batch: Size = 128
-    """Unlabelled points of a regularized learner's step (the paper does not say)."""
-    weight: Annotated[float, AtLeast(0)] = 1.0
-    """The weight of NC."""
-    ramp: Annotated[float, Between(0, 1)] = 0.0
-    """The part of training in which the weight of NC rises to that."""
-    floor: float = -0.1
-    """Predicted gaps below it count as it (appendix C)."""
-    shown: Size = 1000
-    """Training points that the posterior head sees at once."""
-    looks: Annotated[int, AtLeast(2)] = 12
-    """Snapshots of each learner."""
-    judged: Size = 10_000
-    """Training points by which the training loss is measured, at most."""
-    posterior: SplitTraining = field(default_factory=SplitTraining)
-    """NC with our head."""
-    direct: SplitTraining = field(default_factory=SplitTraining)
-    """NC with the paper's head; it takes over the other's image encoder if `share_images`."""
-    share_images: bool = False
-    """Whether the direct head takes over the posterior head's image encoder, trained no further."""
-    workers: Count = 1
-    """Processes that run learners while NC learns; 0 to take turns in one."""
+    """Training images that no NC is trained on: for scores, tuning, and inductive regularizing."""
+    split_train: Size = 40_000  # Training points of a split.
+    split_test: Size = 10_000  # Validation points of a split.
+    eval_tasks: Annotated[int, AtLeast(2)] = 16  # Learners that NC is scored on, of each size.
+    runs: Size = 5  # Learners of the whole dataset, by method.
+    learner: Literal["MLP", "ResNet"] = "MLP"  # The learner's kind.
+    learner_width: Size = 500  # Hidden units of an MLP, or filters of a ResNet's first stage.
+    learner_blocks: tuple[int, ...] = (2, 2, 2, 2)  # Blocks by stage of a ResNet: ResNet-18's.
+    steps: Size = 20_000  # Updates of the learner (the paper does not say).
+    lr: Annotated[float, POSITIVE] = 0.01  # Learning rate of the learner.
+    momentum: Annotated[float, Between(0, 1, open_end=True)] = 0.0  # Momentum (the paper: unsaid).
+    batch: Size = 128  # Training points of a learner's step (the paper does not say).
+    unlabelled_batch: Size = 128  # Unlabelled points of a step with NC (the paper does not say).
+    weight: Annotated[float, AtLeast(0)] = 1.0  # The weight of NC.
+    ramp: Annotated[float, Between(0, 1)] = 0.0  # The part of training in which NC's weight rises.
+    floor: float = -0.1  # Predicted gaps below it count as it (appendix C).
+    shown: Size = 1000  # Training points that the posterior head sees at once.
+    looks: Annotated[int, AtLeast(2)] = 12  # Snapshots of each learner.
+    judged: Size = 10_000  # Training points by which the training loss is measured, at most.
+    posterior: SplitTraining = field(default_factory=SplitTraining)  # NC with our head.
+    direct: SplitTraining = field(default_factory=SplitTraining)  # NC with the paper's head.
+    share_images: bool = False  # Whether the direct head has the posterior's image encoder, frozen.
+    workers: Count = 1  # Processes that run learners while NC learns; 0 to take turns in one.
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dataset not in DATASETS and not self.dataset.endswith(STORED):
+            known = ", ".join(DATASETS)
             raise ValueError(
-                f"dataset must be one of {', '.join(DATASETS)}, or a file *{STORED}, got "
-                f"{self.dataset}"
+                f"dataset must be one of {known}, or a file *{STORED}, got {self.dataset}"
             )
         for name, value in vars(self).items():
             if value == ():
                 raise ValueError(f"{name} must hold at least one number, got none")
+
+    def chunks(self, runs: int) -> list[range]:
+        """Returns which learners are trained together: convolutions are faster one by one."""
+        return [range(runs)] if self.learner == "MLP" else [range(i, i + 1) for i in range(runs)]
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -184,8 +150,7 @@ class ImageConfig(BaseConfig):
 class SingleNetworksConfig(ImageConfig):
     """An experiment with the NCs of a run of `single`, whose training was that run's."""
 
-    networks: str = ""
-    """The folder of a finished run of `single` on the same images, for its NCs."""
+    networks: str = ""  # The folder of a finished run of `single` on the same images, for its NCs.
 
     @classmethod
     def like(cls, preset: Callable[[], ImageConfig], **changes: Any) -> Self:
@@ -218,10 +183,23 @@ class ImageData:
         sizes = {"train": config.split_train, "test": config.split_test}
         return Splits(self.dataset, self.pool.cpu(), **sizes, M=training.M, N=training.N)
 
-    def recipe(self, *, dropout: float = 0.0) -> Recipe:
-        """Returns how learners learn."""
+    def subsets(
+        self, source: Tensor, test: Tensor, size: int, runs: int, generator: torch.Generator
+    ) -> tuple[Task, Task]:
+        """Draws tasks with random training sets of `source`: to learn from, and to evaluate on."""
+        n = len(source)
+        if size > n:
+            raise ValueError(f"sizes must be at most the {n} images there are, got {size}")
+        keys = torch.rand(runs, n, generator=generator)
+        chosen = source[keys.topk(size, dim=1).indices.to(source.device)]
+        judged = chosen[:, : self.config.judged]
+        return self.task(chosen, test, runs), self.task(judged, test, runs)
+
+    def recipe(self, baseline: str = "", strength: float = 0.0) -> Recipe:
+        """Returns how learners learn, plainly or with a baseline at a strength."""
         config, images, width = self.config, self.dataset.images, self.config.learner_width
         shape = tuple(images.pixels.shape[1:])  # channels, height and width
+        dropout = strength if baseline == "dropout" else 0.0
         make: Callable[[], nn.Module]
         if config.learner == "MLP":
             noise = (lambda _: nn.Dropout(dropout)) if dropout else None
@@ -229,9 +207,15 @@ class ImageData:
         else:
             size: dict[str, Any] = {"width": width, "blocks": config.learner_blocks}
             make = partial(resnet, shape, images.classes, **size, dropout=dropout)
-        sgd = partial(SGD, momentum=config.momentum, foreach=True)
+        decay: dict[str, Any] = {"weight_decay": strength} if baseline == "l2" else {}
         return Recipe(
-            make=make, loss=cross_entropy, steps=config.steps, lr=config.lr, optimizer=sgd
+            make=make,
+            loss=SmoothedCrossEntropy(strength) if baseline == "smoothing" else cross_entropy,
+            steps=config.steps,
+            lr=config.lr,
+            optimizer=partial(SGD, momentum=config.momentum, **decay, foreach=True),
+            objective=mixup(cross_entropy, strength) if baseline == "mixup" else None,
+            sharpness=strength if baseline == "sam" else 0.0,
         )
 
 
@@ -241,12 +225,12 @@ def load_data(config: ImageConfig) -> ImageData:
     dataset = open_store(config.dataset) if stored else load(config.dataset, config.data or None)
     indices = {"train_images": dataset.train_indices, "test_images": dataset.test_indices}
     for name, own in indices.items():
-        wanted = getattr(config, name)
-        if wanted > len(own):
+        wanted, n = getattr(config, name), len(own)
+        if wanted > n:
             raise ValueError(
-                f"{name} must be at most {len(own)}, all that {config.dataset} has, got {wanted}"
+                f"{name} must be at most {n}, all that {config.dataset} has, got {wanted}"
             )
-        order = torch.randperm(len(own), generator=stream(config.seed, "deal", name))
+        order = torch.randperm(n, generator=stream(config.seed, "deal", name))
         indices[name] = own[order][: wanted or None].to(config.device)
     train, held = indices["train_images"], config.held
     if held >= len(train):
@@ -260,20 +244,54 @@ def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
     hold_memory()
     data, training = load_data(config), getattr(config, head)
     own = {n: getattr(training, n) for n in ("tasks", "looks", "unlabelled", "spread_weights")}
+    own |= {name: getattr(config, name) for name in ("seed", "batch", "floor", "device")}
     return SplitCollector(
         **own,
         splits=data.splits(head),
         recipe=replace(data.recipe(), steps=training.learner_steps),
-        seed=config.seed,
-        batch=config.batch,
         smallest=min(training.smallest, config.split_train),
         context_size=config.shown,
-        floor=config.floor,
         frozen=head == "direct" and config.share_images,
-        device=config.device,
     )
 
 
 def collect(config: ImageConfig, head: Head, nc: NeuralComplexity, job: Job) -> Collection:
     """Collects snapshots for an NC."""
     return _make_collector(config, head)(nc, job)
+
+
+class EmbeddedNC:
+    """An NC and its embeddings: those known, or of what it will see of tasks, or of all images."""
+
+    def __init__(
+        self, nc: NeuralComplexity, data: ImageData, known: Embeddings | None = None, *tasks: Task
+    ) -> None:
+        self.nc, self.config = nc, data.config
+        if known is None:
+            seen = [X for task in map(self._seen, tasks) for X in (task.X_tr, task.X_te)]
+            indices = torch.cat([raw(X).flatten() for X in seen] or [data.train, data.test])
+            known = embed_store(nc, data.dataset, indices)
+        self.embeddings = known
+
+    def _seen(self, task: Task) -> Task:
+        """Returns what NC sees at once: some training points, unless it sees minibatches."""
+        if self.nc.head.sees_predictions:
+            return task
+        return subsample(task, self.config.shown, stream(self.config.seed, "shown"))
+
+    def encoder(self, task: Task) -> Encoder:
+        """Returns what NC knows of the points of tasks, whatever h is."""
+        return cache(self.nc, self._seen(task), self.embeddings)
+
+    def penalty(self, encoder: Encoder) -> Regularizer:
+        """Returns NC as a regularizer of learners."""
+        config = self.config
+        return minibatch_penalty(self.nc, encoder, weight=config.weight, floor=config.floor)
+
+    def gaps(self, encoder: Encoder, snapshot: Snapshot) -> Tensor:
+        """Predicts the gap of learners from their predictions on all points, (B,)."""
+        M, N = snapshot.H_tr.shape[1], PART
+        if self.nc.head.sees_predictions:  # of as many points as when it was trained
+            training = getattr(self.config, self.nc.head.name)
+            M, N = training.M, training.N
+        return judge_minibatches(self.nc, encoder, snapshot, M=M, N=N)
