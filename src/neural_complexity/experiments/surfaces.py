@@ -16,13 +16,12 @@ from torch import Tensor
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.gap_surface import gap_measure
-from neural_complexity.experiments.base import saved_networks
 from neural_complexity.experiments.base.comparison import NONE, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.few_shot_images import FewShotConfig, draw_held_out_tasks
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS
+from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.loss_surface import surface
@@ -81,8 +80,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains learners without NC and measures the plane around each."""
-    shipped = saved_networks.SHIPPED_OMNIGLOT
-    networks = saved_networks.load_networks(config.networks, config.device, shipped)
+    networks = load_networks(config.networks, config.device, "omniglot")
     task = draw_held_out_tasks(config).task
     recipe = config.recipe(tuple(task.X_tr.shape[2:]))
     parts = Parts(work, 1 + len(task), callback)
@@ -103,7 +101,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     kept = usable_rows(~plane.flatten(1).isfinite().all(dim=1) for plane in planes.values())
     planes = {name: plane[kept] for name, plane in planes.items()}
     tensors = {name: plane[:DRAWN].clone() for name, plane in planes.items()}
-    facts = saved_networks.how_made(networks, parts)
+    facts = how_made(networks, parts)
     return Outcome(_rows(config, planes, kept), tensors, facts=facts)
 
 

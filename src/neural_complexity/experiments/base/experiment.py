@@ -81,15 +81,11 @@ class Parts:
         self.seconds = work.seconds  # that each part took, over all sessions
 
     def do(self, name: str, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Returns the tensors of a part; works, as a pure function of the config, only once.
-
-        The mean of the last row of its tensor `loss_te` is shown, if it has one.
-        """
-        tensors = self.work.do(name, work)
-        if self.callback is not None:
+        """Returns the tensors of a part; works, as a pure function of the config, only once."""
+        tensors, spent = self.work.do(name, work), self.seconds.values()
+        if self.callback is not None:  # shown with the mean of the last test losses
             metrics = {name: tensors["loss_te"][-1].mean().item()} if "loss_te" in tensors else {}
-            done = len(self.seconds)
-            self.callback("evaluation", done, self.total, sum(self.seconds.values()), metrics)
+            self.callback("evaluation", len(spent), self.total, sum(spent), metrics)
         return tensors
 
 

@@ -32,11 +32,9 @@ class RunFolder:
 
     def start(self, experiment: str, config: Any) -> None:
         """Claims an empty or new folder for a run."""
+        left = list(self.path.iterdir()) if self.path.is_dir() else [self.path]
         # What a start that was killed left does not count.
-        if self.path.exists() and not (
-            self.path.is_dir()
-            and all(path.name.startswith(".config.json.") for path in self.path.iterdir())
-        ):
+        if self.path.exists() and not all(p.name.startswith(".config.json.") for p in left):
             raise ValueError(
                 f"--out must be a new or empty folder, got {self.path}; "
                 "choose another, or go on with the run in it by --resume"
@@ -61,8 +59,7 @@ class RunFolder:
     @property
     def experiment(self) -> Experiment:
         """The experiment that this is a run of."""
-        name: str = self.read_config()["experiment"]
-        return load_experiment(name, f"{self.path} must be a run of")
+        return load_experiment(self.read_config()["experiment"], f"{self.path} must be a run of")
 
     @property
     def finished(self) -> bool:
@@ -75,8 +72,7 @@ class RunFolder:
         """Runs an experiment, from where an earlier session stopped, and writes the results."""
         outcome = experiment.run(config, Workspace(self.work, fingerprint(config)), callback)
         started = self.read_config()
-        # A run that went on at another commit belongs to both.
-        first = started.pop("commit")
+        first = started.pop("commit")  # a run that went on at another commit belongs to both
         made_by = commit() if first == commit() else f"{first}..{commit()}"
         for name, nc in outcome.networks.items():
             notes = {**nc.card.notes, **started, "network": name}
@@ -93,8 +89,7 @@ class RunFolder:
         content = {"machine": machine, "facts": outcome.facts, "history": history}
         files.write_json(self.path / "run.json", content)
         # The rows come last and mark the run as finished.
-        rows = [replace(row, commit=made_by) for row in outcome.rows]
-        write_rows(self.path / "rows.jsonl", rows)
+        write_rows(self.path / "rows.jsonl", [replace(r, commit=made_by) for r in outcome.rows])
         shutil.rmtree(self.work, ignore_errors=True)
 
     def results(self) -> tuple[Outcome, dict[str, Any]]:
@@ -106,9 +101,8 @@ class RunFolder:
             history = {n: [Status(**m) for m in s] for n, s in run["history"].items()}
             return Outcome(rows, tensors, {}, history, run.get("facts", {})), run["machine"]
         except (FileNotFoundError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{self.path} must hold a whole run, got a damaged one ({error})"
-            ) from None
+            said = f"{self.path} must hold a whole run, got a damaged one ({error})"
+            raise ValueError(said) from None
 
 
 def write_report(folder: RunFolder) -> tuple[list[Table], dict[str, float]]:
