@@ -46,13 +46,11 @@ MARKS: dict[Any, str] = dict(zip(METHODS, ("o", "D", "s", "^"), strict=True))
 class Config(NetworksConfig):
     """Coverage and width of bounds, and how distribution shift is noticed."""
 
-    calibration: Annotated[int, AtLeast(2)] = 700
-    """Learners of a calibration set; the DKW bound needs 600 for a confidence of 0.95."""
+    calibration: Annotated[int, AtLeast(2)] = 700  # Learners of a calibration set; dkw needs 600.
     draws: Annotated[int, AtLeast(2)] = 10_000  # Calibration sets.
     unlike: Annotated[int, AtLeast(2)] = 1024  # Learners of each kind that is shifted.
     nc: str = ""
-    """The file of an NC for scikit-learn's digits that knows the training part of
-    `tasks.split_tasks.own_digits` only, as the run `own` leaves it; the shipped one if empty."""
+    """The file of an NC of training digits only, as `own` leaves it; the shipped one if empty."""
     digits_tasks: int = 2048  # Held-out tasks of digits.
     digits_train: Count = 100  # Training images of each.
     digits_test: Count = 100  # Test images of each.
@@ -121,10 +119,9 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str, Tensor]:
     """Draws calibration sets; returns coverage and width of each bound, (bounds, draws).
 
-    Calibration sets are drawn with replacement from the same learners that stand for all learners,
-    so that the share of all that is inside a bound is exact, where the bound is the same for all.
-    For the normalised bound, which is not, some new learners are drawn for each set. The trivial
-    predictor knows the mean gap of as many other learners.
+    They are drawn with replacement from those that stand for all learners, so that the share of all
+    inside a bound is exact where it is the same for all; for the normalised bound, which is not,
+    new learners are drawn. The trivial predictor knows the mean gap of as many other learners.
     """
     n, spreads = config.calibration, learners.spread[config.calibration :]
     nc, mean = learners.residuals[n:], learners.true[n:] - learners.true[:n].mean()
@@ -198,27 +195,23 @@ def tables(rows: list[Row]) -> list[Table]:
                 ("bound", *(f"{m}, {c:g}" for m, c in product(metrics.values(), CONFIDENCES))),
                 tuple(lines),
                 "Value ± 95 % interval over draws of a calibration set. Coverage: the mean share "
-                "of all learners that is inside. Width: from end to end; infinite where there are "
-                "too few calibration learners. Good sets: calibration sets whose bound holds for "
-                f"at least the stated share of all learners; the claim is {1 - DELTA:g} of them.",
+                "of all learners inside. Width: infinite where calibration learners are too few. "
+                "Good sets: those whose bound holds for at least the stated share of all learners; "
+                f"the claim is {1 - DELTA:g} of them.",
             ),
             Table(
                 f"Distribution shift, learners of {name}",
                 ("learners", *columns),
                 tuple(pivot(own, kinds, columns.values(), "{learners}".format_map)),
                 f"Alarm: the share whose p-value is at most {ALARM:g}. Coverage: of the normalised "
-                "bound at 0.95, of all learners and of those without alarm. All with one "
-                "calibration set.",
+                "bound at 0.95, with one calibration set, of all learners and of those without.",
             ),
         ]
     return found
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    coverage = (
-        "Share of new learners inside the bound against the share that is claimed; on or above the "
-        "line the claim is true. What is not drawn is infinite."
-    )
+    coverage = "On or above the line the claim is true. What is not drawn is infinite."
     widths = "Mean width of the two-sided bounds, on a logarithmic scale."
     return [
         Drawing("coverage", _coverage(outcome.rows), "Do the bounds hold?", coverage),
@@ -275,9 +268,8 @@ LEAD = (
     "Proposition 1, stated correctly (dkw), by the binomial distribution (clopper_pearson), and "
     "by conformal prediction, also normalised by NC's own spread. The first two claim that all "
     f"but {DELTA:g} of all calibration sets give a bound that holds for at least the stated share "
-    "of new learners; the others claim that share over sets and learners together. Here both are "
-    "drawn again and again. The same bounds around the mean gap of other learners need no NC. No "
-    "bound speaks for learners under distribution shift: how many of these raise an alarm stands "
-    "below. Learners of digits are trained and tested on points that their NC has never seen."
+    "of new learners; the others, that share over sets and learners together. Bounds around the "
+    "mean gap of other learners need no NC. None speaks for learners under distribution shift, "
+    "which raise an alarm. Learners of digits have points that their NC has never seen."
 )
 EXPERIMENT = Experiment(NAME, "Bounds on the gap", LEAD, Config, PRESETS, run, tables, figures)

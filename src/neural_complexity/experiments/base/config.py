@@ -68,7 +68,7 @@ class BaseConfig(Checked):
     """An experiment on held-out tasks."""
 
     seed: int = 0  # The one seed of everything.
-    device: Annotated[str, Bound("one that works here", _works)] = "cpu"  # Or cuda, ...
+    device: Annotated[str, Bound("one that works here", _works)] = "cpu"  # Where: cpu, cuda, ...
     eval_tasks: Annotated[int, AtLeast(2)] = 8192  # Held-out tasks.
 
 
