@@ -60,27 +60,22 @@ class Config(few_shot.FewShotConfig):
 
     seeds: Count = 3  # Trainings of each variant, from seeds `seed`, `seed + 1`, ...
     training: few_shot.LabelTraining = few_shot.PAPERS  # The full NC with the paper's head.
-    encoder: few_shot.LabelTraining = few_shot.PAPERS
-    """The NC with our head, whose sense of images all variants take over."""
+    encoder: few_shot.LabelTraining = few_shot.PAPERS  # The NC whose image encoder all take over.
     networks: str = ""  # The folder of a run of `omniglot`, for that NC; trained here if empty.
 
 
 TINY = few_shot.TINY | {"updates": 2, "batch": 16, "decoder_layers": 1}
-HEADS = {"training": few_shot.direct(**TINY), "encoder": few_shot.posterior(**TINY)}
 SHORT = {"iterations": 48, "tasks": 8, "updates": 24, "batch": 40, "validation_tasks": 16}
+SMALL: Any = {"training": few_shot.direct(**TINY), "encoder": few_shot.posterior(**TINY)}
+LARGER: Any = {"encoder": few_shot.posterior(iterations=220, tasks=32), "eval_tasks": 128}
 PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(**few_shot.SMOKE, **HEADS, seeds=2),
-    "cpu": lambda: Config(  # an hour on two cores
-        eval_tasks=128,
-        training=few_shot.direct(**SHORT),
-        encoder=few_shot.posterior(iterations=220, tasks=32),
-    ),
+    "smoke": lambda: Config(**few_shot.SMOKE, **SMALL, seeds=2),
+    "cpu": lambda: Config(**LARGER, training=few_shot.direct(**SHORT)),  # an hour on two cores
     "paper": lambda: Config(learner_width=500, lr=0.01, steps=2000),
 }
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Meta-trains every variant from every seed and trains the same learners with each."""
     family, tasks = config.train_family(), few_shot.draw_held_out_tasks(config)
     recipe, seed, prefix = config.recipe(family.images.pixels.shape[1:]), config.seed, "inductive/"
     setup = Setup(family=family, recipe=recipe, seed=seed, device=config.device)
@@ -101,7 +96,6 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         return kept | {f"plain/{n}": t for n, t in train({"nc": own}).items()}
 
     def train_variant(k: int, name: str, changes: dict[str, Any]) -> Scores:
-        """Meta-trains one variant from one seed and trains learners with it."""
         training, of_seed = replace(config.training, **changes), replace(shared, seed=k)
         nc, told = train_network(training, "direct", of_seed, work, callback, name=name)
         own = few_shot.EmbeddedTasks(nc, tasks, embedded)
@@ -171,8 +165,9 @@ def _seed_rows(seed: int, variant: str, by_seed: dict[int, Scores], prefix: str 
         if len(values) == len(by_seed):
             score = scores.estimate_over_seeds(torch.tensor(values, dtype=torch.float64))
             paper = PAPER.get(variant) if metric == "accuracy" else None
-            keys = {"method": variant, "evaluated_on": end}
-            means.append(make_row(NAME, seed, metric, score, paper, **keys))
+            means.append(
+                make_row(NAME, seed, metric, score, paper, method=variant, evaluated_on=end)
+            )
     return single + means
 
 
@@ -259,11 +254,10 @@ def figures(outcome: Outcome) -> list[Drawing]:
 
 LEAD = (
     "Learners and tasks are those of the experiment omniglot (MLP, transductive). From the full "
-    "NC, the paper's head with all it adds for images and labels, one component after the other "
-    "is removed (without the bilinear layer, V is again a linear map of embedding and label). "
-    "Unlike the paper's, every variant takes over, and does not train, image encoder and attention "
-    "(by distance, with three rounds of soft k-means) of an NC with our posterior head; it learns "
-    "values and decoder, also from pseudo-predictions, point by point. Training is shorter than in "
-    "omniglot: the full NC here is not the direct NC there."
+    "NC, the paper's head, one component after the other is removed (without the bilinear layer, V "
+    "is a linear map of embedding and label). Unlike the paper's, every variant takes over image "
+    "encoder and attention (by distance, with soft k-means) of an NC with our posterior head; it "
+    "learns values and decoder only, also from pseudo-predictions, point by point, and shorter "
+    "than in omniglot: the full NC here is not the direct NC there."
 )
 EXPERIMENT = Experiment(NAME, "Ablation study", LEAD, Config, PRESETS, run, tables, figures)

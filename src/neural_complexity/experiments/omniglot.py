@@ -41,9 +41,8 @@ LEARNERS_NOTE = (
     "Tasks left out because a learner diverged: {:.0f}."
 )
 FIT_NOTE = (
-    f"{INTERVAL}. Learners after their last step, without NC (unregularized) and with this NC "
-    "(regularized, transductive); or both after 0, 1, 2, 4, ... steps, which is easier (untrained "
-    "learners have no gap). R2 is the coefficient of determination."
+    f"{INTERVAL}. Learners after their last step, without NC (unregularized) and with it; or both "
+    "on the way, too, which is easier (no gap at first). R2 is the coefficient of determination."
 )
 
 Results = dict[str, Tensor]  # by name
@@ -59,30 +58,24 @@ class Config(few_shot.FewShotConfig):
     share_images: bool = False  # Whether the direct head takes over the other's sense of images.
 
 
-SMOKE = few_shot.SMOKE | {"learner_channels": 4, "share_images": True}
-SMOKE |= {
-    "posterior": few_shot.posterior(**few_shot.TINY),
-    "direct": few_shot.direct(**few_shot.TINY),
-}
+TINY, SMOKE = few_shot.TINY, few_shot.SMOKE | {"learner_channels": 4, "share_images": True}
+SMOKE |= {"posterior": few_shot.posterior(**TINY), "direct": few_shot.direct(**TINY)}
+CPU: Any = {"posterior": few_shot.posterior(iterations=220, tasks=32), "share_images": True}
+CPU |= {"direct": few_shot.direct(iterations=150, tasks=32, updates=24), "eval_tasks": 256}
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": lambda: Config(**SMOKE),
-    "cpu": lambda: Config(  # half an hour of meta-training on two cores
-        eval_tasks=256,
-        posterior=few_shot.posterior(iterations=220, tasks=32),
-        direct=few_shot.direct(iterations=150, tasks=32, updates=24),
-        share_images=True,
-    ),
+    "cpu": lambda: Config(**CPU),  # half an hour of meta-training on two cores
     "paper": lambda: Config(learner_width=500, lr=0.01, steps=2000),
 }
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Meta-trains NC with both heads and scores them on characters they have never seen."""
     family, tasks = config.train_family(), few_shot.draw_held_out_tasks(config)
     recipes = {kind: config.recipe(family.images.pixels.shape[1:], kind) for kind in LEARNERS}
     setup = Setup(family=family, recipe=recipes["MLP"], seed=config.seed, device=config.device)
     embedded: dict[str, few_shot.EmbeddedTasks] = {}
-    methods, history = [NONE], {}
+    history: dict[str, Any] = {}
+    methods = [NONE]
     for head in HEADS:
         like = embedded.get("posterior") if config.share_images else None
         own = setup if like is None else replace(setup, images_from=like.nc)
@@ -98,7 +91,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for learner, recipe in recipes.items():
         train = partial(few_shot.train_and_predict, recipe, config.seed, embedded)
         do = {m.name: partial(train, m.penalty) for m in methods}
-        results = {name: parts.do(f"{name}, {learner}", work) for name, work in do.items()}
+        results = {name: parts.do(f"{name}, {learner}", part) for name, part in do.items()}
         kept = usable_rows(result.pop("diverged").squeeze(0) for result in results.values())
         results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in results.items()}
         row = partial(make_row, NAME, config.seed, learner=learner)
@@ -137,10 +130,9 @@ def _rows(
         pairs = [(result[f"predicted/{head}"], result["gap"]) for result in both.values()]
         every = [torch.cat([t.flatten().double() for t in s]) for s in zip(*pairs, strict=True)]
         add = partial(row, method="NC", head=head)
-        for (end, (p, true)), (metric, score) in product(
-            zip(both, pairs, strict=True), FIT.items()
-        ):
-            rows.append(add(metric, estimate(score, p[-1], true[-1]), evaluated_on=end))
+        for end, (p, true) in zip(both, pairs, strict=True):
+            for metric, score in FIT.items():
+                rows.append(add(metric, estimate(score, p[-1], true[-1]), evaluated_on=end))
         for metric, score in FIT.items():  # a task's steps are not independent: no interval
             value = Estimate(score(*every).item(), None, pairs[0][1].shape[1])
             rows.append(add(metric, value, evaluated_on="both, all the way"))
@@ -162,8 +154,7 @@ def tables(rows: list[Row]) -> list[Table]:
         header = ("regularizer", "paper's accuracy", "accuracy", *metrics)
         cells = zip(found, _lines(own, "accuracy", metrics, label), strict=True)
         lines = ((n, f"{r.paper:.2f}" if r.paper else "", show(r), *c) for r, (n, *c) in cells)
-        note = LEARNERS_NOTE.format(diverged.value)
-        learners.append(Table(title, header, tuple(lines), note))
+        learners.append(Table(title, header, tuple(lines), LEARNERS_NOTE.format(diverged.value)))
         title = f"Predicted against true gap of {learner} learners, {found[0].n:,} held-out tasks"
         fit = _lines(every, "R2", FIT, lambda keys: f"{label(keys)}; {keys['evaluated_on']}")
         fits.append(Table(title, ("gap predictor; learners", *FIT), fit, FIT_NOTE))
@@ -196,18 +187,6 @@ def _lines(
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    curves = "Mean over held-out tasks, with 95 % intervals. Dashed: inductive."
-    gaps = "A dot is a held-out task after the learner's last step; the outermost 1 % are cut off."
-    accuracies = "As above, for beliefs of the posterior head; dots are moved sideways, at random."
-    gap_fit, fit = _fit(outcome.tensors, HEADS, "gap"), _fit(outcome.tensors, HEADS[:1], "accuracy")
-    return [
-        Drawing("accuracy", _curves(outcome), "Accuracy by learner step", curves),
-        Drawing("gap-fit", gap_fit, "Predicted against true gap", gaps),
-        Drawing("accuracy-fit", fit, "Predicted against true accuracy", accuracies),
-    ]
-
-
-def _curves(outcome: Outcome) -> Canvas:
     canvas = Canvas(figsize=(8.6, 3.5), layout="constrained")
     axes = canvas.subplots(1, len(LEARNERS), sharey=True)
     for ax, learner in zip(axes, LEARNERS, strict=True):
@@ -224,7 +203,15 @@ def _curves(outcome: Outcome) -> Canvas:
     axes[0].axhline(few_shot.PAPER_ACCURACY, label="the paper's NC", **look)
     axes[0].set_ylabel("accuracy in %")
     canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
-    return canvas
+    curves = "Mean over held-out tasks, with 95 % intervals. Dashed: inductive."
+    gaps = "A dot is a held-out task after the learner's last step; the outermost 1 % are cut off."
+    accuracies = "As above, for beliefs of the posterior head; dots are moved sideways, at random."
+    gap_fit, fit = _fit(outcome.tensors, HEADS, "gap"), _fit(outcome.tensors, HEADS[:1], "accuracy")
+    return [
+        Drawing("accuracy", canvas, "Accuracy by learner step", curves),
+        Drawing("gap-fit", gap_fit, "Predicted against true gap", gaps),
+        Drawing("accuracy-fit", fit, "Predicted against true accuracy", accuracies),
+    ]
 
 
 def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
@@ -252,15 +239,14 @@ def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
 
 
 LEAD = (
-    "Handwritten characters are told apart from few images of each (the paper: ten characters, one "
-    "image of each). NC is meta-trained on learners with one hidden layer (MLP) and background "
-    "characters; here it meets characters of alphabets that it has never seen, and convolutional "
-    "learners (CNN), new to it. Regularized learners descend their training loss plus the gap that "
-    "NC predicts on the unlabelled test images, as in the paper (transductive), or on other images "
-    "of the same characters (inductive); the oracle, the test loss itself. The paper's head "
-    "(direct) knows ten classes only, and takes over image encoder and attention of the posterior "
-    "head, trained also on labels, and trains them no further. Test sets hold equally many images "
-    "of each character, which helps methods that see them together."
+    "Characters are told apart from few images of each (the paper: one of each of ten). NC is "
+    "meta-trained on learners with one hidden layer (MLP) and background characters; here it meets "
+    "characters of alphabets that it has never seen, and convolutional learners (CNN). Regularized "
+    "learners descend their training loss plus the gap that NC predicts on the unlabelled test "
+    "images, as in the paper (transductive), or on other images of the same characters "
+    "(inductive); the oracle, the test loss. The paper's head (direct) takes over, and trains no "
+    "further, image encoder and attention of the posterior head, which has also seen labels. Test "
+    "sets hold equally many images of each character, which helps methods that see them together."
 )
 TITLE = "Few-shot images (Omniglot)"
 EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures)

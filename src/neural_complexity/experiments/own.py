@@ -71,6 +71,7 @@ ESTIMATORS: dict[str, Callable[[int], Any]] = {
     "logistic regression": lambda seed: LogisticRegression(C=10.0 ** (seed % 5 - 2), max_iter=500),
 }
 KINDS = (*NETWORKS, *ESTIMATORS)
+RECIPE = partial(Recipe, loss=cross_entropy, lr=0.003, optimizer=partial(Adam, fused=True))
 ASSESSED = ("predicted", "true", "low", "high", "p")  # of each model
 
 Array = NDArray[Any]
@@ -106,11 +107,10 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Meta-learns an NC of digits, assesses models it has not seen, and regularizes with it."""
     data = own_digits()
     where: Any = {"folder": None if work.folder is None else work.folder / "nc"}
     where |= {"seed": config.seed, "device": config.device, "progress": callback or False}
-    recipe = _recipe(partial(mlp, 64, (64,), CLASSES), config.learner_steps)
+    recipe = RECIPE(make=partial(mlp, 64, (64,), CLASSES), steps=config.learner_steps)
     nc = meta_learn(split_tasks(*data[:2]), recipe, budget=_budget(config.budget), **where)
     parts = Parts(work, len(KINDS) + len(config.sizes) * len(METHODS), callback)
     assessed = {kind: parts.do(kind, partial(_assess, config, nc, kind, data)) for kind in KINDS}
@@ -149,11 +149,6 @@ def _budget(text: str) -> float | Plan:
     return seconds(text)
 
 
-def _recipe(make: Callable[[], nn.Module], steps: int) -> Recipe:
-    adam = partial(Adam, fused=True)
-    return Recipe(make=make, loss=cross_entropy, steps=steps, lr=0.003, optimizer=adam)
-
-
 def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[str, Tensor]:
     """Assesses models of a kind, and compares with their true gap."""
     X, y, X_te, y_te = data
@@ -175,16 +170,14 @@ def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict
             x = x.to(torch.get_default_dtype())
             task = Task(x, labels, x[:, :1], labels[:, :1])
             batches = Minibatches(task, M=BATCH, N=1, seed=index)
-            model = _recipe(NETWORKS[kind], steps).train(batches, generator).one(0)
-        found = nc.assess(model, X_tr, y_tr, X_te)
+            model = RECIPE(make=NETWORKS[kind], steps=steps).train(batches, generator).one(0)
+        found: Any = nc.assess(model, X_tr, y_tr, X_te)  # with a bound: meta_learn calibrates NC
         H = predict("X_te", model, X_te, labels=True, like=nc.x_mean)
         columns = columns_of(model)
         H = H if columns is None else in_order("predictions", H, columns, range(CLASSES))
         true = cross_entropy(H[None], torch.from_numpy(y_te).to(H.device)[None]).mean().item()
-        bound, unlike = found.bound, found.unlike
-        assert bound is not None, "meta_learn calibrates NC"
-        assert unlike is not None, "and so knows its usual learners"
-        told.append([found.gap, true - found.loss_tr, bound.low, bound.high, unlike.p_value])
+        bound = [found.bound.low, found.bound.high]
+        told.append([found.gap, true - found.loss_tr, *bound, found.unlike.p_value])
     return dict(zip(ASSESSED, torch.tensor(told, dtype=torch.float64).T, strict=True))
 
 

@@ -73,7 +73,6 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Trains learners without NC and measures the plane around each."""
     networks = load_networks(config.networks, config.device, "omniglot")
     task = draw_held_out_tasks(config).task
     recipe = config.recipe(tuple(task.X_tr.shape[2:]))
@@ -192,7 +191,6 @@ def _panels(planes: dict[str, Plane], heads: Iterable[str]) -> list[list[Panel]]
 
 
 def _contours(planes: dict[str, Plane]) -> Canvas:
-    """Draws one row of contour panels per task."""
     tasks, columns = len(planes["gap"]), 3 + 2 * len(HEADS)
     alpha, beta = planes["alpha"][0], planes["beta"][0]
     fine = {"colors": "white", "linewidths": 0.4, "alpha": 0.6}

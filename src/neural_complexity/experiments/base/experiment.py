@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
@@ -36,8 +36,7 @@ class Outcome:
     facts: dict[str, Any] = field(default_factory=dict)  # what else a reader should know, as JSON
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A figure that is not on disk yet."""
 
     name: str  # of its file
@@ -98,6 +97,5 @@ def load_experiment(name: str, demand: str = "NAME must be one of") -> Experimen
     """Returns an experiment by name; raises `ValueError` if there is none."""
     if name not in experiment_names():
         raise ValueError(f"{demand} {', '.join(experiment_names())}, got {name}")
-    experiment = import_module(f"{experiments.__name__}.{name}").EXPERIMENT
-    assert isinstance(experiment, Experiment)
+    experiment: Experiment = import_module(f"{experiments.__name__}.{name}").EXPERIMENT
     return experiment

@@ -159,7 +159,7 @@ class EmbeddedTasks:
         sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled) if like is None else ()
         with torch.no_grad():
             embedded = [torch.cat([nc.embed(x) for x in X.split(PART)]) for X in sets]
-        self.embedded = embedded if like is None else like.embedded
+        self.embedded: list[Tensor] = embedded if like is None else like.embedded
 
     @torch.no_grad()
     def context(self, rows: slice, *, inductive: bool = False) -> Context:

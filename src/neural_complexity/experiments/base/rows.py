@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,7 +44,7 @@ def make_row(
 ) -> Row:
     """Returns the row of a score, with the commit that runs; keys that are `None` are left out."""
     present = {name: key for name, key in keys.items() if key is not None}
-    return Row(experiment, metric, present, *astuple(score), paper, seed, commit())
+    return Row(experiment, metric, present, score.value, score.ci95, score.n, paper, seed, commit())
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:

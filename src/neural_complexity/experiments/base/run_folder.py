@@ -66,9 +66,7 @@ class RunFolder:
         """Whether the run's results are all there."""
         return (self.path / "rows.jsonl").is_file()
 
-    def perform(
-        self, experiment: Experiment, config: Any, callback: ProgressCallback | None = None
-    ) -> None:
+    def perform(self, experiment: Experiment, config: Any, callback: ProgressCallback) -> None:
         """Runs an experiment, from where an earlier session stopped, and writes the results."""
         outcome = experiment.run(config, Workspace(self.work, fingerprint(config)), callback)
         started = self.read_config()
@@ -79,12 +77,9 @@ class RunFolder:
             nc.card = replace(nc.card, commit=made_by, notes=notes)
             nc.save(self.path / f"nc-{name}.safetensors")
         files.write_tensors(self.path / "figures.safetensors", outcome.tensors, {})
-        machine = {  # described without naming it
-            "processor": platform.machine(),
-            "threads": torch.get_num_threads(),
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        }
+        # The machine is described without naming it.
+        machine = {"processor": platform.machine(), "threads": torch.get_num_threads()}
+        machine |= {"torch": str(torch.__version__), "python": platform.python_version()}
         history = {n: [status.to_json() for status in s] for n, s in outcome.history.items()}
         content = {"machine": machine, "facts": outcome.facts, "history": history}
         files.write_json(self.path / "run.json", content)
@@ -112,14 +107,9 @@ def write_report(folder: RunFolder) -> tuple[list[Table], dict[str, float]]:
     tables = experiment.tables(outcome.rows)
     figures = experiment.draw(outcome, folder.figures)
     training = {name: round(scores[-1].seconds, 1) for name, scores in outcome.history.items()}
-    details = {
-        "commit": outcome.rows[0].commit,
-        "seed": outcome.rows[0].seed,
-        "seconds of meta-training": training,
-        **outcome.facts,
-        "machine": machine,
-        "config": folder.read_config()["config"],
-    }
+    row, config = outcome.rows[0], folder.read_config()["config"]
+    details = {"commit": row.commit, "seed": row.seed, "seconds of meta-training": training}
+    details |= {**outcome.facts, "machine": machine, "config": config}
     page = render(experiment.title, experiment.lead, tables, figures, details)
     files.write_text(folder.report, page)
     files.write_text(folder.path / "tables.md", "\n".join(to_markdown(table) for table in tables))

@@ -12,11 +12,10 @@ from neural_complexity.model.network import NeuralComplexity
 __all__ = ["HEADS", "how_made", "load_network", "load_networks", "load_tensors"]
 
 HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
+Networks = dict[str, NeuralComplexity]  # by head
 
 
-def load_networks(
-    folder: str, device: str, experiment: str = "sinusoid"
-) -> dict[str, NeuralComplexity]:
+def load_networks(folder: str, device: str, experiment: str = "sinusoid") -> Networks:
     """Returns the NCs of a finished run by head; the shipped networks if the folder is empty."""
     if folder:
         return {head: load_network(folder, head, experiment, device) for head in HEADS}
@@ -43,7 +42,7 @@ def load_tensors(folder: str, prefix: str, experiment: str) -> dict[str, Tensor]
     return kept
 
 
-def how_made(networks: dict[str, NeuralComplexity], parts: Parts) -> dict[str, Any]:
+def how_made(networks: Networks, parts: Parts) -> dict[str, Any]:
     """Returns the facts of a run that used NCs: the commits these are from, and the time taken."""
     return {
         "networks": {head: nc.card.commit for head, nc in networks.items()},
