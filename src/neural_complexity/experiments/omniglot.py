@@ -23,7 +23,6 @@ from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.learners.trajectory import usable_rows
 from neural_complexity.meta import scores
-from neural_complexity.meta.scores import Estimate, estimate, estimate_mean, mean_absolute_error
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
 
@@ -32,7 +31,7 @@ __all__ = ["EXPERIMENT"]
 NAME = "omniglot"
 LEARNERS = ("MLP", "CNN")  # NC is trained on the first
 MODES = {"transductive": "-", "inductive": "--"}  # and their lines
-FIT = {"R2": scores.r_squared, "correlation": scores.correlation, "MAE": mean_absolute_error}
+FIT = {"R2": scores.r_squared, "correlation": scores.correlation, "MAE": scores.mean_absolute_error}
 PAPERS = ("MLP", "NC direct, transductive")
 ENDS = {"unregularized": "none", "regularized": "NC {}, transductive"}  # learners that NC judges
 INTERVAL = "Value ± 95 % interval over tasks"
@@ -103,7 +102,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     tensors |= {f"{few_shot.PROTOTYPICAL}/{k}": t for k, t in state.items()}
     found = few_shot.without_learner(config, embedded["posterior"], state)
     for (method, mode), right in found.items():
-        accuracy = estimate_mean(100 * right)
+        accuracy = scores.estimate_mean(100 * right)
         rows.append(make_row(NAME, config.seed, "accuracy", accuracy, method=method, mode=mode))
     networks = {head: own.nc for head, own in embedded.items()}
     facts = {"seconds": how_made({}, parts)["seconds"]}
@@ -119,11 +118,11 @@ def _rows(
     for method in methods:
         add, last = partial(row, **method.keys), {k: t[-1] for k, t in results[method.name].items()}
         paper = few_shot.PAPER_ACCURACY if (learner, method.name) == PAPERS else None
-        rows.append(add("accuracy", estimate_mean(100 * last["accuracy"]), paper))
-        rows.append(add("test loss", estimate_mean(last["loss_te"])))
-        rows.append(add("train loss", estimate_mean(last["loss_tr"])))
+        rows.append(add("accuracy", scores.estimate_mean(100 * last["accuracy"]), paper))
+        rows.append(add("test loss", scores.estimate_mean(last["loss_te"])))
+        rows.append(add("train loss", scores.estimate_mean(last["loss_tr"])))
         if "head" in method.keys:
-            share = estimate(scores.share_of_oracle, none, last["loss_te"], best)
+            share = scores.estimate(scores.share_of_oracle, none, last["loss_te"], best)
             rows.append(add("share of oracle", share))
     for head in HEADS:
         both = {end: results[name.format(head)] for end, name in ENDS.items()}
@@ -132,14 +131,14 @@ def _rows(
         add = partial(row, method="NC", head=head)
         for end, (p, true) in zip(both, pairs, strict=True):
             for metric, score in FIT.items():
-                rows.append(add(metric, estimate(score, p[-1], true[-1]), evaluated_on=end))
+                rows.append(add(metric, scores.estimate(score, p[-1], true[-1]), evaluated_on=end))
         for metric, score in FIT.items():  # a task's steps are not independent: no interval
-            value = Estimate(score(*every).item(), None, pairs[0][1].shape[1])
+            value = scores.Estimate(score(*every).item(), None, pairs[0][1].shape[1])
             rows.append(add(metric, value, evaluated_on="both, all the way"))
         for end, result in both.items() if head == "posterior" else ():
-            p, true = (100 * result[name][-1] for name in ("predicted accuracy", "accuracy"))
-            told = {"predicted accuracy": estimate_mean(p), "accuracy": estimate_mean(true)}
-            told["accuracy MAE"] = estimate(mean_absolute_error, p, true)
+            known = {name: 100 * result[name][-1] for name in ("predicted accuracy", "accuracy")}
+            told = {name: scores.estimate_mean(values) for name, values in known.items()}
+            told["accuracy MAE"] = scores.estimate(scores.mean_absolute_error, *known.values())
             accuracies += [add(metric, value, evaluated_on=end) for metric, value in told.items()]
     return rows + accuracies
 
@@ -228,7 +227,7 @@ def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
             score = ""
             if unit:  # accuracies take few values: dots are moved a little
                 true, predicted = 100 * true, 100 * predicted
-                score = f"MAE = {mean_absolute_error(predicted, true).item():.1f}"
+                score = f"MAE = {scores.mean_absolute_error(predicted, true).item():.1f}"
                 true = true + torch.from_numpy(random.uniform(-0.6, 0.6, len(true)))
             r2 = scatter_gaps(ax, true, predicted, COLORS[head], cut=0.005)
             ax.lines[0].set(markersize=5, alpha=0.4)  # they are few
