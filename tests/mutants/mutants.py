@@ -44,15 +44,15 @@ MUTANTS = [
     Mutant(
         "own gives NC the test points and their labels",
         "experiments/own.py",
-        "        split_tasks(*data[:2]),\n",
-        "        split_tasks(*(__import__('numpy').concatenate(data[i::2]) for i in (0, 1))),\n",
+        "split_tasks(*data[:2])",
+        "split_tasks(*(__import__('numpy').concatenate(data[i::2]) for i in (0, 1)))",
         f"{LEAKS}[own]",
     ),
     Mutant(
         "own trains models on test points",
         "experiments/own.py",
-        "        model = _fitted(kind, X[rows], y[rows], generator,",
-        "        model = _fitted(kind, X_te, y_te, generator,",
+        "        X_tr, y_tr = X[rows], y[rows]\n",
+        "        X_tr, y_tr = X_te, y_te\n",
         f"{ROWS}[own]",
     ),
     Mutant(

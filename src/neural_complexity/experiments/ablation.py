@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -22,7 +22,6 @@ from neural_complexity.experiments.base.saved_networks import how_made, load_net
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.meta import scores
-from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.cached import embed_store
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -60,35 +59,23 @@ class Config(few_shot.FewShotConfig):
     """Variants of the direct head, each from several seeds; the defaults are the paper's."""
 
     seeds: Count = 3  # Trainings of each variant, from seeds `seed`, `seed + 1`, ...
-    training: few_shot.LabelTraining = field(default_factory=few_shot.LabelTraining)
-    """The full NC with the paper's head."""
-    encoder: few_shot.LabelTraining = field(default_factory=few_shot.LabelTraining)
-    """The NC with our head, whose image encoder and sense of which images are alike all variants
-    take over, trained no further."""
-    networks: str = ""
-    """The folder of a finished run of `omniglot`, to take that NC from; trained here if empty."""
+    training: few_shot.LabelTraining = few_shot.PAPERS  # The full NC with the paper's head.
+    encoder: few_shot.LabelTraining = few_shot.PAPERS  # The NC whose image encoder all take over.
+    networks: str = ""  # The folder of a run of `omniglot`, for that NC; trained here if empty.
 
 
 TINY = few_shot.TINY | {"updates": 2, "batch": 16, "decoder_layers": 1}
 SHORT = {"iterations": 48, "tasks": 8, "updates": 24, "batch": 40, "validation_tasks": 16}
+SMALL: Any = {"training": few_shot.direct(**TINY), "encoder": few_shot.posterior(**TINY)}
+LARGER: Any = {"encoder": few_shot.posterior(iterations=220, tasks=32), "eval_tasks": 128}
 PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(
-        **few_shot.SMOKE,
-        seeds=2,
-        training=few_shot.direct(**TINY),
-        encoder=few_shot.posterior(**TINY),
-    ),
-    "cpu": lambda: Config(  # an hour on two cores
-        eval_tasks=128,
-        training=few_shot.direct(**SHORT),
-        encoder=few_shot.posterior(iterations=220, tasks=32),
-    ),
+    "smoke": lambda: Config(**few_shot.SMOKE, **SMALL, seeds=2),
+    "cpu": lambda: Config(**LARGER, training=few_shot.direct(**SHORT)),  # an hour on two cores
     "paper": lambda: Config(learner_width=500, lr=0.01, steps=2000),
 }
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Meta-trains every variant from every seed and trains the same learners with each."""
     family, tasks = config.train_family(), few_shot.draw_held_out_tasks(config)
     recipe, seed, prefix = config.recipe(family.images.pixels.shape[1:]), config.seed, "inductive/"
     setup = Setup(family=family, recipe=recipe, seed=seed, device=config.device)
@@ -109,7 +96,6 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         return kept | {f"plain/{n}": t for n, t in train({"nc": own}).items()}
 
     def train_variant(k: int, name: str, changes: dict[str, Any]) -> Scores:
-        """Meta-trains one variant from one seed and trains learners with it."""
         training, of_seed = replace(config.training, **changes), replace(shared, seed=k)
         nc, told = train_network(training, "direct", of_seed, work, callback, name=name)
         own = few_shot.EmbeddedTasks(nc, tasks, embedded)
@@ -143,7 +129,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         for k, name in product(by_seed, ("accuracy", "validation R2")):
             tensors[f"{variant}/seed {k}/{name}"] = by_seed[k][name]
     for (method, mode), right in few_shot.without_learner(config, embedded, state).items():
-        accuracy = estimate_mean(100 * right)
+        accuracy = scores.estimate_mean(100 * right)
         rows.append(make_row(NAME, seed, "accuracy", accuracy, method=method, mode=mode))
     networks = {"posterior": encoder}
     return Outcome(rows, tensors, networks, history, how_made(networks, parts))
@@ -154,11 +140,11 @@ def _rows(seed: int, kept: Scores, prefix: str = "", **keys: Key) -> list[Row]:
     row = partial(make_row, NAME, seed, **keys)
     accuracy, diverged = kept[f"{prefix}accuracy"][-1], kept[f"{prefix}diverged"][0]
     rows = [  # a learner that diverged is right nowhere
-        row("accuracy", estimate_mean(100 * torch.where(diverged, 0.0, accuracy))),
+        row("accuracy", scores.estimate_mean(100 * torch.where(diverged, 0.0, accuracy))),
         row("diverged tasks", scores.count(diverged)),
     ]
     if (~diverged).sum() > 1:
-        rows.append(row("test loss", estimate_mean(kept[f"{prefix}loss_te"][-1, ~diverged])))
+        rows.append(row("test loss", scores.estimate_mean(kept[f"{prefix}loss_te"][-1, ~diverged])))
     ends = {"unregularized": "plain/", "regularized": ""}
     for end, own in ends.items() if "plain/gap" in kept and not prefix else ():
         predicted, true = (kept[f"{own}{name}"][-1] for name in ("predicted/nc", "gap"))
@@ -179,8 +165,9 @@ def _seed_rows(seed: int, variant: str, by_seed: dict[int, Scores], prefix: str 
         if len(values) == len(by_seed):
             score = scores.estimate_over_seeds(torch.tensor(values, dtype=torch.float64))
             paper = PAPER.get(variant) if metric == "accuracy" else None
-            keys = {"method": variant, "evaluated_on": end}
-            means.append(make_row(NAME, seed, metric, score, paper, **keys))
+            means.append(
+                make_row(NAME, seed, metric, score, paper, method=variant, evaluated_on=end)
+            )
     return single + means
 
 
@@ -203,31 +190,28 @@ def tables(rows: list[Row]) -> list[Table]:
             f"Accuracy in % of learners with NC, {runs[0].n:,} held-out tasks",
             ("NC", "paper", *header),
             tuple((name, f"{paper:.2f}", *lines[name]) for name, paper in PAPER.items()),
-            f"Ours: mean over {len(seeds)} seeds of meta-training ± 95 % interval over seeds "
-            "(Student's), then each seed; tasks, initial learners and image encoder are the same. "
-            "Removed one after the other. R2: coefficient of determination of predicted against "
-            "true gap of learners after their last step, without NC (unregularized) and with it. "
-            "Learners that diverged count as wrong everywhere, and have no loss and no gap; over "
+            f"Ours: mean over {len(seeds)} seeds of meta-training ± 95 % interval (Student's), "
+            "then each seed. Removed one after the other. R2: coefficient of determination of "
+            "predicted against true gap of learners after their last step, without NC "
+            "(unregularized) and with it. Learners that diverged count as wrong everywhere; over "
             f"all seeds and variants there were {sum(row.value for row in runs):.0f}.",
         ),
         Table(
             "Accuracy in % with single changes of the full NC",
             ("NC", *header),
             tuple((name, *lines[name]) for name in ("full", *OURS)),
-            "As above. Other unlabelled inputs: the same NC judges learners on other images of the "
-            "task's characters (inductive). Scalar supervision: NC learns from one gap per "
-            "learner, not from each test point's loss. No pseudo-predictions: NC learns from "
-            "learners only. Attention on (x, h(x)): queries and keys are made from image and "
-            "prediction, trained here, compared by their product, without soft k-means.",
+            "As above. Other unlabelled inputs: NC judges on other images of the same characters "
+            "(inductive). Scalar supervision: NC learns from one gap per learner, not from each "
+            "test point's loss. No pseudo-predictions: from learners only. Attention on (x, h(x)): "
+            "trained here, by the product of queries and keys, without soft k-means.",
         ),
         Table(
             f"Accuracy in % of other methods, {runs[0].n:,} held-out tasks",
             ("method", "accuracy", *COLUMNS),
             tuple((label(keys), *line([], **keys)) for keys in _others(rows)),
             "Value ± 95 % interval over tasks. No NC, oracle (which descends the test loss itself) "
-            "and posterior head (the NC whose image encoder all variants use): the same learners. "
-            "The others classify without a learner; the prototypical networks have an image "
-            "encoder of the same kind, trained on the same tasks as the posterior head.",
+            "and posterior head (whose image encoder all variants use): the same learners. The "
+            "others classify without a learner, prototypical networks with such an encoder.",
         ),
     ]
 
@@ -264,23 +248,16 @@ def figures(outcome: Outcome) -> list[Drawing]:
         ax.set_title(title, loc="left")
     axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes[-1].set_xlabel("accuracy in % on held-out tasks")
-    caption = (
-        "Bars: mean over seeds of meta-training, or the one value there is. Dots: single seeds. "
-        "Diamonds: the paper's values."
-    )
+    caption = "Bars: mean over seeds of meta-training. Dots: single seeds. Diamonds: the paper's."
     return [Drawing("accuracy", canvas, "Accuracy with and without NC's components", caption)]
 
 
 LEAD = (
-    "Learners of one hidden layer see few images of each of several characters that NC has never "
-    "seen (the paper: ten characters, one image of each), and descend their training loss plus "
-    "the gap that NC predicts on the unlabelled test images (transductive). From the full NC, the "
-    "paper's head with all it adds for images and labels, one component after the other is "
-    "removed (without the bilinear layer, V is again a linear map of embedding and label, as for "
-    "real targets). Unlike the paper's, every variant takes over, and does not train, image "
-    "encoder and attention (by distance, with three rounds of soft k-means) of an NC with our "
-    "posterior head; it learns values and decoder, from learners and from pseudo-predictions, "
-    "point by point. Training is shorter than in the experiment omniglot: the full NC here is not "
-    "the direct NC there."
+    "Learners and tasks are those of the experiment omniglot (MLP, transductive). From the full "
+    "NC, the paper's head, one component after the other is removed (without the bilinear layer, V "
+    "is a linear map of embedding and label). Unlike the paper's, every variant takes over image "
+    "encoder and attention (by distance, with soft k-means) of an NC with our posterior head; it "
+    "learns values and decoder only, also from pseudo-predictions, point by point, and shorter "
+    "than in omniglot: the full NC here is not the direct NC there."
 )
 EXPERIMENT = Experiment(NAME, "Ablation study", LEAD, Config, PRESETS, run, tables, figures)

@@ -46,13 +46,11 @@ MARKS: dict[Any, str] = dict(zip(METHODS, ("o", "D", "s", "^"), strict=True))
 class Config(NetworksConfig):
     """Coverage and width of bounds, and how distribution shift is noticed."""
 
-    calibration: Annotated[int, AtLeast(2)] = 700
-    """Learners of a calibration set; the DKW bound needs 600 for a confidence of 0.95."""
+    calibration: Annotated[int, AtLeast(2)] = 700  # Learners of a calibration set; dkw needs 600.
     draws: Annotated[int, AtLeast(2)] = 10_000  # Calibration sets.
     unlike: Annotated[int, AtLeast(2)] = 1024  # Learners of each kind that is shifted.
     nc: str = ""
-    """The file of an NC for scikit-learn's digits that knows the training part of
-    `tasks.splits.own_digits` only, as the run `own` leaves it; the shipped one if empty."""
+    """The file of an NC of training digits only, as `own` leaves it; the shipped one if empty."""
     digits_tasks: int = 2048  # Held-out tasks of digits.
     digits_train: Count = 100  # Training images of each.
     digits_test: Count = 100  # Test images of each.
@@ -60,12 +58,10 @@ class Config(NetworksConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        least = f"at least twice the calibration, {2 * self.calibration}"
         for name in ("eval_tasks", "digits_tasks"):
             if getattr(self, name) < 2 * self.calibration:
-                raise ValueError(
-                    f"{name} must be at least twice the calibration, {2 * self.calibration}, got "
-                    f"{getattr(self, name)}"
-                )
+                raise ValueError(f"{name} must be {least}, got {getattr(self, name)}")
 
 
 SMALL: dict[str, Any] = {"eval_tasks": 256, "digits_tasks": 256, "calibration": 100}
@@ -77,7 +73,6 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Trains learners, draws calibration sets from them, and counts how often bounds hold."""
     networks = load_networks(config.networks, config.device)
     nc = find_nc(config.nc or "digits").to(config.device)
     sizes = (config.digits_train, config.digits_test, config.digits_steps)
@@ -89,10 +84,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     parts = Parts(work, sum(len(d.kinds) + len(d.networks) for d in domains), callback)
     rows: list[Row] = []
     for domain in domains:
-        measured = {
-            kind: parts.do(f"{domain.name}: {kind}", partial(domain.measure, kind))
-            for kind in domain.kinds
-        }
+        do = {kind: partial(domain.measure, kind) for kind in domain.kinds}
+        measured = {kind: parts.do(f"{domain.name}: {kind}", work) for kind, work in do.items()}
         row = partial(make_row, NAME, config.seed, domain=domain.name)
         for i, head in enumerate(domain.networks):
             known = {k: shifted.calibration_of(head, tensors) for k, tensors in measured.items()}
@@ -119,14 +112,11 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 
 
 def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str, Tensor]:
-    """Draws calibration sets; returns coverage and width of each bound, (bounds, draws).
-
-    Calibration sets are drawn with replacement from the same learners that stand for all learners,
-    so that the share of all that is inside a bound is exact, where the bound is the same for all.
-    For the normalised bound, which is not, some new learners are drawn for each set. The trivial
-    predictor knows the mean gap of as many other learners.
-    """
+    """Draws calibration sets; returns coverage and width of each bound, (bounds, draws)."""
+    # They are drawn with replacement from all, so that the share of all inside a bound is exact
+    # where it is the same for all; for the normalised bound, which is not, new ones are drawn.
     n, spreads = config.calibration, learners.spread[config.calibration :]
+    # The trivial predictor knows the mean gap of as many other learners.
     nc, mean = learners.residuals[n:], learners.true[n:] - learners.true[:n].mean()
     found: dict[str, list[list[Tensor]]] = {k: [[] for _ in bounds] for k in ("inside", "width")}
     generator = stream(config.seed, "draws of calibration sets")
@@ -198,76 +188,64 @@ def tables(rows: list[Row]) -> list[Table]:
                 ("bound", *(f"{m}, {c:g}" for m, c in product(metrics.values(), CONFIDENCES))),
                 tuple(lines),
                 "Value ± 95 % interval over draws of a calibration set. Coverage: the mean share "
-                "of all learners that is inside. Width: from end to end; infinite where there are "
-                "too few calibration learners. Good sets: calibration sets whose bound holds for "
-                f"at least the stated share of all learners; the claim is {1 - DELTA:g} of them.",
+                "of all learners inside. Width: infinite where calibration learners are too few. "
+                "Good sets: those whose bound holds for at least the stated share of all learners; "
+                f"the claim is {1 - DELTA:g} of them.",
             ),
             Table(
                 f"Distribution shift, learners of {name}",
                 ("learners", *columns),
                 tuple(pivot(own, kinds, columns.values(), "{learners}".format_map)),
                 f"Alarm: the share whose p-value is at most {ALARM:g}. Coverage: of the normalised "
-                "bound at 0.95, of all learners and of those without alarm. All with one "
-                "calibration set.",
+                "bound at 0.95, with one calibration set, of all learners and of those without.",
             ),
         ]
     return found
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    coverage = (
-        "Share of new learners inside the bound against the share that is claimed; on or above the "
-        "line the claim is true. What is not drawn is infinite."
-    )
-    widths = "Mean width of the two-sided bounds, on a logarithmic scale."
-    return [
-        Drawing("coverage", _coverage(outcome.rows), "Do the bounds hold?", coverage),
-        Drawing("widths", _widths(outcome.rows), "How wide are they?", widths),
-    ]
-
-
-def _coverage(rows: list[Row]) -> Canvas:
-    domains, ends = distinct(rows, "domain"), (min(CONFIDENCES) - 0.03, 1.0)
-    canvas = Canvas(figsize=(8.5, 2.9 * len(domains) + 0.4), layout="constrained")
-    axes = canvas.subplots(len(domains), len(PREDICTORS), squeeze=False, sharex=True, sharey=True)
-    for line, domain in zip(axes, domains, strict=True):
-        for ax, keys in zip(line, PREDICTORS, strict=True):
+    rows, domains = outcome.rows, distinct(outcome.rows, "domain")
+    height, ends = 2.9 * len(domains), (min(CONFIDENCES) - 0.03, 1.0)
+    sizes = (8.5, height + 0.4), (8.5, height + 0.5)
+    coverage, widths = (Canvas(figsize=size, layout="constrained") for size in sizes)
+    tops = coverage.subplots(len(domains), len(PREDICTORS), squeeze=False, sharex=True, sharey=True)
+    bottoms = widths.subplots(len(domains), len(CONFIDENCES), squeeze=False, sharey="row")
+    colors = [COLORS[str(keys.get("head", "none"))] for keys in PREDICTORS]
+    for domain, top, bottom in zip(domains, tops, bottoms, strict=True):
+        for ax, keys, color in zip(top, PREDICTORS, colors, strict=True):
             own = select(rows, **domain, **keys, learners=None)
             ax.set_visible(bool(own))
             ax.plot(ends, ends, color=COLORS["target"], lw=0.8, ls=":")
             finite = [row.keys for row in select(own, "width")]
-            look = {"ms": 5, "mfc": "none", "color": COLORS[str(keys.get("head", "none"))]}
             for row in select(own, "coverage"):
                 if row.keys in finite:
-                    ax.plot(row.keys["confidence"], row.value, MARKS[row.keys["bound"]], **look)
+                    place, mark = row.keys["confidence"], MARKS[row.keys["bound"]]
+                    ax.plot(place, row.value, mark, ms=5, mfc="none", color=color)
             ax.set(title=f"{domain['domain']}, {label(keys)}", xticks=CONFIDENCES)
-        line[0].set_ylabel("inside the bound")
-    for ax in axes[-1]:
-        ax.set_xlabel("claimed")
-    dark: Any = {"color": COLORS["target"], "ls": "", "mfc": "none"}
-    marks = [Line2D([], [], marker=mark, label=method, **dark) for method, mark in MARKS.items()]
-    canvas.legend(handles=marks, loc="outside lower center", ncols=len(MARKS))
-    return canvas
-
-
-def _widths(rows: list[Row]) -> Canvas:
-    domains = distinct(rows, "domain")
-    canvas = Canvas(figsize=(8.5, 2.9 * len(domains) + 0.5), layout="constrained")
-    axes = canvas.subplots(len(domains), len(CONFIDENCES), squeeze=False, sharey="row")
-    for line, domain in zip(axes, domains, strict=True):
-        for ax, confidence in zip(line, CONFIDENCES, strict=True):
+        for ax, confidence in zip(bottom, CONFIDENCES, strict=True):
             for i, keys in enumerate(PREDICTORS):
                 found = select(rows, "width", **domain, **keys, confidence=confidence)
                 places = [METHODS.index(row.keys["bound"]) + 0.26 * (i - 1) for row in found]
-                look = {"width": 0.24, "color": COLORS[str(keys.get("head", "none"))]}
-                ax.bar(places, [row.value for row in found], label=label(keys), **look)
+                look = {"width": 0.24, "color": colors[i], "label": label(keys)}
+                ax.bar(places, [row.value for row in found], **look)
             ax.set(yscale="log", title=f"{domain['domain']}, confidence {confidence:g}")
             ax.set_xticks(range(len(METHODS)), [m.replace("_", "\n") for m in METHODS], fontsize=7)
             ax.grid(visible=False, axis="x")
-        line[0].set_ylabel("width")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=len(PREDICTORS))
-    return canvas
+        top[0].set_ylabel("inside the bound")
+        bottom[0].set_ylabel("width")
+    for ax in tops[-1]:
+        ax.set_xlabel("claimed")
+    dark: Any = {"color": COLORS["target"], "ls": "", "mfc": "none"}
+    marks = [Line2D([], [], marker=mark, label=method, **dark) for method, mark in MARKS.items()]
+    coverage.legend(handles=marks, loc="outside lower center", ncols=len(MARKS))
+    bars = bottoms[0, 0].get_legend_handles_labels()
+    widths.legend(*bars, loc="outside lower center", ncols=len(PREDICTORS))
+    hold = "On or above the line the claim is true. What is not drawn is infinite."
+    wide = "Mean width of the two-sided bounds, on a logarithmic scale."
+    return [
+        Drawing("coverage", coverage, "Do the bounds hold?", hold),
+        Drawing("widths", widths, "How wide are they?", wide),
+    ]
 
 
 LEAD = (
@@ -275,9 +253,8 @@ LEAD = (
     "Proposition 1, stated correctly (dkw), by the binomial distribution (clopper_pearson), and "
     "by conformal prediction, also normalised by NC's own spread. The first two claim that all "
     f"but {DELTA:g} of all calibration sets give a bound that holds for at least the stated share "
-    "of new learners; the others claim that share over sets and learners together. Here both are "
-    "drawn again and again. The same bounds around the mean gap of other learners need no NC. No "
-    "bound speaks for learners under distribution shift: how many of these raise an alarm stands "
-    "below. Learners of digits are trained and tested on points that their NC has never seen."
+    "of new learners; the others, that share over sets and learners together. Bounds around the "
+    "mean gap of other learners need no NC. None speaks for learners under distribution shift, "
+    "which raise an alarm. Learners of digits have points that their NC has never seen."
 )
 EXPERIMENT = Experiment(NAME, "Bounds on the gap", LEAD, Config, PRESETS, run, tables, figures)

@@ -1,7 +1,7 @@
 """Section 4.3: NC on few-shot images, its fit to the gap and its use as a regularizer."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -23,7 +23,6 @@ from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.learners.trajectory import usable_rows
 from neural_complexity.meta import scores
-from neural_complexity.meta.scores import estimate, estimate_mean, mean_absolute_error
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
 
@@ -32,10 +31,18 @@ __all__ = ["EXPERIMENT"]
 NAME = "omniglot"
 LEARNERS = ("MLP", "CNN")  # NC is trained on the first
 MODES = {"transductive": "-", "inductive": "--"}  # and their lines
-FIT = {"R2": scores.r_squared, "correlation": scores.correlation, "MAE": mean_absolute_error}
+FIT = {"R2": scores.r_squared, "correlation": scores.correlation, "MAE": scores.mean_absolute_error}
 PAPERS = ("MLP", "NC direct, transductive")
 ENDS = {"unregularized": "none", "regularized": "NC {}, transductive"}  # learners that NC judges
 INTERVAL = "Value ± 95 % interval over tasks"
+LEARNERS_NOTE = (
+    f"{INTERVAL}; accuracies in %. Share of oracle: of its improvement of the test loss. "
+    "Tasks left out because a learner diverged: {:.0f}."
+)
+FIT_NOTE = (
+    f"{INTERVAL}. Learners after their last step, without NC (unregularized) and with it; or both "
+    "on the way, too, which is easier (no gap at first). R2 is the coefficient of determination."
+)
 
 Results = dict[str, Tensor]  # by name
 Name = Callable[[Keys], str]
@@ -45,39 +52,26 @@ Name = Callable[[Keys], str]
 class Config(few_shot.FewShotConfig):
     """Few-shot images with both heads; the defaults are the paper's."""
 
-    posterior: few_shot.LabelTraining = field(default_factory=few_shot.LabelTraining)
-    """NC with our head."""
-    direct: few_shot.LabelTraining = field(default_factory=few_shot.LabelTraining)
-    """NC with the paper's head."""
-    share_images: bool = False
-    """Whether the direct head takes over the posterior head's image encoder and, where attention
-    goes by distance, its sense of which images are alike, both trained no further."""
+    posterior: few_shot.LabelTraining = few_shot.PAPERS  # NC with our head.
+    direct: few_shot.LabelTraining = few_shot.PAPERS  # NC with the paper's head.
+    share_images: bool = False  # Whether the direct head takes over the other's sense of images.
 
 
+TINY, SMOKE = few_shot.TINY, few_shot.SMOKE | {"learner_channels": 4, "share_images": True}
+SMOKE |= {"posterior": few_shot.posterior(**TINY), "direct": few_shot.direct(**TINY)}
+CPU: Any = {"posterior": few_shot.posterior(iterations=220, tasks=32), "share_images": True}
+CPU |= {"direct": few_shot.direct(iterations=150, tasks=32, updates=24), "eval_tasks": 256}
 PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(
-        **few_shot.SMOKE,
-        learner_channels=4,
-        posterior=few_shot.posterior(**few_shot.TINY, updates=4),
-        direct=few_shot.direct(**few_shot.TINY, updates=4),
-        share_images=True,
-    ),
-    "cpu": lambda: Config(  # half an hour of meta-training on two cores
-        eval_tasks=256,
-        posterior=few_shot.posterior(iterations=220, tasks=32),
-        direct=few_shot.direct(iterations=150, tasks=32, updates=24),
-        share_images=True,
-    ),
+    "smoke": lambda: Config(**SMOKE),
+    "cpu": lambda: Config(**CPU),  # half an hour of meta-training on two cores
     "paper": lambda: Config(learner_width=500, lr=0.01, steps=2000),
 }
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Meta-trains NC with both heads and scores them on characters they have never seen."""
     family, tasks = config.train_family(), few_shot.draw_held_out_tasks(config)
-    shape = family.images.pixels.shape[1:]
-    recipe = config.recipe(shape)
-    setup = Setup(family=family, recipe=recipe, seed=config.seed, device=config.device)
+    recipes = {kind: config.recipe(family.images.pixels.shape[1:], kind) for kind in LEARNERS}
+    setup = Setup(family=family, recipe=recipes["MLP"], seed=config.seed, device=config.device)
     embedded: dict[str, few_shot.EmbeddedTasks] = {}
     history: dict[str, Any] = {}
     methods = [NONE]
@@ -89,31 +83,29 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         for mode in MODES:
             penalty = partial(embedded[head].penalty, inductive=mode == "inductive")
             methods.append(Method({"method": "NC", "head": head, "mode": mode}, penalty))
-    methods.append(oracle(recipe, tasks.task))
+    methods.append(oracle(setup.recipe, tasks.task))
     parts = Parts(work, len(methods) * len(LEARNERS) + 1, callback)
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
-    for learner in LEARNERS:
-        learners = config.recipe(shape, learner)
-        train = partial(few_shot.train_and_predict, learners, config.seed, embedded)
-        results = {}
-        for m in methods:
-            results[m.name] = parts.do(f"{m.name}, {learner}", partial(train, m.penalty))
+    for learner, recipe in recipes.items():
+        train = partial(few_shot.train_and_predict, recipe, config.seed, embedded)
+        do = {m.name: partial(train, m.penalty) for m in methods}
+        results = {name: parts.do(f"{name}, {learner}", part) for name, part in do.items()}
         kept = usable_rows(result.pop("diverged").squeeze(0) for result in results.values())
         results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in results.items()}
         row = partial(make_row, NAME, config.seed, learner=learner)
         rows += _rows(row, learner, methods, results)
         rows.append(row("diverged tasks", scores.count(~kept)))
         tensors |= {f"{learner}/{m}/{k}": t for m, r in results.items() for k, t in r.items()}
-    do = partial(few_shot.train_prototypical, config, config.posterior, family, callback)
-    state = parts.do(few_shot.PROTOTYPICAL, do)
+    train = partial(few_shot.train_prototypical, config, config.posterior, family, callback)
+    state = parts.do(few_shot.PROTOTYPICAL, train)
     tensors |= {f"{few_shot.PROTOTYPICAL}/{k}": t for k, t in state.items()}
     found = few_shot.without_learner(config, embedded["posterior"], state)
     for (method, mode), right in found.items():
-        accuracy = estimate_mean(100 * right)
+        accuracy = scores.estimate_mean(100 * right)
         rows.append(make_row(NAME, config.seed, "accuracy", accuracy, method=method, mode=mode))
-    facts = {"seconds": how_made({}, parts)["seconds"]}
     networks = {head: own.nc for head, own in embedded.items()}
+    facts = {"seconds": how_made({}, parts)["seconds"]}
     return Outcome(rows, tensors, networks, history, facts)
 
 
@@ -121,37 +113,34 @@ def _rows(
     row: Callable[..., Row], learner: str, methods: list[Method], results: dict[str, Results]
 ) -> list[Row]:
     """Scores learners after their last step, and predicted gaps and accuracies."""
-    rows = []
+    rows, accuracies = [], []
     none, best = (results[name]["loss_te"][-1] for name in ("none", "oracle"))
     for method in methods:
         add, last = partial(row, **method.keys), {k: t[-1] for k, t in results[method.name].items()}
         paper = few_shot.PAPER_ACCURACY if (learner, method.name) == PAPERS else None
-        rows.append(add("accuracy", estimate_mean(100 * last["accuracy"]), paper))
-        rows.append(add("test loss", estimate_mean(last["loss_te"])))
-        rows.append(add("train loss", estimate_mean(last["loss_tr"])))
+        rows.append(add("accuracy", scores.estimate_mean(100 * last["accuracy"]), paper))
+        rows.append(add("test loss", scores.estimate_mean(last["loss_te"])))
+        rows.append(add("train loss", scores.estimate_mean(last["loss_tr"])))
         if "head" in method.keys:
-            share = estimate(scores.share_of_oracle, none, last["loss_te"], best)
+            share = scores.estimate(scores.share_of_oracle, none, last["loss_te"], best)
             rows.append(add("share of oracle", share))
     for head in HEADS:
-        both = [results[name.format(head)] for name in ENDS.values()]
-        pairs = [(result[f"predicted/{head}"], result["gap"]) for result in both]
+        both = {end: results[name.format(head)] for end, name in ENDS.items()}
+        pairs = [(result[f"predicted/{head}"], result["gap"]) for result in both.values()]
         every = [torch.cat([t.flatten().double() for t in s]) for s in zip(*pairs, strict=True)]
         add = partial(row, method="NC", head=head)
-        for end, (predicted, true) in zip(ENDS, pairs, strict=True):
+        for end, (p, true) in zip(both, pairs, strict=True):
             for metric, score in FIT.items():
-                rows.append(add(metric, estimate(score, predicted[-1], true[-1]), evaluated_on=end))
-        for metric, score in FIT.items():
-            # A task's steps are not independent, so there is no interval.
+                rows.append(add(metric, scores.estimate(score, p[-1], true[-1]), evaluated_on=end))
+        for metric, score in FIT.items():  # a task's steps are not independent: no interval
             value = scores.Estimate(score(*every).item(), None, pairs[0][1].shape[1])
             rows.append(add(metric, value, evaluated_on="both, all the way"))
-    for end, name in ENDS.items():
-        result = results[name.format("posterior")]
-        predicted, true = (100 * result[n][-1] for n in ("predicted accuracy", "accuracy"))
-        add = partial(row, method="NC", head="posterior", evaluated_on=end)
-        rows.append(add("predicted accuracy", estimate_mean(predicted)))
-        rows.append(add("accuracy", estimate_mean(true)))
-        rows.append(add("accuracy MAE", estimate(mean_absolute_error, predicted, true)))
-    return rows
+        for end, result in both.items() if head == "posterior" else ():
+            known = {name: 100 * result[name][-1] for name in ("predicted accuracy", "accuracy")}
+            told = {name: scores.estimate_mean(values) for name, values in known.items()}
+            told["accuracy MAE"] = scores.estimate(scores.mean_absolute_error, *known.values())
+            accuracies += [add(metric, value, evaluated_on=end) for metric, value in told.items()]
+    return rows + accuracies
 
 
 def tables(rows: list[Row]) -> list[Table]:
@@ -160,41 +149,29 @@ def tables(rows: list[Row]) -> list[Table]:
         every = select(rows, learner=learner)
         own = select(every, evaluated_on=None)
         found, (diverged,) = select(own, "accuracy"), select(own, "diverged tasks")
-        note = (
-            f"{INTERVAL}; accuracies in %. Share of oracle: of its improvement of the test loss. "
-            f"Tasks left out because a learner diverged: {diverged.value:.0f}."
-        )
         title = f"{learner} learners after their last step, {found[0].n:,} held-out tasks"
         header = ("regularizer", "paper's accuracy", "accuracy", *metrics)
         cells = zip(found, _lines(own, "accuracy", metrics, label), strict=True)
         lines = ((n, f"{r.paper:.2f}" if r.paper else "", show(r), *c) for r, (n, *c) in cells)
-        learners.append(Table(title, header, tuple(lines), note))
-        note = (
-            f"{INTERVAL}. Learners after their last step, without NC (unregularized) and with this "
-            "very NC (regularized, transductive); and both after 0, 1, 2, 4, ... steps, too, which "
-            "is easier (untrained learners have no gap) and has no interval (the steps of a task "
-            "depend on each other). R2 is the coefficient of determination."
-        )
+        learners.append(Table(title, header, tuple(lines), LEARNERS_NOTE.format(diverged.value)))
         title = f"Predicted against true gap of {learner} learners, {found[0].n:,} held-out tasks"
         fit = _lines(every, "R2", FIT, lambda keys: f"{label(keys)}; {keys['evaluated_on']}")
-        fits.append(Table(title, ("gap predictor; learners", *FIT), fit, note))
+        fits.append(Table(title, ("gap predictor; learners", *FIT), fit, FIT_NOTE))
     alone, told = select(rows, learner=None), ("predicted accuracy", "accuracy", "accuracy MAE")
     without = Table(
         f"Accuracy in % without a learner, {alone[0].n:,} held-out tasks",
         ("method", "accuracy"),
         tuple((label(row.keys), show(row)) for row in alone),
-        f"{INTERVAL}. Transductive: all unlabelled test images of a task are looked at together; "
-        "inductive: each by itself. Beliefs: the label that NC with the posterior head thinks "
-        "likeliest. The prototypical network has an image encoder of the same kind, trained on the "
-        "same tasks as many times; soft k-means moves its means to the test images that choose "
-        "them, three times, as NC does, but not in training.",
+        f"{INTERVAL}. Transductive: a task's unlabelled test images are looked at together; "
+        "inductive: each alone. Beliefs: the label that NC thinks likeliest. The prototypical "
+        "network has the same kind of encoder, trained on the same tasks; soft k-means moves its "
+        "means to the test images that choose them, as in NC, but not in training.",
     )
     accuracies = Table(
         f"Accuracy in % that NC's beliefs predict, {select(rows, told[0])[0].n:,} held-out tasks",
         ("learners", "predicted", "true", "MAE"),
         _lines(rows, told[0], told, "{learner}, {evaluated_on}".format_map, digits=2),
-        f"{INTERVAL}. The posterior head believes something about each test label, and so about "
-        "how many of a learner's answers are right; MAE over tasks.",
+        f"{INTERVAL}. Beliefs about test labels say how many of a learner's answers are right.",
     )
     return [*learners, without, *fits, accuracies]
 
@@ -209,27 +186,6 @@ def _lines(
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    curves = (
-        "Mean over held-out tasks; the bands are 95 % intervals of the mean. Dashed: NC judges on "
-        "other unlabelled images than the test images (inductive)."
-    )
-    gaps = (
-        "One dot per held-out task, after the learner's last step; the outermost 1 % of values are "
-        "cut off. Regularized: by the NC that predicts."
-    )
-    accuracies = (
-        "As above, for the accuracy that the posterior head's beliefs predict. True accuracies "
-        "take few values: dots are moved sideways a little, at random."
-    )
-    gap_fit, fit = _fit(outcome.tensors, HEADS, "gap"), _fit(outcome.tensors, HEADS[:1], "accuracy")
-    return [
-        Drawing("accuracy", _curves(outcome), "Accuracy by learner step", curves),
-        Drawing("gap-fit", gap_fit, "Predicted against true gap", gaps),
-        Drawing("accuracy-fit", fit, "Predicted against true accuracy", accuracies),
-    ]
-
-
-def _curves(outcome: Outcome) -> Canvas:
     canvas = Canvas(figsize=(8.6, 3.5), layout="constrained")
     axes = canvas.subplots(1, len(LEARNERS), sharey=True)
     for ax, learner in zip(axes, LEARNERS, strict=True):
@@ -246,7 +202,15 @@ def _curves(outcome: Outcome) -> Canvas:
     axes[0].axhline(few_shot.PAPER_ACCURACY, label="the paper's NC", **look)
     axes[0].set_ylabel("accuracy in %")
     canvas.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
-    return canvas
+    curves = "Mean over held-out tasks, with 95 % intervals. Dashed: inductive."
+    gaps = "A dot is a held-out task after the learner's last step; the outermost 1 % are cut off."
+    accuracies = "As above, for beliefs of the posterior head; dots are moved sideways, at random."
+    gap_fit, fit = _fit(outcome.tensors, HEADS, "gap"), _fit(outcome.tensors, HEADS[:1], "accuracy")
+    return [
+        Drawing("accuracy", canvas, "Accuracy by learner step", curves),
+        Drawing("gap-fit", gap_fit, "Predicted against true gap", gaps),
+        Drawing("accuracy-fit", fit, "Predicted against true accuracy", accuracies),
+    ]
 
 
 def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
@@ -263,7 +227,7 @@ def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
             score = ""
             if unit:  # accuracies take few values: dots are moved a little
                 true, predicted = 100 * true, 100 * predicted
-                score = f"MAE = {mean_absolute_error(predicted, true).item():.1f}"
+                score = f"MAE = {scores.mean_absolute_error(predicted, true).item():.1f}"
                 true = true + torch.from_numpy(random.uniform(-0.6, 0.6, len(true)))
             r2 = scatter_gaps(ax, true, predicted, COLORS[head], cut=0.005)
             ax.lines[0].set(markersize=5, alpha=0.4)  # they are few
@@ -274,16 +238,14 @@ def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
 
 
 LEAD = (
-    "A task is to tell some handwritten characters apart from few images of each (the paper: ten "
-    "characters, one image of each). NC is meta-trained on learners with one hidden layer (MLP) "
-    "and Omniglot's background characters; here it meets evaluation characters, from alphabets "
-    "that it has never seen, and also convolutional learners (CNN), new to it. A learner "
-    "regularized by NC descends its training loss plus the gap that NC predicts on the unlabelled "
-    "test images, as in the paper (transductive), or on other images of the same characters "
-    "(inductive). The oracle descends the test loss itself. The direct head, which is the "
-    "paper's, takes over image encoder and attention of the posterior head, trained first and "
-    "also on the labels, trains them no further, and knows ten classes only. All test sets hold "
-    "equally many images of each character, which helps methods that see them together."
+    "Characters are told apart from few images of each (the paper: one of each of ten). NC is "
+    "meta-trained on learners with one hidden layer (MLP) and background characters; here it meets "
+    "characters of alphabets that it has never seen, and convolutional learners (CNN). Regularized "
+    "learners descend their training loss plus the gap that NC predicts on the unlabelled test "
+    "images, as in the paper (transductive), or on other images of the same characters "
+    "(inductive); the oracle, the test loss. The paper's head (direct) takes over, and trains no "
+    "further, image encoder and attention of the posterior head, which has also seen labels. Test "
+    "sets hold equally many images of each character, which helps methods that see them together."
 )
 TITLE = "Few-shot images (Omniglot)"
 EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures)

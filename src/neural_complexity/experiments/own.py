@@ -9,9 +9,8 @@ import matplotlib as mpl
 import torch
 from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
-from sklearn.ensemble import RandomForestClassifier
+from sklearn import ensemble, neighbors
 from sklearn.linear_model import LogisticRegression
-from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 from torch.optim import Adam
 
@@ -66,11 +65,12 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "CNN": lambda: nn.Sequential(nn.Unflatten(1, IMAGE), image_cnn(IMAGE, (16, 32), CLASSES)),
 }
 ESTIMATORS: dict[str, Callable[[int], Any]] = {
-    "random forest": lambda seed: RandomForestClassifier(100, random_state=seed),
-    "nearest neighbours": lambda seed: KNeighborsClassifier(3 + seed % 15),
+    "random forest": lambda seed: ensemble.RandomForestClassifier(100, random_state=seed),
+    "nearest neighbours": lambda seed: neighbors.KNeighborsClassifier(3 + seed % 15),
     "logistic regression": lambda seed: LogisticRegression(C=10.0 ** (seed % 5 - 2), max_iter=500),
 }
 KINDS = (*NETWORKS, *ESTIMATORS)
+RECIPE = partial(Recipe, loss=cross_entropy, lr=0.003, optimizer=partial(Adam, fused=True))
 ASSESSED = ("predicted", "true", "low", "high", "p")  # of each model
 
 Array = NDArray[Any]
@@ -81,12 +81,10 @@ Data = tuple[Array, Array, Array, Array]  # X, y, X_te, y_te
 class Config(BaseConfig):
     """Scikit-learn's digits as somebody's own data, of which some points never reach NC."""
 
-    budget: str = "5min"
-    """The time for meta-learning; or PLAN, as in "8x20": iterations and updates."""
+    budget: str = "5min"  # The time for meta-learning; or, as in "8x20", iterations and updates.
     learner_steps: Count = 300  # Updates of the learners that NC learns from.
     eval_tasks: Annotated[int, AtLeast(2)] = 16  # Learners of each kind that NC is asked about.
-    longest: Annotated[int, AtLeast(FEWEST_STEPS)] = 1000
-    """The most updates of these; each network draws its own number."""
+    longest: Annotated[int, AtLeast(FEWEST_STEPS)] = 1000  # The most updates that one draws.
     runs: Annotated[int, AtLeast(2)] = 20  # Seeds with and without the regularizer.
     sizes: Annotated[tuple[int, ...], Between(SMALLEST, TRAIN)] = (100, 400, 800, TRAIN)
     """Training points of the regularized models."""
@@ -108,16 +106,11 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Meta-learns an NC of digits, assesses models it has not seen, and regularizes with it."""
     data = own_digits()
     where: Any = {"folder": None if work.folder is None else work.folder / "nc"}
     where |= {"seed": config.seed, "device": config.device, "progress": callback or False}
-    nc = meta_learn(
-        split_tasks(*data[:2]),
-        _recipe(partial(mlp, 64, (64,), CLASSES), config.learner_steps),
-        budget=_budget(config.budget),
-        **where,
-    )
+    recipe = RECIPE(make=partial(mlp, 64, (64,), CLASSES), steps=config.learner_steps)
+    nc = meta_learn(split_tasks(*data[:2]), recipe, budget=_budget(config.budget), **where)
     parts = Parts(work, len(KINDS) + len(config.sizes) * len(METHODS), callback)
     assessed = {kind: parts.do(kind, partial(_assess, config, nc, kind, data)) for kind in KINDS}
     every = {name: torch.cat([told[name] for told in assessed.values()]) for name in ASSESSED}
@@ -155,11 +148,6 @@ def _budget(text: str) -> float | Plan:
     return seconds(text)
 
 
-def _recipe(make: Callable[[], nn.Module], steps: int) -> Recipe:
-    adam = partial(Adam, fused=True)
-    return Recipe(make=make, loss=cross_entropy, steps=steps, lr=0.003, optimizer=adam)
-
-
 def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[str, Tensor]:
     """Assesses models of a kind, and compares with their true gap."""
     X, y, X_te, y_te = data
@@ -170,31 +158,26 @@ def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict
         share = torch.rand((), generator=generator).item()
         m = round(SMALLEST * (len(X) / SMALLEST) ** share)
         rows = torch.randperm(len(X), generator=generator)[:m].numpy()
-        model = _fitted(kind, X[rows], y[rows], generator, index, config.longest)
-        found = nc.assess(model, X[rows], y[rows], X_te)
+        X_tr, y_tr = X[rows], y[rows]
+        x, labels = torch.from_numpy(X_tr)[None], torch.from_numpy(y_tr)[None]
+        ledger.record("train", x, labels)
+        if kind in ESTIMATORS:
+            model = ESTIMATORS[kind](index).fit(X_tr, y_tr)
+        else:
+            share = torch.rand((), generator=generator).item()
+            steps = round(FEWEST_STEPS * (config.longest / FEWEST_STEPS) ** share)
+            x = x.to(torch.get_default_dtype())
+            task = Task(x, labels, x[:, :1], labels[:, :1])
+            batches = Minibatches(task, M=BATCH, N=1, seed=index)
+            model = RECIPE(make=NETWORKS[kind], steps=steps).train(batches, generator).one(0)
+        found: Any = nc.assess(model, X_tr, y_tr, X_te)  # with a bound: meta_learn calibrates NC
         H = predict("X_te", model, X_te, labels=True, like=nc.x_mean)
         columns = columns_of(model)
         H = H if columns is None else in_order("predictions", H, columns, range(CLASSES))
         true = cross_entropy(H[None], torch.from_numpy(y_te).to(H.device)[None]).mean().item()
-        assert found.bound is not None, "meta_learn calibrates NC"
-        assert found.unlike is not None, "and so knows its usual learners"
-        interval = [found.bound.low, found.bound.high]
-        told.append([found.gap, true - found.loss_tr, *interval, found.unlike.p_value])
+        bound = [found.bound.low, found.bound.high]
+        told.append([found.gap, true - found.loss_tr, *bound, found.unlike.p_value])
     return dict(zip(ASSESSED, torch.tensor(told, dtype=torch.float64).T, strict=True))
-
-
-def _fitted(
-    kind: str, X: Array, y: Array, generator: torch.Generator, index: int, longest: int
-) -> Any:
-    x, labels = torch.from_numpy(X)[None], torch.from_numpy(y)[None]
-    ledger.record("train", x, labels)
-    if kind in ESTIMATORS:
-        return ESTIMATORS[kind](index).fit(X, y)
-    share = torch.rand((), generator=generator).item()
-    steps = round(FEWEST_STEPS * (longest / FEWEST_STEPS) ** share)
-    x = x.to(torch.get_default_dtype())
-    batches = Minibatches(Task(x, labels, x[:, :1], labels[:, :1]), M=BATCH, N=1, seed=index)
-    return _recipe(NETWORKS[kind], steps).train(batches, generator).one(0)
 
 
 def _regularize(
@@ -257,16 +240,14 @@ def tables(rows: list[Row]) -> list[Table]:
             "Predicted against true gap of models of unseen kinds",
             ("model", *COLUMNS, "models"),
             tuple(gaps),
-            "Value ± 95 % interval over models. The bound is split-conformal at 95 %, for models "
-            "like those that it was calibrated on (MLPs); it promises nothing for others. "
-            f"Distribution shift: the share of models whose p-value is at most {LEVEL:g}.",
+            "Value ± 95 % interval over models. The bound, split-conformal at 95 %, is promised "
+            f"for MLPs only. Distribution shift: the share with a p-value of at most {LEVEL:g}.",
         ),
         Table(
             "Accuracy of regularized classifiers, %",
             ("classifier", *(f"{size['points']} training points" for size in sizes)),
             tuple(accuracies),
-            "Value ± 95 % interval over seeds, which draw training points, weights and minibatches;"
-            " the change is that of each seed.",
+            "Value ± 95 % interval over seeds; the change is that of each seed.",
         ),
     ]
 
@@ -294,10 +275,9 @@ def figures(outcome: Outcome) -> list[Drawing]:
 
 LEAD = (
     "Scikit-learn's digits as somebody's own data: 1,437 points that meta_learn and the models may "
-    "use, and 360 whose labels neither has seen. NC learns from MLPs with one layer of 64 units, "
-    "on splits of the former. It then assesses models of kinds that it has never met, trained on "
-    "50 to 1,437 points, and regularizes: scikit-learn style classifiers (NCClassifier) with the "
-    "unlabelled test inputs (transductive) and without them (inductive), and a network in a loop "
-    "of one's own, also with them (NCRegularizer)."
+    "use, and 360 whose labels neither has seen. NC learns from MLPs with one layer of 64 units. "
+    "It then assesses models of kinds that it has never met, trained on 50 to 1,437 points, and "
+    "regularizes: scikit-learn style classifiers (NCClassifier), with the unlabelled test inputs "
+    "(transductive) and without (inductive), and a loop of one's own, with them (NCRegularizer)."
 )
 EXPERIMENT = Experiment(NAME, "Own data: digits", LEAD, Config, PRESETS, run, tables, figures)

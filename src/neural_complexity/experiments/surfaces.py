@@ -7,22 +7,19 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib import cm, colors, ticker
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
 from neural_complexity.baselines.gap_surface import gap_measure
-from neural_complexity.experiments.base import saved_networks
 from neural_complexity.experiments.base.comparison import NONE, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.few_shot_images import FewShotConfig, draw_held_out_tasks
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS
+from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.loss_surface import surface
@@ -47,9 +44,7 @@ OBJECTIVES |= {"none": "train loss", "oracle": "test loss"}
 NAMES = {label(keys): f"{label(keys)} (train loss + NC)" for keys in NCS}
 NAMES |= {"none": "the learner (train loss)", "oracle": "oracle (test loss)"}
 LEVELS = 24
-# Losses grow without end towards the corners: colours and heights stop where so much of the plane
-# is below.
-SEEN = 0.75
+SEEN = 0.75  # losses grow without end: scales stop where so much of the plane is below
 SEEN_GAP = 0.95  # of the gap, which is cut off there and, below, where as much is above
 
 Plane = np.ndarray[Any, np.dtype[Any]]
@@ -60,13 +55,11 @@ Panel = tuple[str, Plane, dict[str, Any]]  # title, values, and the scale: `norm
 class Config(FewShotConfig):
     """Planes of parameters around learners that were trained without NC."""
 
-    networks: str = ""
-    """The folder of a finished run of `omniglot`, for its NCs; the shipped ones if empty."""
+    networks: str = ""  # The folder of a run of `omniglot`, for its NCs; the shipped ones if empty.
     steps: Count = 500  # Updates of the learners, enough to converge.
     size: Annotated[int, AtLeast(3), Bound("odd", lambda size: size % 2 == 1)] = 31
     """Points along each of the two directions; odd, so that the learner is one of them."""
-    radius: Annotated[float, POSITIVE] = 2.0
-    """How far the plane reaches, in lengths of the learner's filters."""
+    radius: Annotated[float, POSITIVE] = 2.0  # Of the plane, in lengths of the learner's filters.
     chunk: Count = 64  # Points of the plane at a time: bounds memory.
 
 
@@ -80,9 +73,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Trains learners without NC and measures the plane around each."""
-    shipped = saved_networks.SHIPPED_OMNIGLOT
-    networks = saved_networks.load_networks(config.networks, config.device, shipped)
+    networks = load_networks(config.networks, config.device, "omniglot")
     task = draw_held_out_tasks(config).task
     recipe = config.recipe(tuple(task.X_tr.shape[2:]))
     parts = Parts(work, 1 + len(task), callback)
@@ -93,17 +84,15 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 
     def measure(b: int) -> dict[str, Tensor]:
         gaps = gap_measure(networks, task[b : b + 1], loss=recipe.loss, classes=config.ways)
-        sizes: Any = {"size": config.size, "radius": config.radius, "chunk": config.chunk}
-        generator = stream(config.seed, "directions", b)
-        return surface(h.one(b), gaps, generator=generator, **sizes)
+        how: Any = {name: getattr(config, name) for name in ("size", "radius", "chunk")}
+        return surface(h.one(b), gaps, generator=stream(config.seed, "directions", b), **how)
 
     measured = [parts.do(f"task {b + 1}", partial(measure, b)) for b in range(len(task))]
     planes = {name: torch.stack([plane[name] for plane in measured]) for name in measured[0]}
     kept = usable_rows(~plane.flatten(1).isfinite().all(dim=1) for plane in planes.values())
     planes = {name: plane[kept] for name, plane in planes.items()}
     tensors = {name: plane[:DRAWN].clone() for name, plane in planes.items()}
-    facts = saved_networks.how_made(networks, parts)
-    return Outcome(_rows(config, planes, kept), tensors, facts=facts)
+    return Outcome(_rows(config, planes, kept), tensors, facts=how_made(networks, parts))
 
 
 def _rows(config: Config, planes: dict[str, Tensor], kept: Tensor) -> list[Row]:
@@ -152,20 +141,17 @@ def tables(rows: list[Row]) -> list[Table]:
             f"Where each objective is lowest on the plane, {at_learner.n:,} tasks",
             ("lowest point of the objective", *metrics),
             tuple(pivot(whole, METHODS, by_metric, lambda keys: NAMES[label(keys)], three)),
-            "Mean over tasks ± 95 % interval. Change: of the test loss, against the learner's "
-            "own. Share of oracle: of the change that the plane allows. At the edge: share of "
-            "tasks whose lowest point is there, so that it may be lower outside. Correlations are "
-            "over the points of each plane. The train loss is lowest at the learner itself in "
-            f"{100 * at_learner.value:.0f} % of tasks. Left out because something was not finite: "
-            f"{lost.value:.0f}.",
+            "Mean over tasks ± 95 % interval. Change: of the learner's test loss. Share of oracle: "
+            "of the change that the plane allows. At the edge: share of tasks whose lowest point "
+            "is there. Correlations are over each plane. The train loss is lowest at the learner "
+            f"itself in {100 * at_learner.value:.0f} % of tasks. Not finite: {lost.value:.0f}.",
         ),
         Table(
             "The tasks drawn",
             ("task", *columns),
             tuple(pivot(rows, tasks, columns.values(), "task {task}".format_map, three)),
-            "Test loss at the learner (none), at the lowest regularized loss (NC) and at the "
-            "lowest test loss (oracle) of the plane. Correlations over the plane: with test loss, "
-            "of train loss (none) or regularized loss (NC); with gap, of NC.",
+            "Test loss where the objective is lowest, and correlations over the plane: with test "
+            "loss, of train loss (none) or regularized loss (NC); with gap, of NC.",
         ),
     ]
 
@@ -174,35 +160,27 @@ def figures(outcome: Outcome) -> list[Drawing]:
     planes = {name: tensor.numpy() for name, tensor in outcome.tensors.items()}
     first = {name: plane[0] for name, plane in planes.items()}
     caption = (
-        "One task per row. The train loss has a scale of its own; test and regularized loss share "
-        f"one, which ends where {SEEN:.0%} of the plane is below; gap and NC share another, cut "
-        "off on both sides. Cross: the learner. Circle: the lowest point of the panel."
+        "One task per row. Test and regularized loss share a scale, gap and NC another; what is "
+        "beyond is cut off. Cross: the learner. Circle: the lowest point of the panel."
     )
-    in_three = (
-        "The first task, arranged as in the paper's appendix, with the scales of the contours: "
-        "what is beyond them is cut off. Dot: the learner."
-    )
-    title = "Loss surfaces in three dimensions, {} head"
-    return [
-        Drawing("contours", _contours(planes), "Visualization of loss surfaces", caption),
-        *(
-            Drawing(f"surfaces-{head}", _surfaces(first, head), title.format(head), in_three)
-            for head in HEADS
-        ),
-    ]
+    drawn = [Drawing("contours", _contours(planes), "Visualization of loss surfaces", caption)]
+    caption = "The first task, as in the paper's appendix, with the same scales. Dot: the learner."
+    for head in HEADS:
+        title = f"Loss surfaces in three dimensions, {head} head"
+        drawn.append(Drawing(f"surfaces-{head}", _surfaces(first, head), title, caption))
+    return drawn
 
 
 def _panels(planes: dict[str, Plane], heads: Iterable[str]) -> list[list[Panel]]:
-    """Returns the panels of one task, in the paper's order; those of a list share their scale.
-
-    Scales are those of the true quantities: an NC that is far off shows as such. A learner of few
-    images fits them so well that its train loss would show nothing on any scale but its own.
-    """
+    """Returns the panels of one task, in the paper's order; those of a list share their scale."""
+    # Scales are those of the true quantities: an NC that is far off shows as such. A learner fits
+    # few images so well that its train loss would show nothing on any scale but its own.
     train, test, gap = planes["train loss"], planes["test loss"], planes["gap"]
     highest = max(np.quantile(train, SEEN_GAP), train.min() + 1e-9)
-    of_train = {"norm": Normalize(train.min(), highest), "cmap": "viridis"}
-    of_test = {"norm": Normalize(test.min(), np.quantile(test, SEEN)), "cmap": "viridis"}
-    of_gap = {"norm": Normalize(*np.quantile(gap, [1 - SEEN_GAP, SEEN_GAP])), "cmap": "plasma"}
+    of_train = {"norm": colors.Normalize(train.min(), highest), "cmap": "viridis"}
+    of_test = {"norm": colors.Normalize(test.min(), np.quantile(test, SEEN)), "cmap": "viridis"}
+    ends = np.quantile(gap, [1 - SEEN_GAP, SEEN_GAP])
+    of_gap = {"norm": colors.Normalize(*ends), "cmap": "plasma"}
     gaps, losses = [("gap", gap, of_gap)], [("test loss", test, of_test)]
     for head in heads:
         gaps.append((f"NC, {head}", planes[f"NC, {head}"], of_gap))
@@ -212,9 +190,9 @@ def _panels(planes: dict[str, Plane], heads: Iterable[str]) -> list[list[Panel]]
 
 
 def _contours(planes: dict[str, Plane]) -> Canvas:
-    """Draws one row of contour panels per task."""
     tasks, columns = len(planes["gap"]), 3 + 2 * len(HEADS)
     alpha, beta = planes["alpha"][0], planes["beta"][0]
+    fine = {"colors": "white", "linewidths": 0.4, "alpha": 0.6}
     canvas = Canvas(figsize=(1.7 * columns, 0.8 + 1.45 * tasks), layout="constrained")
     axes = canvas.subplots(tasks, columns, sharex=True, sharey=True, squeeze=False)
     look: dict[str, Any] = {"extend": "both", "aspect": 12, "shrink": 0.68, "pad": 0.02}
@@ -225,7 +203,6 @@ def _contours(planes: dict[str, Plane]) -> Canvas:
             for ax, (title, plane, scale) in zip(used, group, strict=True):
                 levels = np.linspace(scale["norm"].vmin, scale["norm"].vmax, LEVELS + 1)
                 ax.contourf(beta, alpha, plane, levels, extend="both", **scale)
-                fine = {"colors": "white", "linewidths": 0.4, "alpha": 0.6}
                 ax.contour(beta, alpha, plane, levels[::3], **fine)
                 i, j = np.unravel_index(plane.argmin(), plane.shape)
                 # Twice, so that they stand out from any colour; a minimum may lie on the edge.
@@ -234,10 +211,10 @@ def _contours(planes: dict[str, Plane]) -> Canvas:
                     ax.plot(0, 0, "x", ms=5, **mark)
                     ax.plot(beta[j], alpha[i], "o", ms=6, mfc="none", **mark)
                 ax.set(aspect="equal", xlim=beta[[0, -1]], ylim=alpha[[0, -1]])
-                ax.grid(False)
                 ax.set_title(title if b == 0 else "")
-            bar = canvas.colorbar(ScalarMappable(**group[0][2]), ax=used, **look)
-            bar.locator = MaxNLocator(4)
+                ax.grid(False)
+            bar = canvas.colorbar(cm.ScalarMappable(**group[0][2]), ax=used, **look)
+            bar.locator = ticker.MaxNLocator(4)
         line[0].set_ylabel(f"task {b + 1}\n" + r"$\alpha$")
     for ax in axes[-1]:
         ax.set_xlabel(r"$\beta$")
@@ -260,17 +237,15 @@ def _surfaces(planes: dict[str, Plane], head: str) -> Canvas:
             ax.plot_surface(across, down, heights, **scale, **look)
             ax.plot([0], [0], [heights[centre, centre]], "o", **dot)
             ax.set(xlabel=r"$\beta$", ylabel=r"$\alpha$", zlim=ends)
+            ax.set_title(title.replace("\n", " "), y=1.04)
             ax.set_box_aspect(None, zoom=1.1)
             ax.view_init(elev=32, azim=-60)
-            ax.set_title(title.replace("\n", " "), y=1.04)
     return canvas
 
 
 LEAD = (
-    "Learners trained without NC until they converge, each moved along two random directions, in "
-    "which every filter moves by a multiple of its own length (Li et al., 2018). Over this plane: "
-    "train loss, test loss, their difference (the gap), what NC predicts of it, and the "
-    "regularized loss, train loss + NC. The paper says that minimizing it moves the learner to "
-    "lower test loss."
+    "Learners trained without NC until they converge are moved along two random directions, in "
+    "which every filter moves by a multiple of its own length (Li et al., 2018). The paper says "
+    "that minimizing the regularized loss, train loss + NC, moves them to lower test loss."
 )
 EXPERIMENT = Experiment(NAME, "Loss surfaces", LEAD, Config, PRESETS, run, tables, figures)

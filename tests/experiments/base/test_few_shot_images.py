@@ -53,10 +53,11 @@ def test_held_out_characters_are_others_and_half_of_their_images_unlabelled(
     glyph_folder: str,
 ) -> None:
     config = FewShotConfig(data=glyph_folder, ways=4, queries=2, train_queries=3)
-    train, held_out = config.train_family(), config.eval_family()
-    assert (train.queries, held_out.queries) == (3, 4)
-    ours, others = (f.images.pixels.flatten(1).float() for f in (train, held_out))
-    assert torch.cdist(others, ours).min() > 0
+    train, held_out = config.train_family(), draw_held_out_tasks(config)
+    assert (train.queries, held_out.task.X_te.shape[1], held_out.X_unlabelled.shape[1]) == (3, 8, 8)
+    ours = values(train.images(torch.arange(len(train.images)))).flatten(1)
+    for X in (held_out.task.X_tr, held_out.task.X_te, held_out.X_unlabelled):
+        assert torch.cdist(X.flatten(0, 1).flatten(1), ours).min() > 0
 
 
 def test_learners_have_their_own_rates() -> None:

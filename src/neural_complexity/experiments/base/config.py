@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 import torch
 
-__all__ = ["POSITIVE", "AtLeast", "BaseConfig", "Between", "Bound", "Checked", "config_from_dict"]
+__all__ = ["POSITIVE", "AtLeast", "BaseConfig", "Between", "Bound", "Checked", "Count"]
+__all__ += ["NetworksConfig", "config_from_dict"]
 
 C = TypeVar("C")
 
@@ -67,8 +68,7 @@ class BaseConfig(Checked):
     """An experiment on held-out tasks."""
 
     seed: int = 0  # The one seed of everything.
-    device: Annotated[str, Bound("one that works here", _works)] = "cpu"
-    """Where to compute: cpu, cuda, ..."""
+    device: Annotated[str, Bound("one that works here", _works)] = "cpu"  # Where: cpu, cuda, ...
     eval_tasks: Annotated[int, AtLeast(2)] = 8192  # Held-out tasks.
 
 
@@ -76,22 +76,19 @@ class BaseConfig(Checked):
 class NetworksConfig(BaseConfig):
     """An experiment with NCs trained on sinusoids."""
 
-    networks: str = ""
-    """The folder of a finished run of `sinusoid`, for its NCs; the shipped ones if empty."""
+    networks: str = ""  # The folder of a run of `sinusoid`, for its NCs; the shipped ones if empty.
 
 
 def config_from_dict(kind: type[C], values: dict[str, Any]) -> C:
     """Returns the config that `dataclasses.asdict` and JSON made `values` of."""
-    hints, names = get_type_hints(kind), {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if set(values) != names:
-        odd = ", ".join(sorted(set(values) ^ names))
-        raise ValueError(
-            f"a config must have the fields of {kind.__qualname__}, got other ones ({odd})"
-        )
-
-    def from_json(hint: Any, value: Any) -> Any:
-        if is_dataclass(hint):
-            return config_from_dict(hint, value)  # type: ignore[arg-type]
-        return tuple(value) if get_origin(hint) is tuple else value  # JSON has lists only
-
-    return kind(**{name: from_json(hints[name], value) for name, value in values.items()})
+    made, hints = dict(values), get_type_hints(kind)
+    odd = ", ".join(sorted(set(values) ^ {field.name for field in fields(kind)}))  # type: ignore[arg-type]
+    if odd:
+        own = kind.__qualname__
+        raise ValueError(f"a config must have the fields of {own}, got other ones ({odd})")
+    for name, value in values.items():
+        if is_dataclass(hints[name]):
+            made[name] = config_from_dict(hints[name], value)
+        elif get_origin(hints[name]) is tuple:  # JSON has lists only
+            made[name] = tuple(value)
+    return kind(**made)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
@@ -36,8 +36,7 @@ class Outcome:
     facts: dict[str, Any] = field(default_factory=dict)  # what else a reader should know, as JSON
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A figure that is not on disk yet."""
 
     name: str  # of its file
@@ -81,15 +80,11 @@ class Parts:
         self.seconds = work.seconds  # that each part took, over all sessions
 
     def do(self, name: str, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Returns the tensors of a part; works, as a pure function of the config, only once.
-
-        The mean of the last row of its tensor `loss_te` is shown, if it has one.
-        """
-        tensors = self.work.do(name, work)
-        if self.callback is not None:
+        """Returns the tensors of a part; works, as a pure function of the config, only once."""
+        tensors, spent = self.work.do(name, work), self.seconds.values()
+        if self.callback is not None:  # shown with the mean of the last test losses
             metrics = {name: tensors["loss_te"][-1].mean().item()} if "loss_te" in tensors else {}
-            done = len(self.seconds)
-            self.callback("evaluation", done, self.total, sum(self.seconds.values()), metrics)
+            self.callback("evaluation", len(spent), self.total, sum(spent), metrics)
         return tensors
 
 
@@ -102,6 +97,5 @@ def load_experiment(name: str, demand: str = "NAME must be one of") -> Experimen
     """Returns an experiment by name; raises `ValueError` if there is none."""
     if name not in experiment_names():
         raise ValueError(f"{demand} {', '.join(experiment_names())}, got {name}")
-    experiment = import_module(f"{experiments.__name__}.{name}").EXPERIMENT
-    assert isinstance(experiment, Experiment)
+    experiment: Experiment = import_module(f"{experiments.__name__}.{name}").EXPERIMENT
     return experiment

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,47 +29,44 @@ from neural_complexity.task import Task
 from neural_complexity.tasks.images import FewShot
 from neural_complexity.tasks.omniglot_files import omniglot
 
-__all__ = ["EmbeddedTasks", "FewShotConfig", "HeldOutTasks", "LabelTraining", "direct", "posterior"]
+__all__ = ["PROTOTYPICAL", "EmbeddedTasks", "FewShotConfig", "HeldOutTasks", "LabelTraining"]
+__all__ += ["direct", "draw_held_out_tasks", "posterior", "train_and_predict", "train_prototypical"]
+__all__ += ["without_learner"]
 
+_encoder: Callable[..., ImageEncoder] = partial(ImageEncoder, layers=4)  # of prototypical networks
+Penalty = Callable[[slice], Regularizer]  # of some of the tasks
 PART = 64  # tasks whose images are embedded at a time: bounds memory
 PROTOTYPICAL = "prototypical network"
-SOFT_K_MEANS_ROUNDS = 3
 PAPER_ACCURACY = 92.93  # of MLP learners with NC, 10 ways, 1 shot
 # Sizes of smoke runs, and of NCs in them.
 SMOKE: dict[str, Any] = {"ways": 4, "queries": 2, "eval_tasks": 16, "learner_width": 16, "steps": 6}
 TINY: dict[str, Any] = {"width": 16, "heads": 2, "channels": 8, "iterations": 2, "tasks": 8}
-TINY["validation_tasks"] = 8
+TINY |= {"validation_tasks": 8, "updates": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelTraining(Training):
     """An NC for images and labels; the defaults are the paper's for MLP learners (appendix C)."""
 
-    width: Count = 120
-    """Width d of every layer of NC behind the image encoder."""
+    width: Count = 120  # Width d of every layer of NC behind the image encoder.
     heads: Count = 4  # Attention heads (the paper does not say).
     encoder_layers: Count = 1  # n_enc.
     batch: Count = 16  # Bank rows per NC update, bs.
     pool_first: bool = False  # Direct head: whether test points are averaged before decoding.
-    scale_by_width: bool = False
-    """Whether attention divides by the root of the whole width."""
+    scale_by_width: bool = False  # Whether attention divides by the root of the whole width.
     query_skip: bool = True  # Whether the decoder also sees the test point's own embedding.
-    validation_tasks: Count = 64
-    """Other tasks of the same characters, on whose learners NC is scored on its way."""
+    validation_tasks: Count = 64  # Other tasks, on whose learners NC is scored on its way.
     channels: Count = 64  # Filters of each layer of the image encoder.
     self_layers: Annotated[int, AtLeast(0)] = 1  # n_self.
     bilinear: bool = True  # Whether targets act through the interaction layer of Eq. (9).
     bias: bool = True  # Whether the interaction layer has its 1.
-    loss_conditioning: bool = True
-    """Direct head: whether the interaction layer sees the training losses."""
+    loss_conditioning: bool = True  # Direct head: whether that layer sees the training losses.
     symmetric: bool = False  # Whether classes are treated alike.
     metric: bool = False  # Whether attention goes by distance.
-    rounds: Annotated[int, AtLeast(0)] = 0
-    """Rounds of soft k-means that move keys to the unlabelled points that choose them."""
+    rounds: Annotated[int, AtLeast(0)] = 0  # Rounds of soft k-means on the unlabelled points.
     vote: bool = False  # Posterior head: whether the decoder corrects the attention on each label.
     criterion: Literal["huber", "squared"] = "huber"  # NC's loss on the gap.
-    made_up: Annotated[float, Between(0, 1)] = 0.0
-    """The share of each batch that is pseudo-predictions."""
+    made_up: Annotated[float, Between(0, 1)] = 0.0  # The share of pseudo-predictions in a batch.
     run: Count = 1  # Rows of one task that are drawn together.
 
     def architecture(self, head: Head) -> dict[str, Any]:
@@ -84,6 +81,7 @@ class LabelTraining(Training):
         return super().learning() | own
 
 
+PAPERS = LabelTraining()
 # What we found to work: how NC is taught, by which rates, and on how much.
 OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
 OURS |= {"made_up": 0.5, "warmup": 0.03, "decay": True, "lr": 0.002}
@@ -105,8 +103,7 @@ def direct(**sizes: Any) -> LabelTraining:
 class FewShotConfig(BaseConfig):
     """Few-shot classification of Omniglot's characters."""
 
-    data: str = ""
-    """The folder of Omniglot's zips; if empty, that of NEURAL_COMPLEXITY_DATA or a cache."""
+    data: str = ""  # The folder of Omniglot's zips; if empty, NEURAL_COMPLEXITY_DATA or a cache.
     ways: Count = 10  # Classes of a task.
     shots: Count = 1  # Training images of each class.
     queries: Count = 5  # Test images of each class.
@@ -123,11 +120,6 @@ class FewShotConfig(BaseConfig):
         images = omniglot("background", folder=self.data or None).rotated()
         return FewShot(images, ways=self.ways, shots=self.shots, queries=self.train_queries)
 
-    def eval_family(self) -> FewShot:
-        """Returns tasks of evaluation characters; of their test images half become unlabelled."""
-        images = omniglot("evaluation", folder=self.data or None)
-        return FewShot(images, ways=self.ways, shots=self.shots, queries=2 * self.queries)
-
     def recipe(self, shape: Sequence[int], kind: str = "MLP") -> Recipe:
         """Returns how learners of images of a shape learn, `"MLP"` or `"CNN"`."""
         make, lr = partial(image_mlp, shape, [self.learner_width], self.ways), self.lr
@@ -137,8 +129,7 @@ class FewShotConfig(BaseConfig):
         return Recipe(make=make, loss=cross_entropy, steps=self.steps, lr=lr)
 
 
-@dataclass(frozen=True)
-class HeldOutTasks:
+class HeldOutTasks(NamedTuple):
     """Held-out tasks, and further unlabelled images of their classes."""
 
     task: Task
@@ -146,8 +137,9 @@ class HeldOutTasks:
 
 
 def draw_held_out_tasks(config: FewShotConfig) -> HeldOutTasks:
-    """Draws the held-out tasks; half of their test images become unlabelled inputs."""
-    family = config.eval_family()
+    """Draws tasks of evaluation characters; half of their test images become unlabelled."""
+    images = omniglot("evaluation", folder=config.data or None)
+    family = FewShot(images, ways=config.ways, shots=config.shots, queries=2 * config.queries)
     task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
     task = task.to(config.device).loaded()
     N = config.ways * config.queries
@@ -163,21 +155,18 @@ class EmbeddedTasks:
     ) -> None:
         self.nc, self.tasks = nc, tasks
         self._contexts: dict[tuple[int, int, bool], Context] = {}
-        if like is not None:
-            self.embedded: list[Tensor] = like.embedded
-            return
-        sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled)
+        sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled) if like is None else ()
         with torch.no_grad():
-            self.embedded = [torch.cat([nc.embed(x) for x in X.split(PART)]) for X in sets]
+            embedded = [torch.cat([nc.embed(x) for x in X.split(PART)]) for X in sets]
+        self.embedded: list[Tensor] = embedded if like is None else like.embedded
 
     @torch.no_grad()
     def context(self, rows: slice, *, inductive: bool = False) -> Context:
         """Returns NC's context of some of the tasks, which does not depend on h."""
         key = (rows.start, rows.stop, inductive)
         if key not in self._contexts:
-            E_tr, E_te = self.embedded[0], self.embedded[2 if inductive else 1]
-            Y_tr = self.tasks.task.Y_tr[rows]
-            self._contexts[key] = self.nc.context(E_tr[rows], Y_tr, E_te[rows])
+            E_tr, E_te = (self.embedded[i][rows] for i in (0, 2 if inductive else 1))
+            self._contexts[key] = self.nc.context(E_tr, self.tasks.task.Y_tr[rows], E_te)
         return self._contexts[key]
 
     def penalty(self, rows: slice, *, inductive: bool = False) -> Regularizer:
@@ -209,20 +198,18 @@ class EmbeddedTasks:
 
 
 def train_and_predict(
-    recipe: Recipe,
-    seed: int,
-    embedded: Mapping[str, EmbeddedTasks],
-    penalty: Callable[[slice], Regularizer] | None = None,
+    recipe: Recipe, seed: int, embedded: Mapping[str, EmbeddedTasks], penalty: Penalty | None = None
 ) -> dict[str, Tensor]:
     """Trains one learner per task and lets NCs, by name, judge it on the way.
 
-    Returns losses and accuracies after each step, (steps + 1, B); gaps, predicted gaps by NC and
-    the accuracy that beliefs predict at snapshot times, (times, B); and who diverged, (1, B).
+    Returns losses and accuracies after each step, (steps + 1, B), predictions and gaps at snapshot
+    times, (times, B), and who diverged, (1, B).
     """
     task = next(iter(embedded.values())).tasks.task
     snapshot_times = {0, recipe.steps, *(2**k for k in range(20) if 2**k < recipe.steps)}
     seen: dict[str, dict[int, list[Tensor]]] = {}
 
+    @torch.no_grad()
     def observe(rows: slice, step: int, snapshot: Snapshot) -> None:
         part = task[rows]
         found = {"accuracy": 1 - zero_one(snapshot.H_te, part.Y_te).mean(dim=1)}
@@ -230,8 +217,7 @@ def train_and_predict(
             found["gap"] = gap(recipe.loss, snapshot, part.Y_te)
             for name, tasks in embedded.items():
                 found[f"predicted/{name}"] = tasks.gaps(rows, snapshot)
-                with torch.no_grad():
-                    belief = tasks.nc.head.belief(tasks.context(rows).state)
+                belief = tasks.nc.head.belief(tasks.context(rows).state)
                 if belief is not None:
                     wrong = zero_one.expected(snapshot.H_te, belief)
                     found["predicted accuracy"] = 1 - wrong.mean(dim=1)
@@ -247,12 +233,9 @@ def train_and_predict(
 
 @torch.no_grad()
 def without_learner(
-    config: FewShotConfig, embedded: EmbeddedTasks, encoder_state: dict[str, Tensor]
+    config: FewShotConfig, embedded: EmbeddedTasks, state: dict[str, Tensor]
 ) -> dict[tuple[str, str], Tensor]:
-    """Returns accuracies without a learner, (B,), by method and by what it sees of test images.
-
-    NC has the posterior head; the encoder's state is from `train_prototypical`.
-    """
+    """Returns accuracies without a learner, (B,), by method and by what it sees of test images."""
     task, place = embedded.tasks.task, embedded.nc.head.network.place
     E_tr, E_te, _ = embedded.embedded
     X_tr, X_te = values(task.X_tr), values(task.X_te)
@@ -266,16 +249,13 @@ def without_learner(
     ):
         logits = trained.nearest_neighbour_logits(K, task.Y_tr, Q, classes=config.ways)
         found[f"nearest neighbour in {space}", "inductive"] = logits
-    channels = encoder_state["blocks.0.filters"].shape[0]
-    network = trained.PrototypicalNetwork(_encoder(X_tr.shape[2:], channels).to(config.device))
-    network.encoder.load_state_dict(encoder_state)
+    encoder = _encoder(X_tr.shape[2:], channels=state["blocks.0.filters"].shape[0])
+    encoder.load_state_dict(state)
+    network = trained.PrototypicalNetwork(encoder.to(config.device))
     parts = [task[i : i + PART] for i in range(0, len(task), PART)]
-    for name, inputs, rounds in (
-        (PROTOTYPICAL, "inductive", 0),
-        (f"{PROTOTYPICAL}, soft k-means", "transductive", SOFT_K_MEANS_ROUNDS),
-    ):
-        logits = torch.cat([network(part, classes=config.ways, rounds=rounds) for part in parts])
-        found[name, inputs] = logits
+    soft = (f"{PROTOTYPICAL}, soft k-means", "transductive")
+    for key, rounds in (((PROTOTYPICAL, "inductive"), 0), (soft, 3)):
+        found[key] = torch.cat([network(p, classes=config.ways, rounds=rounds) for p in parts])
     ledger.record("report", task.X_te, task.Y_te)
     return {key: 1 - zero_one(logits, task.Y_te).mean(dim=1) for key, logits in found.items()}
 
@@ -288,15 +268,11 @@ def train_prototypical(
 ) -> dict[str, Tensor]:
     """Returns the state of a prototypical network's encoder, trained on NC's episodes."""
     with seeded(config.seed, "prototypes"):
-        encoder = _encoder(family.images.pixels.shape[1:], training.channels).to(config.device)
+        encoder = _encoder(family.images.pixels.shape[1:], channels=training.channels)
     units = family.sample(128, stream(config.seed, "units"))
-    encoder.calibrate(values(units.X_tr).to(config.device))
+    encoder.to(config.device).calibrate(values(units.X_tr).to(config.device))
     settings = MetaTraining(**training.learning())
     trained.train_prototypes(
         encoder, family, settings, seed=config.seed, classes=config.ways, callback=callback
     )
     return encoder.state_dict()
-
-
-def _encoder(shape: torch.Size, channels: int) -> ImageEncoder:
-    return ImageEncoder((shape[0], shape[1], shape[2]), channels=channels, layers=4)

@@ -18,25 +18,20 @@ __all__ = ["learner_axis", "plot_meta_training", "plot_points", "plot_targets", 
 def scatter_gaps(
     ax: Axes, true: Tensor, predicted: Tensor, color: str, *, cut: float = 0.001
 ) -> str:
-    """Plots predicted against true gaps, (B,), and returns R2 as text for a title.
-
-    The share `cut` at either end is left out: a handful of extreme tasks would squeeze all others
-    into a corner.
-    """
+    """Plots predicted against true gaps, (B,), and returns R2 as text for a title."""
     both = np.stack([true.numpy(), predicted.numpy()])
-    low, high = np.quantile(both[:, np.isfinite(both).all(axis=0)], [cut, 1 - cut])
+    # The share `cut` at either end is left out: few tasks would squeeze all others into a corner.
+    ends = np.quantile(both[:, np.isfinite(both).all(axis=0)], [cut, 1 - cut])
     ax.plot(true, predicted, ".", ms=2, alpha=0.25, color=color, rasterized=True)
-    ax.plot([low, high], [low, high], color=COLORS["target"], lw=0.8)
-    ax.set(xlim=(low, high), ylim=(low, high), aspect="equal")
-    ax.set(xlabel="true gap", ylabel="predicted gap")
+    ax.plot(ends, ends, color=COLORS["target"], lw=0.8)
+    ax.set(xlim=ends, ylim=ends, aspect="equal", xlabel="true gap", ylabel="predicted gap")
     return f"R2 = {r_squared(predicted, true).item():.4f}"
 
 
 def plot_targets(ax: Axes, task: dict[str, Tensor]) -> None:
     """Plots one task, its sets (n, 1) by name, and what its learner predicts."""
-    x_tr, y_tr, x_te, y_te, h_te = (
-        task[name].squeeze(-1) for name in ("X_tr", "Y_tr", "X_te", "Y_te", "H_te")
-    )
+    names = ("X_tr", "Y_tr", "X_te", "Y_te", "H_te")
+    x_tr, y_tr, x_te, y_te, h_te = (task[name].squeeze(-1) for name in names)
     ax.plot(x_tr, y_tr, "o", ms=4, color=COLORS["target"], label="training points")
     ax.plot(x_te, y_te, "o", ms=4, mfc="none", color=COLORS["target"], label="test targets")
     ax.plot(x_te, h_te, "+", ms=6, color=COLORS["none"], label="learner on test inputs")

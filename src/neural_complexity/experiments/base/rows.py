@@ -3,11 +3,10 @@
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import neural_complexity
 from neural_complexity.files import write_text
@@ -19,7 +18,7 @@ Key = str | int | float | bool
 Keys = Mapping[str, Key]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """One number, what it is about, how sure it is, and what the paper has in its place."""
 
@@ -44,9 +43,8 @@ def make_row(
     **keys: Key | None,
 ) -> Row:
     """Returns the row of a score, with the commit that runs; keys that are `None` are left out."""
-    own: dict[str, Any] = {"experiment": experiment, "seed": seed, "metric": metric, "paper": paper}
     present = {name: key for name, key in keys.items() if key is not None}
-    return Row(**own, **vars(score), keys=present, commit=commit())
+    return Row(experiment, metric, present, score.value, score.ci95, score.n, paper, seed, commit())
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
@@ -63,18 +61,12 @@ def read_rows(path: Path) -> list[Row]:
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            content = json.loads(line)
-        except json.JSONDecodeError:
-            content = None
-        if isinstance(content, dict) and "setting" in content:
-            raise ValueError(
-                f"{path} must have rows with keys, got those of an earlier version: run it again"
-            )
-        if not isinstance(content, dict) or set(content) != {field.name for field in fields(Row)}:
-            raise ValueError(
-                f"{path} must hold one row per line, got something else in line {number}"
-            )
-        rows.append(Row(**content))
+            rows.append(Row(**json.loads(line)))
+        except (json.JSONDecodeError, TypeError):
+            said = f"hold one row per line, got something else in line {number}"
+            if '"setting"' in line:
+                said = "have rows with keys, got those of an earlier version: run it again"
+            raise ValueError(f"{path} must {said}") from None
     return rows
 
 
@@ -87,12 +79,11 @@ def commit() -> str:
         head = _git(package, "rev-parse", "HEAD")
         changed = _git(package, "status", "--porcelain", "--", ".")
         return head[:12] + ("-changed" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        pass  # no git, or not a checkout: an installed release
-    try:
-        return "release " + version("neural-complexity")
-    except PackageNotFoundError:
-        return "unknown"
+    except (OSError, subprocess.CalledProcessError):  # no git, or no checkout: a release
+        try:
+            return "release " + version("neural-complexity")
+        except PackageNotFoundError:
+            return "unknown"
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -32,11 +32,9 @@ class RunFolder:
 
     def start(self, experiment: str, config: Any) -> None:
         """Claims an empty or new folder for a run."""
+        left = list(self.path.iterdir()) if self.path.is_dir() else [self.path]
         # What a start that was killed left does not count.
-        if self.path.exists() and not (
-            self.path.is_dir()
-            and all(path.name.startswith(".config.json.") for path in self.path.iterdir())
-        ):
+        if self.path.exists() and not all(p.name.startswith(".config.json.") for p in left):
             raise ValueError(
                 f"--out must be a new or empty folder, got {self.path}; "
                 "choose another, or go on with the run in it by --resume"
@@ -61,40 +59,32 @@ class RunFolder:
     @property
     def experiment(self) -> Experiment:
         """The experiment that this is a run of."""
-        name: str = self.read_config()["experiment"]
-        return load_experiment(name, f"{self.path} must be a run of")
+        return load_experiment(self.read_config()["experiment"], f"{self.path} must be a run of")
 
     @property
     def finished(self) -> bool:
         """Whether the run's results are all there."""
         return (self.path / "rows.jsonl").is_file()
 
-    def perform(
-        self, experiment: Experiment, config: Any, callback: ProgressCallback | None = None
-    ) -> None:
+    def perform(self, experiment: Experiment, config: Any, callback: ProgressCallback) -> None:
         """Runs an experiment, from where an earlier session stopped, and writes the results."""
         outcome = experiment.run(config, Workspace(self.work, fingerprint(config)), callback)
         started = self.read_config()
-        # A run that went on at another commit belongs to both.
-        first = started.pop("commit")
+        first = started.pop("commit")  # a run that went on at another commit belongs to both
         made_by = commit() if first == commit() else f"{first}..{commit()}"
         for name, nc in outcome.networks.items():
             notes = {**nc.card.notes, **started, "network": name}
             nc.card = replace(nc.card, commit=made_by, notes=notes)
             nc.save(self.path / f"nc-{name}.safetensors")
         files.write_tensors(self.path / "figures.safetensors", outcome.tensors, {})
-        machine = {  # described without naming it
-            "processor": platform.machine(),
-            "threads": torch.get_num_threads(),
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        }
+        # The machine is described without naming it.
+        machine = {"processor": platform.machine(), "threads": torch.get_num_threads()}
+        machine |= {"torch": str(torch.__version__), "python": platform.python_version()}
         history = {n: [status.to_json() for status in s] for n, s in outcome.history.items()}
         content = {"machine": machine, "facts": outcome.facts, "history": history}
         files.write_json(self.path / "run.json", content)
         # The rows come last and mark the run as finished.
-        rows = [replace(row, commit=made_by) for row in outcome.rows]
-        write_rows(self.path / "rows.jsonl", rows)
+        write_rows(self.path / "rows.jsonl", [replace(r, commit=made_by) for r in outcome.rows])
         shutil.rmtree(self.work, ignore_errors=True)
 
     def results(self) -> tuple[Outcome, dict[str, Any]]:
@@ -106,9 +96,8 @@ class RunFolder:
             history = {n: [Status(**m) for m in s] for n, s in run["history"].items()}
             return Outcome(rows, tensors, {}, history, run.get("facts", {})), run["machine"]
         except (FileNotFoundError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{self.path} must hold a whole run, got a damaged one ({error})"
-            ) from None
+            said = f"{self.path} must hold a whole run, got a damaged one ({error})"
+            raise ValueError(said) from None
 
 
 def write_report(folder: RunFolder) -> tuple[list[Table], dict[str, float]]:
@@ -118,14 +107,9 @@ def write_report(folder: RunFolder) -> tuple[list[Table], dict[str, float]]:
     tables = experiment.tables(outcome.rows)
     figures = experiment.draw(outcome, folder.figures)
     training = {name: round(scores[-1].seconds, 1) for name, scores in outcome.history.items()}
-    details = {
-        "commit": outcome.rows[0].commit,
-        "seed": outcome.rows[0].seed,
-        "seconds of meta-training": training,
-        **outcome.facts,
-        "machine": machine,
-        "config": folder.read_config()["config"],
-    }
+    row, config = outcome.rows[0], folder.read_config()["config"]
+    details = {"commit": row.commit, "seed": row.seed, "seconds of meta-training": training}
+    details |= {**outcome.facts, "machine": machine, "config": config}
     page = render(experiment.title, experiment.lead, tables, figures, details)
     files.write_text(folder.report, page)
     files.write_text(folder.path / "tables.md", "\n".join(to_markdown(table) for table in tables))

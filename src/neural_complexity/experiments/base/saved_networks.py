@@ -12,18 +12,15 @@ from neural_complexity.model.network import NeuralComplexity
 __all__ = ["HEADS", "how_made", "load_network", "load_networks", "load_tensors"]
 
 HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
-# What the package ships, by head: made by the experiment of that name at preset `cpu`.
-SHIPPED = {"posterior": "sinusoid", "direct": "sinusoid-direct"}
-SHIPPED_OMNIGLOT = {"posterior": "omniglot", "direct": "omniglot-direct"}
+Networks = dict[str, NeuralComplexity]  # by head
 
 
-def load_networks(
-    folder: str, device: str, shipped: dict[str, str] = SHIPPED
-) -> dict[str, NeuralComplexity]:
+def load_networks(folder: str, device: str, experiment: str = "sinusoid") -> Networks:
     """Returns the NCs of a finished run by head; the shipped networks if the folder is empty."""
-    if not folder:
-        return {h: NeuralComplexity.pretrained(n).to(device) for h, n in shipped.items()}
-    return {head: load_network(folder, head, shipped["posterior"], device) for head in shipped}
+    if folder:
+        return {head: load_network(folder, head, experiment, device) for head in HEADS}
+    shipped = {"posterior": experiment, "direct": f"{experiment}-direct"}  # made by preset `cpu`
+    return {h: NeuralComplexity.pretrained(n).to(device) for h, n in shipped.items()}
 
 
 def load_network(folder: str, head: str, experiment: str, device: str) -> NeuralComplexity:
@@ -40,14 +37,12 @@ def load_tensors(folder: str, prefix: str, experiment: str) -> dict[str, Tensor]
     found = read_tensors(path)[0] if path.is_file() else {}
     kept = {name.removeprefix(prefix): t for name, t in found.items() if name.startswith(prefix)}
     if not kept:
-        raise ValueError(
-            f"networks must be a finished run of {experiment} with {prefix}, got no such tensors "
-            f"in {path}"
-        )
+        needed = f"a finished run of {experiment} with {prefix}"
+        raise ValueError(f"networks must be {needed}, got no such tensors in {path}")
     return kept
 
 
-def how_made(networks: dict[str, NeuralComplexity], parts: Parts) -> dict[str, Any]:
+def how_made(networks: Networks, parts: Parts) -> dict[str, Any]:
     """Returns the facts of a run that used NCs: the commits these are from, and the time taken."""
     return {
         "networks": {head: nc.card.commit for head, nc in networks.items()},

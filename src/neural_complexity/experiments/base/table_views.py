@@ -9,12 +9,8 @@ __all__ = ["distinct", "find", "pivot", "select", "series", "show"]
 
 def select(rows: Iterable[Row], metric: str | None = None, /, **keys: Key | None) -> list[Row]:
     """Returns the rows of a metric with these keys; `None` asks for rows without the key."""
-    return [
-        row
-        for row in rows
-        if metric in (None, row.metric)
-        and all(row.keys.get(name) == key for name, key in keys.items())
-    ]
+    found = (row for row in rows if metric in (None, row.metric))
+    return [row for row in found if all(row.keys.get(name) == key for name, key in keys.items())]
 
 
 def find(rows: Iterable[Row], metric: str, /, **keys: Key | None) -> Row | None:
