@@ -1,4 +1,4 @@
-"""B copies of any module, with parameters of their own, run as one."""
+"""B copies of any module run as one, and losses around one module (Li et al., 2018)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from neural_complexity.points import values
 
-__all__ = ["BatchedLearner", "PlacedLearner", "stack"]
+__all__ = ["BatchedLearner", "Measure", "PlacedLearner", "filter_normalised", "stack", "surface"]
 
 aten = torch.ops.aten
 
@@ -136,7 +136,7 @@ class BatchedLearner(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
-        return _predict(self.template, self.state(), values(X))
+        return PlacedLearner(self.template, self.state(), ())(X)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,20 @@ class PlacedLearner:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
-        return _predict(self.template, self.values, values(X))
+        X = values(X)
+
+        def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
+            out: Tensor = functional_call(self.template, state, (x,))
+            return out
+
+        if len(X) == 1:  # faster by itself, and then it may be any module
+            x = X[0]
+            if x.ndim == 4 and x.shape[1] > 1:  # convolutions are faster with channels last
+                x = x.contiguous(memory_format=torch.channels_last)
+            # Not `t[0]`, whose gradient is copied into a new tensor.
+            return one({name: t.squeeze(0) for name, t in self.values.items()}, x).unsqueeze(0)
+        predictions: Tensor = vmap(one, randomness="different")(self.values, X)
+        return predictions
 
     def state(self) -> dict[str, Tensor]:
         """Returns parameters and buffers under the template's names."""
@@ -165,21 +178,7 @@ class PlacedLearner:
         return replace(self, values={**self.values, **new})
 
 
-def _predict(template: nn.Module, state: dict[str, Tensor], X: Tensor) -> Tensor:
-    """Runs the template's forward pass with each of the B states on its own inputs."""
-
-    def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
-        out: Tensor = functional_call(template, state, (x,))
-        return out
-
-    if len(X) == 1:  # faster by itself, and then it may be any module
-        x = X[0]
-        if x.ndim == 4 and x.shape[1] > 1:  # convolutions are faster with channels last
-            x = x.contiguous(memory_format=torch.channels_last)
-        # Not `t[0]`, whose gradient is copied into a new tensor.
-        return one({name: t.squeeze(0) for name, t in state.items()}, x).unsqueeze(0)
-    predictions: Tensor = vmap(one, randomness="different")(state, X)
-    return predictions
+Measure = Callable[[PlacedLearner], dict[str, Tensor]]  # of K learners: named values, (K,) each
 
 
 def stack(make: Callable[[], nn.Module], batch: int, generator: torch.Generator) -> BatchedLearner:
@@ -223,3 +222,69 @@ def stack(make: Callable[[], nn.Module], batch: int, generator: torch.Generator)
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
     return {n: t.detach() for n, t in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def filter_normalised(
+    parameters: dict[str, Tensor], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Draws a Gaussian direction in which every filter moves as far as it is long.
+
+    Networks with ReLUs do the same when one layer is doubled and the next is halved, so a step of
+    fixed length means nothing by itself; relative to each filter it does. The filters of a
+    parameter are its slices along the first axis. Biases and the scales of normalisation have none:
+    each number would be one, and move by plus or minus its own size. They stay, as in Li et al.
+    """
+    directions = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    for name, p in parameters.items():
+        if p.ndim > 1:
+            d = torch.randn(p.shape, generator=generator, dtype=p.dtype, device=generator.device)
+            d, rest = d.to(p.device), tuple(range(1, p.ndim))
+            scale, drawn = (torch.linalg.vector_norm(t, dim=rest, keepdim=True) for t in (p, d))
+            directions[name] = d * (scale / drawn)
+    return directions
+
+
+@torch.no_grad()
+def surface(
+    h: nn.Module,
+    measure: Measure,
+    *,
+    generator: torch.Generator,
+    size: int = 25,
+    radius: float = 1.0,
+    chunk: int = 64,
+) -> dict[str, Tensor]:
+    """Measures any trained module over a plane of two random filter-normalised directions.
+
+    `measure` sees K copies of the module, `chunk` at most, at K points and in evaluation mode.
+    The plane theta + alpha d1 + beta d2 reaches `radius` lengths of the filters, with `size` points
+    each way; of an odd number the module is in the centre. Returned are the values by name, (size,
+    size), alpha down and beta across, and alpha and beta themselves, (size,).
+    """
+    for name, number, least in (("size", size, 2), ("chunk", chunk, 1)):
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}")
+    if not radius > 0:
+        raise ValueError(f"radius must be positive, got {radius}")
+    template = deepcopy(h).eval()  # a mixture of modes could not be put back otherwise
+    theta = {name: p.detach() for name, p in template.named_parameters()}
+    if all(value.ndim < 2 for value in theta.values()):
+        raise ValueError("h must have a parameter with filters, got none with two axes or more")
+    directions = [filter_normalised(theta, generator) for _ in range(2)]
+    # Not linspace: the centre is to be zero exactly.
+    steps = (torch.arange(size) - (size - 1) / 2) * (2 * radius / (size - 1))  # (size,)
+    found: dict[str, list[Tensor]] = {}
+    for where in torch.cartesian_prod(steps, steps).split(chunk):  # (K, 2)
+        K = len(where)
+        state = {n: t.expand(K, *t.shape) for n, t in _state(template).items()}
+        for name, value in theta.items():
+            for direction, step in zip(directions, where.to(value).unbind(dim=1), strict=True):
+                along = step.view(K, *[1] * value.ndim) * direction[name]  # (K, ...)
+                state[name] = state[name] + along
+        for name, value in measure(PlacedLearner(template, state, tuple(theta))).items():
+            if value.shape != (K,):
+                got = f"shape {tuple(value.shape)} for {K} copies as {name}"
+                raise ValueError(f"measure must return one value per copy, got {got}")
+            found.setdefault(name, []).append(value)
+    planes = {name: torch.cat(parts).unflatten(0, (size, size)) for name, parts in found.items()}
+    return {"alpha": steps, "beta": steps.clone(), **planes}
