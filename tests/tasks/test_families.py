@@ -4,8 +4,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from neural_complexity.seeding import stream
 from neural_complexity.task import TaskFamily
@@ -14,10 +12,8 @@ from neural_complexity.tasks.families import (
     Polynomials,
     Sinusoids,
     StepFunctions,
-    Tables,
-    _load,
-    choose,
 )
+from neural_complexity.tasks.splits import Tables
 
 FAMILIES = (Sinusoids, GaussianProcesses, StepFunctions, Tables, Polynomials)
 
@@ -72,29 +68,6 @@ def test_impossible_families_are_refused(
         family(**arguments)
 
 
-@given(st.lists(st.integers(3, 2000), min_size=1, max_size=20), st.integers(0, 3))
-def test_indices_are_chosen_below_the_sizes_and_once(sizes: list[int], count: int) -> None:
-    chosen = choose(torch.tensor(sizes), count, stream(0, "x"))
-    assert chosen.shape == (len(sizes), count)
-    for size, indices in zip(sizes, chosen.tolist(), strict=True):
-        assert len(set(indices)) == count
-        assert all(0 <= index < size for index in indices)
-
-
-@pytest.mark.parametrize(("size", "count"), [(4, 4), (5, 3), (5, 1)])
-def test_every_ordered_choice_is_as_likely_as_every_other(size: int, count: int) -> None:
-    draws = 60_000
-    chosen = choose(torch.full((draws,), size), count, stream(0, "x"))
-    codes = (chosen * size ** torch.arange(count)).sum(dim=1)
-    frequency = codes.unique(return_counts=True)[1].double()
-    choices = torch.arange(size, size - count, -1).prod().item()
-    assert len(frequency) == choices
-    expected = draws / choices
-    chi_squared = ((frequency - expected).square() / expected).sum()
-    freedom = choices - 1
-    assert chi_squared < freedom + 4 * (2 * freedom) ** 0.5
-
-
 def test_every_task_is_one_sinusoid_within_the_papers_ranges() -> None:
     task = Sinusoids().sample(2000, stream(0, "x"))
     assert task.X_tr.shape == (2000, 10, 1)
@@ -139,40 +112,3 @@ def test_step_functions_have_one_level_between_two_jumps() -> None:
     changes = (ordered.diff(dim=1) != 0).sum(dim=1)
     assert changes.max() == 2
     assert changes.double().mean() > 1.5
-
-
-def test_the_halves_of_the_tables_share_no_row() -> None:
-    whole, rows, _ = _load()
-    for part, first in (("first", True), ("second", False)):
-        task = Tables(part=part, features=1).sample(400, stream(0, "x"))  # type: ignore[arg-type]
-        points = (
-            torch.cat([task.X_tr, task.X_te], dim=1)[..., 0],
-            torch.cat([task.Y_tr, task.Y_te], dim=1)[..., 0],
-        )
-        for b in range(20):  # every point of a task is a row of the right half of one table
-            pair = torch.stack([p[b] for p in points])  # (2, M + N)
-            assert any(
-                _holds(table[: n // 2] if first else table[n // 2 : n], pair)
-                for table, n in zip(whole, rows.tolist(), strict=True)
-            )
-
-
-def _holds(table: torch.Tensor, pair: torch.Tensor) -> bool:
-    """Tells whether some two columns of a table have all pairs of values in one row each."""
-    columns = [
-        torch.nonzero((table[:, :, None] == v).any(dim=0).all(dim=1)).flatten() for v in pair
-    ]
-    for x in columns[0].tolist():
-        for y in columns[1].tolist():
-            both = (table[:, x, None] == pair[0]) & (table[:, y, None] == pair[1])
-            if x != y and both.any(dim=0).all():
-                return True
-    return False
-
-
-def test_columns_of_the_tables_are_standardized() -> None:
-    whole, rows, columns = _load()
-    for table, n, c in zip(whole, rows.tolist(), columns.tolist(), strict=True):
-        assert table[:n, :c].mean(dim=0).abs().max() < 1e-9
-        torch.testing.assert_close(table[:n, :c].std(dim=0, correction=0), torch.ones(c))
-        assert table[n:].abs().sum() == 0

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from glyphs import glyphs
 from neural_complexity.points import raw
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.images import FewShot, Images, SingleDataset, moved
+from neural_complexity.tasks.images import FewShot, Images, SingleDataset, choose, moved
 from neural_complexity.workspace import fingerprint
 
 
@@ -321,3 +321,26 @@ def test_impossible_families_are_refused(arguments: dict[str, int], sentence: st
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
         FewShot(glyphs(10, 6)).sample(0, stream(0, "x"))
+
+
+@given(st.lists(st.integers(3, 2000), min_size=1, max_size=20), st.integers(0, 3))
+def test_indices_are_chosen_below_the_sizes_and_once(sizes: list[int], count: int) -> None:
+    chosen = choose(torch.tensor(sizes), count, stream(0, "x"))
+    assert chosen.shape == (len(sizes), count)
+    for size, indices in zip(sizes, chosen.tolist(), strict=True):
+        assert len(set(indices)) == count
+        assert all(0 <= index < size for index in indices)
+
+
+@pytest.mark.parametrize(("size", "count"), [(4, 4), (5, 3), (5, 1)])
+def test_every_ordered_choice_is_as_likely_as_every_other(size: int, count: int) -> None:
+    draws = 60_000
+    chosen = choose(torch.full((draws,), size), count, stream(0, "x"))
+    codes = (chosen * size ** torch.arange(count)).sum(dim=1)
+    frequency = codes.unique(return_counts=True)[1].double()
+    choices = torch.arange(size, size - count, -1).prod().item()
+    assert len(frequency) == choices
+    expected = draws / choices
+    chi_squared = ((frequency - expected).square() / expected).sum()
+    freedom = choices - 1
+    assert chi_squared < freedom + 4 * (2 * freedom) ** 0.5

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from neural_complexity.points import indexed
 from neural_complexity.task import Task
-from neural_complexity.tasks.families import check_sizes, choose
+from neural_complexity.tasks.families import check_sizes
 
 __all__ = ["FewShot", "Images", "Part", "SingleDataset", "check_values", "moved"]
 
@@ -158,6 +158,20 @@ def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = Fa
     each = torch.arange(P, device=X.device)[:, None, None]
     rows, columns = rows[:, :, None].to(X.device), columns[:, None, :].to(X.device)
     return X[each, :, rows, columns].movedim(-1, 1)  # channels last in memory, as filters like it
+
+
+def choose(sizes: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Chooses `count` different indices below each of many sizes, (...), as (..., count)."""
+    # Floyd's algorithm: time and memory grow with the indices chosen, not with the sizes.
+    size = (2, *sizes.shape, count)
+    draws, order = torch.rand(size, generator=generator, dtype=torch.float64, device=sizes.device)
+    chosen = sizes.new_empty(*sizes.shape, count)
+    for i in range(count):
+        last = sizes - count + i
+        index = (draws[..., i] * (last + 1)).long()
+        taken = (chosen[..., :i] == index[..., None]).any(dim=-1)
+        chosen[..., i] = torch.where(taken, last, index)
+    return chosen.gather(-1, order.argsort(dim=-1))
 
 
 @dataclass(frozen=True, eq=False)
