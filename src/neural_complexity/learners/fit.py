@@ -23,6 +23,7 @@ __all__ = ["Batches", "Learner", "Recipe", "Regularizer", "evaluate", "fit", "mi
 sgd = partial(SGD, foreach=True)  # the paper's; all parameters in one call
 Learner = BatchedLearner | PlacedLearner  # inputs (B, points, D) to predictions (B, points, C)
 Batches = Callable[[int], Task]  # a step to the points of B large tasks that learners see then
+Data = Task | Batches
 Regularizer = Callable[[Learner, Snapshot], Tensor]  # one penalty per task, (B,)
 Objective = Callable[[BatchedLearner, Task], Tensor]  # what a step descends, per task, (B,)
 Observer = Callable[[int, Snapshot], None]  # updates done so far, the learners as they are then
@@ -34,17 +35,7 @@ Schedule = Callable[[float], float]  # the part of training that is done to a fa
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """How learners learn by gradient descent.
-
-    Args:
-        loss: The loss per point.
-        steps: The number of updates.
-        lr: The learning rate.
-        optimizer: Makes the optimizer from the parameters and `lr`; must work element by element.
-        objective: Takes the place of the mean loss of the training points (mixup, say).
-        sharpness: The radius of sharpness-aware minimization: the gradient is taken where the
-            objective is largest within it, to first order, at the cost of a second one.
-    """
+    """How learners learn by gradient descent; see `Recipe`."""
 
     loss: PointLoss = squared_error
     steps: int = 16
@@ -56,14 +47,14 @@ class Learning:
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
-        for name, value in (("steps", self.steps), ("sharpness", self.sharpness)):
-            if not value >= 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
+        for name in ("steps", "sharpness"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 def fit(
     h: BatchedLearner,
-    task: Task | Batches,
+    task: Data,
     learning: Learning | None = None,
     *,
     regularizer: Regularizer | None = None,
@@ -129,13 +120,18 @@ class Recipe(Learning):
 
     Args:
         make: Builds one freshly initialised module.
+        loss: The loss per point.
+        steps: The number of updates.
+        lr: The learning rate.
+        optimizer: Makes the optimizer from the parameters and `lr`; must work element by element.
+        objective: Takes the place of the mean loss of the training points (mixup, say).
+        sharpness: The radius of sharpness-aware minimization: the gradient is taken where the
+            objective is largest within it, to first order, at the cost of a second one.
     """
 
     make: Callable[[], nn.Module]
 
-    def train(
-        self, task: Task | Batches, generator: torch.Generator, **options: Any
-    ) -> BatchedLearner:
+    def train(self, task: Data, generator: torch.Generator, **options: Any) -> BatchedLearner:
         """Trains one new learner per task and returns them, in evaluation mode.
 
         The generator draws the initial parameters, and the noise of layers that have some; the
@@ -208,10 +204,7 @@ def _evaluated(h: BatchedLearner) -> Iterator[None]:
 def unroll(
     h: PlacedLearner, task: Task, learning: Learning, *, steps: int, regularizer: Penalty = None
 ) -> PlacedLearner:
-    """Trains like `fit` by plain gradient descent, but so that gradients flow through training.
-
-    The result is differentiable in the parameters at the start and in the regularizer's.
-    """
+    """Trains like `fit` by plain gradient descent, differentiable in start and regularizer."""
     for _ in range(steps):
         value, _ = _descended(learning, h, task, regularizer, 1.0, False, False)
         parameters = list(h.parameters())
@@ -227,7 +220,7 @@ def mixup(loss: PointLoss, alpha: float) -> Objective:
     share L(h(x), y_i) + (1 - share) L(h(x), y_j), with share ~ Beta(alpha, alpha) for each task and
     step. It is drawn from PyTorch's own generator, as noise layers do, which `Recipe.train` seeds.
     """
-    if not 0 < alpha < float("inf"):
+    if not 0 < alpha < torch.inf:
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
     return partial(_mixed, loss, alpha)
 
@@ -244,6 +237,6 @@ def _mixed(loss: PointLoss, alpha: float, h: BatchedLearner, task: Task) -> Tens
     log_gamma = boosted.log() + uniform.log() / alpha  # (2, B), Gamma(alpha)
     share = (log_gamma[0] - log_gamma[1]).sigmoid()  # (B,)
     weight = share.view(B, *[1] * (inputs.ndim - 1))
-    H = h(torch.lerp(inputs[rows, order], inputs, weight))  # (B, M, C)
+    H = h(inputs[rows, order].lerp(inputs, weight))  # (B, M, C)
     own, other = loss(H, task.Y_tr), loss(H, task.Y_tr[rows, order])  # (B, M)
     return share * own.mean(dim=1) + (1 - share) * other.mean(dim=1)
