@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from neural_complexity.seeding import stream
 from neural_complexity.task import TaskFamily
@@ -12,6 +14,7 @@ from neural_complexity.tasks.families import (
     Polynomials,
     Sinusoids,
     StepFunctions,
+    choose,
 )
 from neural_complexity.tasks.splits import Tables
 
@@ -66,6 +69,29 @@ def test_impossible_families_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         family(**arguments)
+
+
+@given(st.lists(st.integers(3, 2000), min_size=1, max_size=20), st.integers(0, 3))
+def test_indices_are_chosen_below_the_sizes_and_once(sizes: list[int], count: int) -> None:
+    chosen = choose(torch.tensor(sizes), count, stream(0, "x"))
+    assert chosen.shape == (len(sizes), count)
+    for size, indices in zip(sizes, chosen.tolist(), strict=True):
+        assert len(set(indices)) == count
+        assert all(0 <= index < size for index in indices)
+
+
+@pytest.mark.parametrize(("size", "count"), [(4, 4), (5, 3), (5, 1)])
+def test_every_ordered_choice_is_as_likely_as_every_other(size: int, count: int) -> None:
+    draws = 60_000
+    chosen = choose(torch.full((draws,), size), count, stream(0, "x"))
+    codes = (chosen * size ** torch.arange(count)).sum(dim=1)
+    frequency = codes.unique(return_counts=True)[1].double()
+    choices = torch.arange(size, size - count, -1).prod().item()
+    assert len(frequency) == choices
+    expected = draws / choices
+    chi_squared = ((frequency - expected).square() / expected).sum()
+    freedom = choices - 1
+    assert chi_squared < freedom + 4 * (2 * freedom) ** 0.5
 
 
 def test_every_task_is_one_sinusoid_within_the_papers_ranges() -> None:

@@ -21,7 +21,7 @@ from neural_complexity.task import Task
 __all__ = ["Batches", "Learner", "Recipe", "Regularizer", "evaluate", "fit", "mixup", "unroll"]
 
 sgd = partial(SGD, foreach=True)  # the paper's; all parameters in one call
-Learner = BatchedLearner | PlacedLearner  # inputs (B, points, D) to predictions (B, points, C)
+Learner = nn.Module | PlacedLearner  # B: inputs (B, points, D) to predictions (B, points, C)
 Batches = Callable[[int], Task]  # a step to the points of B large tasks that learners see then
 Data = Task | Batches
 Regularizer = Callable[[Learner, Snapshot], Tensor]  # one penalty per task, (B,)

@@ -80,7 +80,8 @@ def train_learners(
         recipe.train(task[rows], generator, regularizer=regularizer, observe=partial(see, rows))
     times = recipe.steps + 1
     curves = [torch.cat(losses[step::times], dim=1) for step in range(times)]  # (2, B) each
-    return Trajectory(*torch.stack(curves, dim=1), Snapshot.join(ends), torch.cat(gaps))
+    loss_tr, loss_te = torch.stack(curves, dim=1)
+    return Trajectory(loss_tr, loss_te, Snapshot.join(ends), torch.cat(gaps))
 
 
 def usable_rows(diverged: Iterable[Tensor]) -> Tensor:

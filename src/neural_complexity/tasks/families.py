@@ -10,7 +10,7 @@ from torch import Tensor
 from neural_complexity.task import Task
 
 __all__ = ["GaussianProcesses", "Polynomials", "SampledFamily", "Sinusoids", "StepFunctions"]
-__all__ += ["check_sizes"]
+__all__ += ["check_sizes", "choose"]
 
 JITTER = 1e-6  # relative to the variance: keeps the Cholesky factor real in double precision
 Range = tuple[float, float]
@@ -22,6 +22,20 @@ def check_sizes(most: float = math.inf, /, **sizes: int) -> None:
         if not 1 <= size <= most:
             bound = "at least 1" if size < 1 else f"at most {most}"
             raise ValueError(f"{name} must be {bound}, got {size}")
+
+
+def choose(sizes: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Chooses `count` different indices below each of many sizes, (...), as (..., count)."""
+    # Floyd's algorithm: time and memory grow with the indices chosen, not with the sizes.
+    size = (2, *sizes.shape, count)
+    draws, order = torch.rand(size, generator=generator, dtype=torch.float64, device=sizes.device)
+    chosen = sizes.new_empty(*sizes.shape, count)
+    for i in range(count):
+        last = sizes - count + i
+        index = (draws[..., i] * (last + 1)).long()
+        taken = (chosen[..., :i] == index[..., None]).any(dim=-1)
+        chosen[..., i] = torch.where(taken, last, index)
+    return chosen.gather(-1, order.argsort(dim=-1))
 
 
 def _uniform(bounds: Range, size: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 from neural_complexity.experiments.base.one_dataset import ImageData, load_data
 from neural_complexity.experiments.single import PRESETS
 from neural_complexity.points import values
-from neural_complexity.tasks.from_arrays import write_store
 from neural_complexity.tasks.image_datasets import load
+from neural_complexity.tasks.images import write_store
 
 smoke = PRESETS["smoke"]
 
