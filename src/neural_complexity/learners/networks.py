@@ -109,13 +109,9 @@ def resnet(
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(depth, classes))
 
 
-class _Pooled(nn.Module):
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.networks = nn.ModuleList(networks)
-
+class _Pooled(nn.ModuleList):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([network(x) for network in self.networks]).mean(dim=0)
+        return torch.stack([network(x) for network in self]).mean(dim=0)
 
 
 def pooled(make: Make, copies: int) -> nn.Module:

@@ -28,6 +28,7 @@ FEWEST = 20  # points, of which tasks can still be made
 MANY = 100  # whole numbers more varied than this are rather counts or amounts than labels
 Kind = Literal["classification", "regression"] | None
 Size = int | None
+Generators = Callable[[int], torch.Generator]  # one for each round
 LABELS = ("string", "integer", "boolean", "floating")  # kinds that NC's file can hold
 TABLES = ("diabetes", "wine", "breast_cancer", "iris")  # what scikit-learn ships, no download
 
@@ -107,7 +108,7 @@ class Minibatches:
 
     def __init__(self, task: Task, *, M: int, N: int, seed: int) -> None:
         check_sizes(M=M, N=N)
-        self.task, self.seed = task, seed
+        self.task = task
         self._train = Rounds(task.Y_tr.shape[:2], M, lambda i: stream(seed, "train order", i))
         self._test = Rounds(task.Y_te.shape[:2], N, lambda i: stream(seed, "test order", i))
 
@@ -122,9 +123,7 @@ class Minibatches:
 class Rounds:
     """Places of points, such that each round over the steps meets each of (B, P) points once."""
 
-    def __init__(
-        self, shape: torch.Size, size: int, generator: Callable[[int], torch.Generator]
-    ) -> None:
+    def __init__(self, shape: torch.Size, size: int, generator: Generators) -> None:
         self.shape, self.size, self.generator = shape, min(size, shape[1]), generator
         self.steps = shape[1] // self.size  # of a round; a rest that fills no step is left out
         self.round, self.order = -1, torch.empty(0)
