@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from neural_complexity.baselines.gap_surface import _expanded, gap_measure
+from neural_complexity.learners.batched import surface
 from neural_complexity.learners.fit import Recipe
-from neural_complexity.learners.loss_surface import surface
 from neural_complexity.losses import squared_error
 from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.seeding import stream

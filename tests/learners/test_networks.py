@@ -155,8 +155,7 @@ def test_pooled_networks_are_copies_whose_logits_are_averaged(copies: int, point
     network = pooled(make, copies)
     assert count(network) == copies * count(make())
     X = torch.randn(points, 3)
-    (networks,) = network.children()
-    outs = [one(X).detach() for one in networks.children()]
+    outs = [one(X).detach() for one in network.children()]
     torch.testing.assert_close(network(X).detach(), sum(outs, torch.zeros(())) / copies)
     assert len(torch.stack(outs).unique(dim=0)) == copies  # each with its own parameters
 
@@ -174,7 +173,7 @@ def test_pooled_residual_networks_can_be_learners() -> None:
     fit(h, task, loss=cross_entropy, steps=10, lr=0.1)
     loss, start = (cross_entropy(s.H_tr, s.Y_tr).mean(dim=1) for s in (evaluate(h, task), before))
     assert (loss < start).all()
-    assert (h.state()["networks.1.1.num_batches_tracked"] == 10).all()
+    assert (h.state()["1.1.num_batches_tracked"] == 10).all()
 
 
 def test_our_networks_count_by_what_they_are_made_of() -> None:

@@ -1,6 +1,5 @@
 """Splits of one dataset, and of arrays, frames and loaders that users have."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,24 @@ from torch.utils.data import DataLoader, TensorDataset
 from neural_complexity.points import join, raw, values
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.splits import ArrayStore, Minibatches, Splits, split_tasks
+from neural_complexity.tasks.splits import (
+    ArrayStore,
+    Minibatches,
+    Splits,
+    Tables,
+    _load,
+    split_tasks,
+)
 from neural_complexity.workspace import fingerprint
 
 
-@dataclass(frozen=True)
-class Store:
-    """Inputs that are their own indices."""
-
-    labels: Tensor
-
-    def __call__(self, indices: Tensor) -> Tensor:
-        return indices[..., None].to(torch.get_default_dtype())
+def own_indices(labels: Tensor) -> ArrayStore:
+    """Returns inputs that are their own indices."""
+    return ArrayStore(torch.arange(len(labels))[:, None].to(torch.get_default_dtype()), labels)
 
 
-def store(P: int = 60) -> Store:
-    return Store(torch.arange(P) * 7 % 3)
+def store(P: int = 60) -> ArrayStore:
+    return own_indices(torch.arange(P) * 7 % 3)
 
 
 def splits(**sizes: int) -> Splits:
@@ -44,7 +45,7 @@ def made(draw: st.DrawFn) -> tuple[Splits, int, int]:
     train = draw(st.integers(1, P - 1))
     test = draw(st.integers(1, P - train))
     M, N = draw(st.integers(1, train)), draw(st.integers(1, test))
-    numbers = Store(torch.arange(60) % 2)
+    numbers = own_indices(torch.arange(60) % 2)
     if numbers.labels[pool].unique().numel() < 2:
         pool = torch.arange(P)
     return Splits(numbers, pool, train=train, test=test, M=M, N=N), draw(st.integers(1, 4)), train
@@ -119,7 +120,7 @@ def test_impossible_draws_and_a_single_class_are_refused() -> None:
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
         splits().sample(0, stream(0, "x"))
     with pytest.raises(ValueError, match="targets must be of two classes at least, got 1 alone"):
-        Splits(Store(torch.ones(9).long()), torch.arange(9), train=4, test=4, M=1, N=1)
+        Splits(own_indices(torch.ones(9).long()), torch.arange(9), train=4, test=4, M=1, N=1)
 
 
 def numbered(B: int, m: int, n: int) -> Task:
@@ -141,7 +142,6 @@ def test_each_round_meets_each_point_once(
 ) -> None:
     task = numbered(B, m, n)
     batches = Minibatches(task, M=M, N=N, seed=seed)
-    assert len(batches) == B
     for name, size, points in (("tr", min(M, m), m), ("te", min(N, n), n)):
         steps = points // size
         for start in (0, 2 * steps):  # the first and the third round
@@ -297,3 +297,40 @@ def test_amounts_in_whole_numbers_can_be_meant() -> None:
     X, y = np.zeros((200, 2)), np.arange(200)
     assert array_store(split_tasks(X, y, kind="regression")).labels.shape == (200, 1)
     assert array_store(split_tasks(X, y, kind="classification")).outputs == 200
+
+
+def test_the_halves_of_the_tables_share_no_row() -> None:
+    whole, rows, _ = _load()
+    for part, first in (("first", True), ("second", False)):
+        task = Tables(part=part, features=1).sample(400, stream(0, "x"))  # type: ignore[arg-type]
+        points = (
+            torch.cat([task.X_tr, task.X_te], dim=1)[..., 0],
+            torch.cat([task.Y_tr, task.Y_te], dim=1)[..., 0],
+        )
+        for b in range(20):  # every point of a task is a row of the right half of one table
+            pair = torch.stack([p[b] for p in points])  # (2, M + N)
+            assert any(
+                _holds(table[: n // 2] if first else table[n // 2 : n], pair)
+                for table, n in zip(whole, rows.tolist(), strict=True)
+            )
+
+
+def _holds(table: torch.Tensor, pair: torch.Tensor) -> bool:
+    """Tells whether some two columns of a table have all pairs of values in one row each."""
+    columns = [
+        torch.nonzero((table[:, :, None] == v).any(dim=0).all(dim=1)).flatten() for v in pair
+    ]
+    for x in columns[0].tolist():
+        for y in columns[1].tolist():
+            both = (table[:, x, None] == pair[0]) & (table[:, y, None] == pair[1])
+            if x != y and both.any(dim=0).all():
+                return True
+    return False
+
+
+def test_columns_of_the_tables_are_standardized() -> None:
+    whole, rows, columns = _load()
+    for table, n, c in zip(whole, rows.tolist(), columns.tolist(), strict=True):
+        assert table[:n, :c].mean(dim=0).abs().max() < 1e-9
+        torch.testing.assert_close(table[:n, :c].std(dim=0, correction=0), torch.ones(c))
+        assert table[n:].abs().sum() == 0

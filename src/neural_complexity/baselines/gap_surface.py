@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neural_complexity.learners.batched import PlacedLearner
-from neural_complexity.learners.loss_surface import Measure
+from neural_complexity.learners.batched import Measure, PlacedLearner
 from neural_complexity.losses import PointLoss
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.snapshot import gap, take_snapshot

@@ -34,8 +34,8 @@ from neural_complexity.tasks.families import (
     Polynomials,
     Sinusoids,
     StepFunctions,
-    Tables,
 )
+from neural_complexity.tasks.splits import Tables
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]

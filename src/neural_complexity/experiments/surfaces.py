@@ -21,8 +21,7 @@ from neural_complexity.experiments.base.few_shot_images import FewShotConfig, dr
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
-from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.loss_surface import surface
+from neural_complexity.learners.batched import BatchedLearner, surface
 from neural_complexity.learners.trajectory import usable_rows
 from neural_complexity.meta import scores
 from neural_complexity.progress import ProgressCallback

@@ -1,4 +1,4 @@
-"""B copies of any module, with parameters of their own, run as one."""
+"""B copies of any module run as one, and losses around one module (Li et al., 2018)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from neural_complexity.points import values
 
-__all__ = ["BatchedLearner", "PlacedLearner", "stack"]
+__all__ = ["BatchedLearner", "Measure", "PlacedLearner", "filter_normalised", "stack", "surface"]
 
 aten = torch.ops.aten
 
@@ -34,6 +34,7 @@ MODAL = (_DropoutNd, _NormBase, nn.RReLU, nn.RNNBase, *ATTENTIVE)
 # Where modules live whose own code knows no modes; what they are made of is looked at by itself.
 PLAIN = ("torch.nn.", "neural_complexity.learners.networks")
 
+State = dict[str, Tensor]  # parameters and buffers by the template's names
 Fill = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]
 
 
@@ -44,8 +45,7 @@ class _RecordFills(TorchDispatchMode):
         super().__init__()
         # A tensor, kept alive so that no other takes its address; its fills; what they made of it.
         self.histories: dict[int, tuple[Tensor, tuple[Fill, ...], Tensor]] = {}
-        # False once randomness was drawn in another way: what is the same twice may differ then.
-        self.pure = True
+        self.pure = True  # until randomness is drawn in another way: what is the same may differ
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -80,13 +80,13 @@ def _address(tensor: Tensor) -> int:
 class BatchedLearner(nn.Module):
     """B learners of one architecture; learner b sees row b of its inputs and nothing else.
 
-    `state` has the template's parameters and buffers by name, (B, ...). Learners stay independent
-    under optimizers that work element by element, if the objective is summed over learners.
+    Learners stay independent under optimizers that work element by element, if the objective is
+    summed over learners.
     """
 
     template: nn.Module
 
-    def __init__(self, template: nn.Module, state: dict[str, Tensor]) -> None:
+    def __init__(self, template: nn.Module, state: State) -> None:
         super().__init__()
         trained = {name for name, p in template.named_parameters() if p.requires_grad}
         # Under names of our own: those of parameters hold dots, which modules refuse.
@@ -102,7 +102,7 @@ class BatchedLearner(nn.Module):
         # Hidden from the module tree, so that `parameters()` gives the stacked ones alone.
         self.__dict__["template"] = template
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> State:
         """Returns the stacked parameters and buffers under the template's names."""
         return {name: getattr(self, f"p{i}") for i, name in enumerate(self._names)}
 
@@ -124,19 +124,18 @@ class BatchedLearner(nn.Module):
         """Returns learner b as a module of its own, (points, D) to (points, C); a copy."""
         module, state = deepcopy(self.template), self.state()
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            own = state[name][b].detach()
-            tensor.data = own.clone(memory_format=torch.contiguous_format)
+            tensor.data = state[name][b].detach().clone(memory_format=torch.contiguous_format)
         return module
 
     def placed(self) -> "PlacedLearner":
         """Returns the learners as values that gradients can flow through."""
-        state, parameters = self.state(), dict(self.template.named_parameters())
-        trained = tuple(n for n in state if n in parameters and state[n].requires_grad)
+        state, names = self.state(), dict(self.template.named_parameters())
+        trained = tuple(name for name in names if state[name].requires_grad)
         return PlacedLearner(self.template, state, trained)
 
     def forward(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
-        return _predict(self.template, self.state(), values(X))
+        return PlacedLearner(self.template, self.state(), ())(X)
 
 
 @dataclass(frozen=True)
@@ -144,14 +143,27 @@ class PlacedLearner:
     """B learners at given parameters, which need not be leaves: for gradients through training."""
 
     template: nn.Module
-    values: dict[str, Tensor]  # by the template's names, each with a leading axis of length B
+    values: State  # each with a leading axis of length B
     trained: tuple[str, ...]  # the names of what training changes
 
     def __call__(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
-        return _predict(self.template, self.values, values(X))
+        X = values(X)
 
-    def state(self) -> dict[str, Tensor]:
+        def one(state: State, x: Tensor) -> Tensor:
+            out: Tensor = functional_call(self.template, state, (x,))
+            return out
+
+        if len(X) == 1:  # faster by itself, and then it may be any module
+            x = X[0]
+            if x.ndim == 4 and x.shape[1] > 1:  # convolutions are faster with channels last
+                x = x.contiguous(memory_format=torch.channels_last)
+            # Not `t[0]`, whose gradient is copied into a new tensor.
+            return one({name: t.squeeze(0) for name, t in self.values.items()}, x).unsqueeze(0)
+        predictions: Tensor = vmap(one, randomness="different")(self.values, X)
+        return predictions
+
+    def state(self) -> State:
         """Returns parameters and buffers under the template's names."""
         return self.values
 
@@ -165,29 +177,14 @@ class PlacedLearner:
         return replace(self, values={**self.values, **new})
 
 
-def _predict(template: nn.Module, state: dict[str, Tensor], X: Tensor) -> Tensor:
-    """Runs the template's forward pass with each of the B states on its own inputs."""
-
-    def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
-        out: Tensor = functional_call(template, state, (x,))
-        return out
-
-    if len(X) == 1:  # faster by itself, and then it may be any module
-        x = X[0]
-        if x.ndim == 4 and x.shape[1] > 1:  # convolutions are faster with channels last
-            x = x.contiguous(memory_format=torch.channels_last)
-        # Not `t[0]`, whose gradient is copied into a new tensor.
-        return one({name: t.squeeze(0) for name, t in state.items()}, x).unsqueeze(0)
-    predictions: Tensor = vmap(one, randomness="different")(state, X)
-    return predictions
+Measure = Callable[[PlacedLearner], dict[str, Tensor]]  # of K learners: named values, (K,) each
 
 
 def stack(make: Callable[[], nn.Module], batch: int, generator: torch.Generator) -> BatchedLearner:
     """Returns B independent learners, with parameters drawn as the module itself would draw them.
 
-    Building B modules in Python costs far more than training them. So two are built under a
-    recorder, and the elementwise fills that made each parameter of both (`uniform_`, `normal_`,
-    `zeros_`, ...) are repeated once on the stacked tensor, on the generator's device.
+    Building B modules in Python is slow. So two are built under a recorder, and the elementwise
+    fills that made each parameter of both are repeated once on the stacked tensor.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -199,7 +196,7 @@ def stack(make: Callable[[], nn.Module], batch: int, generator: torch.Generator)
             raise TypeError(f"make must build a torch.nn.Module, got {type(template).__name__}")
         with second:
             twin = _state(make())
-    device, stacked = generator.device, dict[str, Tensor]()
+    device, stacked = generator.device, State()
     for name, value in _state(template).items():
         fills = first.fills(value)
         if fills and fills == second.fills(twin[name]):
@@ -221,5 +218,68 @@ def stack(make: Callable[[], nn.Module], batch: int, generator: torch.Generator)
     return BatchedLearner(template, stacked)
 
 
-def _state(module: nn.Module) -> dict[str, Tensor]:
+def _state(module: nn.Module) -> State:
     return {n: t.detach() for n, t in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def filter_normalised(parameters: State, generator: torch.Generator) -> State:
+    """Draws a Gaussian direction in which every filter moves as far as it is long.
+
+    Networks with ReLUs do the same when one layer is doubled and the next is halved, so a step of
+    fixed length means nothing by itself; relative to each filter, a slice along the first axis, it
+    does. Biases and the scales of normalisation have no filters and stay, as in Li et al.
+    """
+    directions = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    for name, p in parameters.items():
+        if p.ndim > 1:
+            d = torch.randn(p.shape, generator=generator, dtype=p.dtype, device=generator.device)
+            d, rest = d.to(p.device), tuple(range(1, p.ndim))
+            scale, drawn = (torch.linalg.vector_norm(t, dim=rest, keepdim=True) for t in (p, d))
+            directions[name] = d * (scale / drawn)
+    return directions
+
+
+@torch.no_grad()
+def surface(
+    h: nn.Module,
+    measure: Measure,
+    *,
+    generator: torch.Generator,
+    size: int = 25,
+    radius: float = 1.0,
+    chunk: int = 64,
+) -> State:
+    """Measures any trained module over a plane of two random filter-normalised directions.
+
+    `measure` sees K copies of the module, `chunk` at most, at K points and in evaluation mode.
+    The plane theta + alpha d1 + beta d2 reaches `radius` lengths of the filters, with `size` points
+    each way; of an odd number the module is in the centre. Returned are the values by name, (size,
+    size), alpha down and beta across, and alpha and beta themselves, (size,).
+    """
+    for name, number, least in (("size", size, 2), ("chunk", chunk, 1)):
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}")
+    if not radius > 0:
+        raise ValueError(f"radius must be positive, got {radius}")
+    template = deepcopy(h).eval()  # a mixture of modes could not be put back otherwise
+    theta = {name: p.detach() for name, p in template.named_parameters()}
+    if all(value.ndim < 2 for value in theta.values()):
+        raise ValueError("h must have a parameter with filters, got none with two axes or more")
+    directions = [filter_normalised(theta, generator) for _ in range(2)]
+    # Not linspace: the centre is to be zero exactly.
+    steps = (torch.arange(size) - (size - 1) / 2) * (2 * radius / (size - 1))  # (size,)
+    found: dict[str, list[Tensor]] = {}
+    for where in torch.cartesian_prod(steps, steps).split(chunk):  # (K, 2)
+        K = len(where)
+        state = {n: t.expand(K, *t.shape) for n, t in _state(template).items()}
+        for name, value in theta.items():
+            for direction, step in zip(directions, where.to(value).unbind(dim=1), strict=True):
+                along = step.view(K, *[1] * value.ndim) * direction[name]  # (K, ...)
+                state[name] = state[name] + along
+        for name, value in measure(PlacedLearner(template, state, tuple(theta))).items():
+            if value.shape != (K,):
+                got = f"shape {tuple(value.shape)} for {K} copies as {name}"
+                raise ValueError(f"measure must return one value per copy, got {got}")
+            found.setdefault(name, []).append(value)
+    planes = {name: torch.cat(parts).unflatten(0, (size, size)) for name, parts in found.items()}
+    return {"alpha": steps, "beta": steps.clone(), **planes}

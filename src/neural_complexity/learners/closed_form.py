@@ -9,12 +9,20 @@ from torch import Tensor
 
 from neural_complexity.losses import Gaussian
 
-__all__ = ["GaussianProcess", "gaussian_process", "nearest_neighbour", "polynomial", "rbf", "ridge"]
+__all__ = ["ClosedForm", "GaussianProcess", "Kernel", "fourier_features", "gaussian_process"]
+__all__ += ["nearest_neighbour", "polynomial", "rbf", "ridge"]
 
 Hypothesis = Callable[[Tensor], Tensor]  # h: inputs (B, points, D) to predictions (B, points, C)
 ClosedForm = Callable[[Tensor, Tensor], Hypothesis]  # X_tr (B, M, D), Y_tr (B, M, C) to h
 Features = Callable[[Tensor], Tensor]  # inputs (B, points, D) to features (B, points, any)
 Kernel = Callable[[Tensor, Tensor], Tensor]  # inputs (B, P, D) and (B, Q, D) to (B, P, Q)
+
+
+def _check_positive(zero: bool = False, /, **numbers: float) -> None:
+    for name, number in numbers.items():
+        if not (number > 0 or (zero and number == 0)):
+            wanted = "not be negative" if zero else "be positive"
+            raise ValueError(f"{name} must {wanted}, got {number}")
 
 
 def _distance(X: Tensor, other: Tensor) -> Tensor:
@@ -35,8 +43,7 @@ def nearest_neighbour(X_tr: Tensor, Y_tr: Tensor) -> Hypothesis:
 
 def polynomial(degree: int) -> ClosedForm:
     """Returns the learner that fits a polynomial of one input by least squares, as `ridge` does."""
-    if degree < 0:
-        raise ValueError(f"degree must not be negative, got {degree}")
+    _check_positive(True, degree=degree)
 
     def powers(X: Tensor) -> Tensor:
         if X.shape[-1] != 1:
@@ -48,15 +55,13 @@ def polynomial(degree: int) -> ClosedForm:
 
 def fourier_features(period: float, frequencies: int) -> Features:
     """Returns sines and cosines of each input, of K periods: the longest, half of it, and so on."""
-    if not period > 0:
-        raise ValueError(f"period must be positive, got {period}")
+    _check_positive(period=period)
     if frequencies < 1:
         raise ValueError(f"frequencies must be at least 1, got {frequencies}")
 
     def features(X: Tensor) -> Tensor:
         multiples = torch.arange(1, frequencies + 1, device=X.device)
-        angles = (2 * math.pi / period * X).unsqueeze(-1) * multiples  # (B, points, D, K)
-        angles = angles.flatten(-2)  # (B, points, D K)
+        angles = ((2 * math.pi / period * X).unsqueeze(-1) * multiples).flatten(-2)  # (..., D K)
         return torch.cat([angles.sin(), angles.cos()], dim=-1)  # (B, points, 2 D K)
 
     return features
@@ -68,8 +73,7 @@ def ridge(strength: float, *, features: Features = lambda X: X) -> ClosedForm:
     It minimises the sum of squared errors plus `strength` times the squared weights, by singular
     values: without a penalty and with too few points these are the smallest weights that fit.
     """
-    if not strength >= 0:
-        raise ValueError(f"strength must not be negative, got {strength}")
+    _check_positive(True, strength=strength)
 
     def learn(X_tr: Tensor, Y_tr: Tensor) -> Hypothesis:
         F, Y = features(X_tr.double()), Y_tr.double()  # (B, M, features), (B, M, C)
@@ -91,9 +95,7 @@ def ridge(strength: float, *, features: Features = lambda X: X) -> ClosedForm:
 
 def rbf(lengthscale: float, amplitude: float = 1.0) -> Kernel:
     """Returns the kernel amplitude^2 exp(-|x - x'|^2 / (2 lengthscale^2))."""
-    for name, number in (("lengthscale", lengthscale), ("amplitude", amplitude)):
-        if not number > 0:
-            raise ValueError(f"{name} must be positive, got {number}")
+    _check_positive(lengthscale=lengthscale, amplitude=amplitude)
 
     def kernel(X: Tensor, other: Tensor) -> Tensor:
         return amplitude**2 * torch.exp(-0.5 * (_distance(X, other) / lengthscale).square())
@@ -122,8 +124,7 @@ class GaussianProcess:
         prior = self.kernel(points, points).view(*X.shape[:2], 1)  # (B, N, 1)
         cross = self.kernel(self.X_tr, X.double())  # (B, M, N)
         half = torch.linalg.solve_triangular(self.L, cross, upper=False)  # (B, M, N)
-        explained = half.square().sum(dim=1).unsqueeze(-1)  # (B, N, 1)
-        # Rounding may explain a little more than there was.
+        explained = half.square().sum(dim=1).unsqueeze(-1)  # (B, N, 1), rounded: maybe too much
         variance = (prior - explained).clamp(min=0.0) + self.noise
         mean = cross.mT @ self.weights  # (B, N, C)
         return Gaussian(mean.to(X.dtype), variance.expand_as(mean).to(X.dtype))
@@ -141,12 +142,10 @@ def gaussian_process(
 ) -> Callable[[Tensor, Tensor], GaussianProcess]:
     """Returns the learner that conditions a Gaussian process of mean zero, exactly.
 
-    `kernel` is the prior covariance of f, `noise` the variance of y around f. `jitter`, a share of
-    the diagonal's mean, is added to it against rounding; unlike noise it is no part of the belief.
+    `noise` is the variance of y around f. `jitter`, a share of the diagonal's mean, is added to it
+    against rounding; unlike noise it is no part of the belief.
     """
-    for name, number in (("noise", noise), ("jitter", jitter)):
-        if not number >= 0:
-            raise ValueError(f"{name} must not be negative, got {number}")
+    _check_positive(True, noise=noise, jitter=jitter)
 
     def learn(X_tr: Tensor, Y_tr: Tensor) -> GaussianProcess:
         X, Y = X_tr.double(), Y_tr.double()
@@ -155,10 +154,9 @@ def gaussian_process(
         extra = noise + jitter * diagonal.mean(dim=1, keepdim=True)  # (B, 1)
         L, failed = torch.linalg.cholesky_ex(K + torch.diag_embed(extra.expand_as(diagonal)))
         if failed.any():
-            raise ValueError(
-                "kernel plus noise must be positive definite, got a matrix that is not in "
-                f"{int(failed.count_nonzero())} of {len(K)} tasks; more noise or jitter may help"
-            )
+            got = f"a matrix that is not in {int(failed.count_nonzero())} of {len(K)} tasks"
+            wanted = "kernel plus noise must be positive definite"
+            raise ValueError(f"{wanted}, got {got}; more noise or jitter may help")
         return GaussianProcess(kernel, noise, X, Y, L, torch.cholesky_solve(Y, L))
 
     return learn

@@ -1,9 +1,10 @@
 """Task learning, Algorithm 1: the only inner loop, and recipes that say how learners learn."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,50 +20,22 @@ from neural_complexity.task import Task
 
 __all__ = ["Batches", "Learner", "Recipe", "Regularizer", "evaluate", "fit", "mixup", "unroll"]
 
-
-class Learner(Protocol):
-    """B learners: maps inputs (B, points, D) to predictions (B, points, C)."""
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Predicts with each learner on its own inputs."""
-
-    def parameters(self) -> Iterator[Tensor]:
-        """Returns what training changes, each with a leading axis of length B."""
-
-
-class Batches(Protocol):
-    """Minibatches of B tasks too large to be seen at once; a pure function of the step."""
-
-    def __len__(self) -> int: ...
-
-    def __call__(self, step: int) -> Task:
-        """Returns the points that all learners see at a step."""
-
-
 sgd = partial(SGD, foreach=True)  # the paper's; all parameters in one call
+Learner = nn.Module | PlacedLearner  # B: inputs (B, points, D) to predictions (B, points, C)
+Batches = Callable[[int], Task]  # a step to the points of B large tasks that learners see then
+Data = Task | Batches
 Regularizer = Callable[[Learner, Snapshot], Tensor]  # one penalty per task, (B,)
 Objective = Callable[[BatchedLearner, Task], Tensor]  # what a step descends, per task, (B,)
 Observer = Callable[[int, Snapshot], None]  # updates done so far, the learners as they are then
 Visitor = Callable[[int, BatchedLearner], None]  # likewise, with the learners themselves
 Penalty = Regularizer | None
 Gradients = Sequence[Tensor | None]  # none for what a step does not use
-T = TypeVar("T")
 Schedule = Callable[[float], float]  # the part of training that is done to a factor of the penalty
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """How learners learn by gradient descent.
-
-    Args:
-        loss: The loss per point.
-        steps: The number of updates.
-        lr: The learning rate.
-        optimizer: Makes the optimizer from the parameters and `lr`; must work element by element.
-        objective: Takes the place of the mean loss of the training points (mixup, say).
-        sharpness: The radius of sharpness-aware minimization: the gradient is taken where the
-            objective is largest within it, to first order, at the cost of a second one.
-    """
+    """How learners learn by gradient descent; see `Recipe`."""
 
     loss: PointLoss = squared_error
     steps: int = 16
@@ -74,14 +47,14 @@ class Learning:
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
-        for name, value in (("steps", self.steps), ("sharpness", self.sharpness)):
-            if not value >= 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
+        for name in ("steps", "sharpness"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 def fit(
     h: BatchedLearner,
-    task: Task | Batches,
+    task: Data,
     learning: Learning | None = None,
     *,
     regularizer: Regularizer | None = None,
@@ -120,7 +93,8 @@ def fit(
         if observe is not None and (last or not shared):
             observe(step, evaluate(h, now))
         if visit is not None and step in visits:
-            _look(h, partial(visit, step, h))
+            with _evaluated(h):
+                visit(step, h)
         if last:
             return
         ledger.record("train", now.X_tr, now.Y_tr)
@@ -146,20 +120,26 @@ class Recipe(Learning):
 
     Args:
         make: Builds one freshly initialised module.
+        loss: The loss per point.
+        steps: The number of updates.
+        lr: The learning rate.
+        optimizer: Makes the optimizer from the parameters and `lr`; must work element by element.
+        objective: Takes the place of the mean loss of the training points (mixup, say).
+        sharpness: The radius of sharpness-aware minimization: the gradient is taken where the
+            objective is largest within it, to first order, at the cost of a second one.
     """
 
     make: Callable[[], nn.Module]
 
-    def train(
-        self, task: Task | Batches, generator: torch.Generator, **options: Any
-    ) -> BatchedLearner:
+    def train(self, task: Data, generator: torch.Generator, **options: Any) -> BatchedLearner:
         """Trains one new learner per task and returns them, in evaluation mode.
 
         The generator draws the initial parameters, and the noise of layers that have some; the
         options are those of `fit`: `regularizer`, `schedule`, `observe`, `visit` and `visits`.
         """
-        device = (task if isinstance(task, Task) else task(0)).X_tr.device
-        h = stack(self.make, len(task), generator).to(device)
+        first = task if isinstance(task, Task) else task(0)
+        device = first.X_tr.device
+        h = stack(self.make, len(first), generator).to(device)
         seed = int(torch.randint(2**62, (), generator=generator))
         elsewhere = [] if device.type == "cpu" else [device]
         # Noise layers draw from the global generators; so that learners depend on `generator`
@@ -176,8 +156,7 @@ def _descended(
     how: Learning, h: Any, task: Task, penalty: Penalty, factor: float, joined: bool, wanted: bool
 ) -> tuple[Tensor, Snapshot | None]:
     """Computes what a step descends, (B,), and where there is need or it is wanted a snapshot."""
-    needed = wanted or penalty is not None
-    snapshot = take_snapshot(h, task, joined=joined) if needed else None
+    snapshot = take_snapshot(h, task, joined=joined) if wanted or penalty is not None else None
     if how.objective is not None:
         value = how.objective(h, task)
     else:
@@ -188,49 +167,44 @@ def _descended(
     return value, snapshot
 
 
-def _sharp(
-    h: BatchedLearner, gradients: Gradients, radius: float, value: Callable[[], Any]
-) -> Gradients:
+@torch.no_grad()
+def _sharp(h: BatchedLearner, uphill: Gradients, radius: float, descended: Any) -> Gradients:
     """Returns the gradients a step of length `radius` uphill, for each learner by itself."""
-    parameters, buffers = list(h.parameters()), list(h.buffers())
-    squares = [g.square().flatten(1).sum(dim=1) for g in gradients if g is not None]
-    length = torch.stack(squares).sum(dim=0).sqrt()  # (B,)
-    factor = radius / length.clamp(min=1e-12)
-    with torch.no_grad():
-        before = [t.clone() for t in (*parameters, *buffers)]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if gradient is not None:
-                parameter.add_(gradient * factor.view(-1, *[1] * (gradient.ndim - 1)))
-    found = torch.autograd.grad(value()[0].sum(), parameters, allow_unused=True)
-    with torch.no_grad():
-        # Subtracting the moves again would round; and running statistics are those of the learners
-        # as they are, not uphill.
-        for tensor, own in zip((*parameters, *buffers), before, strict=True):
-            tensor.copy_(own)
-    return found
+    parameters = list(h.parameters())
+    squares = [g.square().flatten(1).sum(dim=1) for g in uphill if g is not None]
+    factor = radius / torch.stack(squares).sum(dim=0).sqrt().clamp(min=1e-12)  # (B,)
+    before = [(t, t.clone()) for t in (*parameters, *h.buffers())]
+    for parameter, gradient in zip(parameters, uphill, strict=True):
+        if gradient is not None:
+            parameter.add_(gradient * factor.view(-1, *[1] * (gradient.ndim - 1)))
+    with torch.enable_grad():
+        gradients = torch.autograd.grad(descended()[0].sum(), parameters, allow_unused=True)
+    # Subtracting the moves again would round; and running statistics are those of the learners
+    # as they are, not uphill.
+    for tensor, own in before:
+        tensor.copy_(own)
+    return gradients
 
 
 def evaluate(h: BatchedLearner, task: Task) -> Snapshot:
     """Takes a snapshot of learners with noise layers off and running statistics fixed."""
-    return _look(h, partial(take_snapshot, h, task))
+    with _evaluated(h):
+        return take_snapshot(h, task)
 
 
-@torch.no_grad()
-def _look(h: BatchedLearner, look: Callable[[], T]) -> T:
+@contextmanager
+def _evaluated(h: BatchedLearner) -> Iterator[None]:
     mode = h.training
     h.eval()
-    seen = look()
+    with torch.no_grad():
+        yield
     h.train(mode)
-    return seen
 
 
 def unroll(
     h: PlacedLearner, task: Task, learning: Learning, *, steps: int, regularizer: Penalty = None
 ) -> PlacedLearner:
-    """Trains like `fit` by plain gradient descent, but so that gradients flow through training.
-
-    The result is differentiable in the parameters at the start and in the regularizer's.
-    """
+    """Trains like `fit` by plain gradient descent, differentiable in start and regularizer."""
     for _ in range(steps):
         value, _ = _descended(learning, h, task, regularizer, 1.0, False, False)
         parameters = list(h.parameters())
@@ -242,12 +216,11 @@ def unroll(
 def mixup(loss: PointLoss, alpha: float) -> Objective:
     """Returns the objective of Zhang et al. (2018): the loss of mixed inputs for mixed targets.
 
-    Each training point is mixed with another one, in the same proportion for all points of a task:
-    x = share x_i + (1 - share) x_j, with share ~ Beta(alpha, alpha) drawn anew for each task and
-    step. It costs share L(h(x), y_i) + (1 - share) L(h(x), y_j). Draws come from PyTorch's own
-    generator, as those of noise layers, which `Recipe.train` seeds.
+    Each training point is mixed with another one, x = share x_i + (1 - share) x_j, and costs
+    share L(h(x), y_i) + (1 - share) L(h(x), y_j), with share ~ Beta(alpha, alpha) for each task and
+    step. It is drawn from PyTorch's own generator, as noise layers do, which `Recipe.train` seeds.
     """
-    if not 0 < alpha < float("inf"):
+    if not 0 < alpha < torch.inf:
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
     return partial(_mixed, loss, alpha)
 
@@ -264,6 +237,6 @@ def _mixed(loss: PointLoss, alpha: float, h: BatchedLearner, task: Task) -> Tens
     log_gamma = boosted.log() + uniform.log() / alpha  # (2, B), Gamma(alpha)
     share = (log_gamma[0] - log_gamma[1]).sigmoid()  # (B,)
     weight = share.view(B, *[1] * (inputs.ndim - 1))
-    H = h(torch.lerp(inputs[rows, order], inputs, weight))  # (B, M, C)
+    H = h(inputs[rows, order].lerp(inputs, weight))  # (B, M, C)
     own, other = loss(H, task.Y_tr), loss(H, task.Y_tr[rows, order])  # (B, M)
     return share * own.mean(dim=1) + (1 - share) * other.mean(dim=1)

@@ -88,18 +88,13 @@ class _Residual(nn.Module):
 
 
 def resnet(
-    shape: Sizes,
-    classes: int,
-    *,
-    width: int = 64,
-    blocks: Sizes = (2, 2, 2, 2),
-    dropout: float = 0.0,
+    shape: Sizes, classes: int, *, width: int = 64, blocks: Sizes = (2, 2, 2, 2), dropout: float = 0
 ) -> nn.Sequential:
     """Builds a residual network for small images (He et al., 2016): no stride or pooling at first.
 
-    The first stage has `width` filters; each later one twice those of the one before, and half the
-    height and width. `blocks` are basic blocks in each stage; the default is ResNet-18.
-    `dropout` is between the convolutions of a block, as in wide residual networks.
+    The first stage has `width` filters; each later one twice as many, and half the height and
+    width. `blocks` are basic blocks in each stage; the default is ResNet-18. `dropout` is between
+    the convolutions of a block, as in wide residual networks.
     """
     if width < 1:
         raise ValueError(f"width must be at least 1, got {width}")
@@ -114,13 +109,9 @@ def resnet(
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(depth, classes))
 
 
-class _Pooled(nn.Module):
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.networks = nn.ModuleList(networks)
-
+class _Pooled(nn.ModuleList):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([network(x) for network in self.networks]).mean(dim=0)
+        return torch.stack([network(x) for network in self]).mean(dim=0)
 
 
 def pooled(make: Make, copies: int) -> nn.Module:

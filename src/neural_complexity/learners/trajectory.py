@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from neural_complexity import ledger
-from neural_complexity.learners.fit import Observer, Recipe, Regularizer
+from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
@@ -18,14 +17,11 @@ __all__ = ["CHUNK", "Trajectory", "diverged", "train_learners", "usable_rows"]
 
 # Tasks treated at a time: bounds memory. The initial learners are drawn chunk by chunk.
 CHUNK = 1024
-DIVERGED = 10.0  # losses this many times above where they began
+DIVERGED = 10.0  # losses this many times above where they began, or ever not finite
 
 
 def diverged(losses: Tensor) -> Tensor:
-    """Returns which learners have diverged after each step, (steps + 1, B).
-
-    By training plus test loss, (steps + 1, B): ten times above its start, or ever not finite.
-    """
+    """Returns which have diverged by training plus test loss after each step, (steps + 1, B)."""
     infinite = (~losses.isfinite()).cummax(dim=0).values
     return infinite | (losses > DIVERGED * losses[0])
 
@@ -67,34 +63,25 @@ def train_learners(
         observe: Sees the learners of a slice after each number of steps.
     """
     ledger.record("report", task.X_te, task.Y_te)
-    parts = []
-    for rows in [slice(i, i + CHUNK) for i in range(0, len(task), CHUNK)]:
+    loss, ends, gaps, losses = recipe.loss, list[Snapshot](), list[Tensor](), list[Tensor]()
+
+    def see(rows: slice, step: int, snapshot: Snapshot) -> None:
+        points = loss(snapshot.H_tr, snapshot.Y_tr), loss(snapshot.H_te, task.Y_te[rows])
+        losses.append(torch.stack([values.mean(dim=1) for values in points]))  # (2, chunk)
+        if step == recipe.steps:
+            ends.append(snapshot)
+            gaps.append(gap(loss, snapshot, task.Y_te[rows]))
+        if observe is not None:
+            observe(rows, step, snapshot)
+
+    for rows in (slice(i, i + CHUNK) for i in range(0, len(task), CHUNK)):
         regularizer = None if penalty is None else penalty(rows)
-        see = None if observe is None else partial(observe, rows)
         generator = stream(seed, "evaluate learners", rows.start)
-        options = {"generator": generator, "regularizer": regularizer}
-        parts.append(_train_chunk(recipe, task[rows], see, **options))
-    return Trajectory(
-        torch.cat([part.loss_tr for part in parts], dim=1),
-        torch.cat([part.loss_te for part in parts], dim=1),
-        Snapshot.join([part.end for part in parts]),
-        torch.cat([part.gap for part in parts]),
-    )
-
-
-def _train_chunk(recipe: Recipe, task: Task, see: Observer | None, **options: Any) -> Trajectory:
-    loss, ends, curves = recipe.loss, list[Snapshot](), list[tuple[Tensor, Tensor]]()
-
-    def record(step: int, snapshot: Snapshot) -> None:
-        loss_tr, loss_te = loss(snapshot.H_tr, task.Y_tr), loss(snapshot.H_te, task.Y_te)
-        curves.append((loss_tr.mean(dim=1), loss_te.mean(dim=1)))
-        ends[:] = [snapshot]
-        if see is not None:
-            see(step, snapshot)
-
-    recipe.train(task, observe=record, **options)
-    loss_tr, loss_te = (torch.stack(curve) for curve in zip(*curves, strict=True))
-    return Trajectory(loss_tr, loss_te, ends[0], gap(loss, ends[0], task.Y_te))
+        recipe.train(task[rows], generator, regularizer=regularizer, observe=partial(see, rows))
+    times = recipe.steps + 1
+    curves = [torch.cat(losses[step::times], dim=1) for step in range(times)]  # (2, B) each
+    loss_tr, loss_te = torch.stack(curves, dim=1)
+    return Trajectory(loss_tr, loss_te, Snapshot.join(ends), torch.cat(gaps))
 
 
 def usable_rows(diverged: Iterable[Tensor]) -> Tensor:

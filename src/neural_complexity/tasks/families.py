@@ -1,23 +1,18 @@
-"""Families of tasks: sinusoids, other functions and small real tables, and ways to draw."""
+"""Families of tasks that are functions of one input: sinusoids and others."""
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from functools import cache
-from typing import Literal
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from sklearn import datasets
 from torch import Tensor
 
 from neural_complexity.task import Task
 
-__all__ = ["GaussianProcesses", "Polynomials", "Sinusoids", "StepFunctions", "Tables"]
+__all__ = ["GaussianProcesses", "Polynomials", "SampledFamily", "Sinusoids", "StepFunctions"]
+__all__ += ["check_sizes", "choose"]
 
 JITTER = 1e-6  # relative to the variance: keeps the Cholesky factor real in double precision
-TABLES = ("diabetes", "wine", "breast_cancer", "iris")  # what scikit-learn ships, no download
-
 Range = tuple[float, float]
 
 
@@ -60,7 +55,7 @@ class SampledFamily(ABC):
     test_points: int = 15  # of a task, N
 
     def __post_init__(self) -> None:
-        for name, value in ((field.name, getattr(self, field.name)) for field in fields(self)):
+        for name, value in vars(self).items():
             if isinstance(value, int):
                 check_sizes(**{name: value})
             elif isinstance(value, float) and not value >= 0:
@@ -71,8 +66,8 @@ class SampledFamily(ABC):
     def sample(self, batch: int, generator: torch.Generator) -> Task:
         """Draws `batch` tasks, with X_tr (B, M, D) and X_te (B, N, D)."""
         check_sizes(batch=batch)
-        X, Y = self._draw(batch, self.train_points + self.test_points, generator)
         M = self.train_points
+        X, Y = self._draw(batch, M + self.test_points, generator)
         return Task(X[:, :M], Y[:, :M], X[:, M:], Y[:, M:])
 
     @abstractmethod
@@ -82,15 +77,7 @@ class SampledFamily(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Sinusoids(SampledFamily):
-    """Tasks x -> A sin(x + b), with A, b and x uniform, of section 4.1.
-
-    Args:
-        train_points: Training points per task, M.
-        test_points: Test points per task, N.
-        amplitude: The range of A.
-        phase: The range of b.
-        inputs: The range of x.
-    """
+    """Tasks x -> A sin(x + b) (section 4.1): uniform ranges of amplitude A, phase b and input x."""
 
     amplitude: Range = (0.1, 5.0)
     phase: Range = (0.0, math.pi)
@@ -98,7 +85,7 @@ class Sinusoids(SampledFamily):
 
     def _draw(self, B: int, P: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         A, b = (_uniform(bounds, (B, 1, 1), generator) for bounds in (self.amplitude, self.phase))
-        sizes = (self.train_points, P - self.train_points)  # drawn one after the other
+        sizes = self.train_points, P - self.train_points  # drawn one after the other
         X = torch.cat([_uniform(self.inputs, (B, n, 1), generator) for n in sizes], dim=1)
         return X, A * torch.sin(X + b)
 
@@ -158,55 +145,3 @@ class StepFunctions(SampledFamily):
         jumps = _uniform(self.inputs, (B, 1, self.jumps), generator)
         levels = self.level * _normal((B, self.jumps + 1, 1), generator)
         return X, levels.gather(1, (jumps < X).sum(dim=-1, keepdim=True))  # by the jumps below x
-
-
-@cache
-def _load() -> tuple[Tensor, Tensor, Tensor]:
-    """Returns all tables, (T, rows, columns), and how many rows and columns each has, (T,).
-
-    Rows are shuffled, the same way always; columns standardized; what a table lacks is zero.
-    """
-    tables = []
-    for name in TABLES:
-        table = np.column_stack(getattr(datasets, f"load_{name}")(return_X_y=True))
-        table = (table - table.mean(axis=0)) / table.std(axis=0)
-        tables.append(np.random.default_rng(0).permutation(table))
-    rows, columns = torch.tensor([table.shape for table in tables]).T
-    whole = torch.zeros(len(tables), int(rows.max()), int(columns.max()), dtype=torch.float64)
-    for own, table in zip(whole, tables, strict=True):
-        own[: table.shape[0], : table.shape[1]] = torch.from_numpy(table)
-    return whole, rows, columns
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tables(SampledFamily):
-    """Tasks from scikit-learn's tables: some rows, a random target column, random input columns."""
-
-    features: int = 1  # input columns, D
-    part: Literal["first", "second"] = "first"  # half of the rows: to train NC on, or to judge it
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _, rows, columns = _load()
-        points = {"points of a task": self.train_points + self.test_points}
-        check_sizes(int(rows.min()) // 2, **points)
-        check_sizes(int(columns.min()) - 1, features=self.features)
-        if self.part not in ("first", "second"):
-            raise ValueError(f"part must be first or second, got {self.part}")
-
-    def _draw(self, B: int, P: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        device = generator.device
-        whole, rows, columns = (t.to(device) for t in _load())
-
-        def pick(sizes: Tensor, count: int, most: int) -> Tensor:  # (B, count) below sizes, (B,)
-            keys = torch.rand(B, most, generator=generator, device=device)
-            beyond = torch.arange(most, device=device) >= sizes[:, None]
-            return keys.masked_fill(beyond, 2.0).argsort(dim=1)[:, :count]
-
-        which = torch.randint(len(whole), (B,), generator=generator, device=device)  # (B,)
-        half = rows[which] // 2
-        picked = pick(half, P, whole.shape[1]) + (half[:, None] if self.part == "second" else 0)
-        chosen = pick(columns[which], self.features + 1, whole.shape[2])
-        values = whole[which[:, None, None], picked[:, :, None], chosen[:, None, :]]
-        values = values.to(torch.get_default_dtype())  # (B, P, D + 1)
-        return values[..., :-1], values[..., -1:]

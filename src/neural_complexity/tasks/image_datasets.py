@@ -35,10 +35,12 @@ __all__ = ["DATASETS", "load", "read_cifar10", "read_idx", "read_svhn"]
 VARIABLE = "NEURAL_COMPLEXITY_DATA"
 TIMEOUT = (5, 10)  # seconds to reach a server, and to wait for the next bytes of its answer
 CLASSES = 10  # of every dataset that comes in these formats
-CIFAR10_SHAPE = (3, 32, 32)
-CIFAR10_RECORD = 1 + math.prod(CIFAR10_SHAPE)
+CIFAR10_RECORD = 1 + 3 * 32 * 32
 CIFAR10_TRAIN = [f"data_batch_{i}.bin" for i in range(1, 6)]
 CIFAR10_TEST = "test_batch.bin"
+IDX = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+IDX_FILES = [f"{name}-ubyte" for name in IDX]
+HOUSES = "http://ufldl.stanford.edu/housenumbers"
 MAX_RATIO = 1032  # no gzip file packs more tightly
 
 Tensors = dict[str, Tensor]
@@ -50,9 +52,9 @@ class DataFile:
 
     folder: str  # where it belongs within the data folder
     name: str
-    checksums: tuple[str, ...]  # one must fit: algorithm:digits; gzip+ for the unpacked content
-    urls: tuple[str, ...]  # best first
-    unpacked: tuple[str, ...] = ()  # what it may have been unpacked to, in the same places
+    checksums: Sequence[str]  # one must fit: algorithm:digits; gzip+ for the unpacked content
+    urls: Sequence[str]  # best first
+    unpacked: Sequence[str] = ()  # what it may have been unpacked to, in the same places
     verify: bool = False  # a file that is there, too: needed by readers that trust the content
 
 
@@ -68,28 +70,31 @@ def data_folder(given: str | Path | None = None) -> Path:
 
 
 def find_file(file: DataFile, data: Path, download: bool = True) -> Path:
-    """Returns the path of a file, or of what it was unpacked to, in its folder or the one above.
+    """Returns the path of a file, or what it was unpacked to, there or one above, or downloads it.
 
-    Else it is downloaded; a FileNotFoundError says where to put one that cannot be.
+    A FileNotFoundError says where to put one that cannot be downloaded.
     """
     own = data / file.folder / file.name
     places = [own.parent, own.parent.parent]
     for path in [place / name for name in (*file.unpacked, file.name) for place in places]:
         if path.is_file():
-            if file.verify and path.name == file.name:
+            if file.verify and path.name == own.name:
                 _check(path, file, str(path))
             return path
     reason = "and downloads are off"
     for url in file.urls if download else ():
         try:
-            _download(url, own, file)
+            own.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=own.parent, prefix=f".{own.name}.") as kept:
+                part = Path(kept) / own.name  # moved when it is whole and its checksum is right
+                pooch.HTTPDownloader(timeout=TIMEOUT)(url, str(part), None)
+                _check(part, file, url)
+                return part.replace(own)
         except OSError as error:  # no network, no such page, a full disk
             said = textwrap.shorten(str(error), 100, placeholder=" ...")
             reason = f"and downloading it failed ({type(error).__name__}: {said})"
-        else:
-            return own
-    wanted = f"must be put into {own.parent}, from {file.urls[0]}"
-    raise FileNotFoundError(f"{file.name} {wanted}: there is no such file yet, {reason}")
+    wanted = f"{own.name} must be put into {own.parent}, from {file.urls[0]}"
+    raise FileNotFoundError(f"{wanted}: there is no such file yet, {reason}")
 
 
 def cached(name: str, fingerprint: str, folder: Path, read: Callable[[], Tensors]) -> Tensors:
@@ -107,16 +112,6 @@ def cached(name: str, fingerprint: str, folder: Path, read: Callable[[], Tensors
     return tensors
 
 
-def _download(url: str, path: Path, file: DataFile) -> None:
-    """Downloads a file, whole and with the right checksum or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as own:
-        part = Path(own) / path.name
-        pooch.HTTPDownloader(timeout=TIMEOUT)(url, str(part), None)
-        _check(part, file, url)
-        os.replace(part, path)
-
-
 def _check(path: Path, file: DataFile, source: str) -> None:
     for kind, expected in (checksum.split(":") for checksum in file.checksums):
         algorithm = kind.removeprefix("gzip+")
@@ -130,14 +125,6 @@ def _check(path: Path, file: DataFile, source: str) -> None:
     raise ValueError(f"{source} must have the {kind} checksum {expected}, got {got}")
 
 
-@dataclass(frozen=True)
-class Source:
-    """The files of a dataset, and what reads training and test images, or one set, from them."""
-
-    files: tuple[DataFile, ...]
-    read: Callable[[Sequence[Path]], list[Part]]
-
-
 def load(name: str, data: str | Path | None = None, download: bool = True) -> SingleDataset:
     """Loads one of `DATASETS`, from files, downloaded if need be, or, `digits`, from scikit-learn.
 
@@ -147,14 +134,14 @@ def load(name: str, data: str | Path | None = None, download: bool = True) -> Si
     """
     if name not in DATASETS:
         raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name}")
-    source = DATASETS[name]
-    parts = source.read([find_file(file, data_folder(data), download) for file in source.files])
+    files, read = DATASETS[name]
+    parts = read([find_file(file, data_folder(data), download) for file in files])
     sizes = [tuple(pixels.shape[1:]) for pixels, _ in parts]
     if len(set(sizes)) > 1:
         raise ValueError(f"test images must have the training images' size, got {sizes}")
-    pixels, labels = (torch.cat(both) for both in zip(*parts, strict=True))
-    train = len(parts[0][0]) if len(parts) > 1 else len(pixels) * 4 // 5  # of one set
-    return SingleDataset(name, Images(pixels, labels), train)
+    images = Images(*(torch.cat(both) for both in zip(*parts, strict=True)))
+    train = sum(len(labels) for _, labels in parts[:-1]) or len(images) * 4 // 5  # of one set
+    return SingleDataset(name, images, train)
 
 
 def read_idx(paths: Sequence[Path]) -> list[Part]:
@@ -169,7 +156,7 @@ def read_idx(paths: Sequence[Path]) -> list[Part]:
 
 
 def read_cifar10(path: Path) -> list[Part]:
-    """Reads CIFAR-10 from its archive, which must be trusted, or from `test_batch.bin` etc."""
+    """Reads CIFAR-10, file by file, from its trusted archive or from `test_batch.bin` etc."""
     names = [*CIFAR10_TRAIN, CIFAR10_TEST]
     if path.name == CIFAR10_TEST:
         found = {name: path.with_name(name).read_bytes() for name in names}
@@ -182,10 +169,9 @@ def read_cifar10(path: Path) -> list[Part]:
         if not (size := len(content)) or size % CIFAR10_RECORD:
             raise ValueError(f"{place} must be records of {CIFAR10_RECORD} bytes, got {size} bytes")
         records = np.frombuffer(bytearray(content), np.uint8).reshape(-1, CIFAR10_RECORD)
-        pixels = torch.from_numpy(records[:, 1:].reshape(-1, *CIFAR10_SHAPE))
+        pixels = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32))
         parts.append((pixels, _labels(place, records[:, 0])))
-    pixels, labels = (torch.cat(both) for both in zip(*parts[:-1], strict=True))
-    return [(pixels, labels), parts[-1]]
+    return parts
 
 
 def read_svhn(path: Path) -> Part:
@@ -236,22 +222,20 @@ def _read_digits(_paths: Sequence[Path]) -> list[Part]:
     return [(pixels[some], torch.from_numpy(numbers).long()[some]) for some in order.split(1437)]
 
 
-def _idx(folder: str, urls: Sequence[str], *checksums: str) -> tuple[DataFile, ...]:
-    stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+def _idx(folder: str, *published: str) -> list[DataFile]:
+    """Returns the four files of a dataset, of the folders' addresses and four checksums."""
     files = []
-    for name, checksum in zip((f"{stem}-ubyte" for stem in stems), checksums, strict=True):
-        addresses = tuple(f"{url}/{name}.gz" for url in urls)
-        files.append(DataFile(f"{folder}/raw", f"{name}.gz", (checksum,), addresses, (name,)))
-    return tuple(files)
+    for name, checksum in zip(IDX_FILES, published[-4:], strict=True):
+        urls = [f"{url}/{name}.gz" for url in published[:-4]]
+        files.append(DataFile(f"{folder}/raw", f"{name}.gz", (checksum,), urls, (name,)))
+    return files
 
 
 # Checksums are of the content where that is published, since mirrors pack it anew.
 _MNIST = _idx(
     "MNIST",
-    (
-        "https://ossci-datasets.s3.amazonaws.com/mnist",
-        "https://storage.googleapis.com/cvdf-datasets/mnist",
-    ),
+    "https://ossci-datasets.s3.amazonaws.com/mnist",
+    "https://storage.googleapis.com/cvdf-datasets/mnist",
     "gzip+sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "gzip+sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "gzip+sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
@@ -259,10 +243,8 @@ _MNIST = _idx(
 )
 _FASHION = _idx(
     "FashionMNIST",
-    (
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-    ),
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
     "gzip+sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "gzip+sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
     "gzip+sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
@@ -270,7 +252,7 @@ _FASHION = _idx(
 )
 _KMNIST = _idx(
     "KMNIST",
-    ("http://codh.rois.ac.jp/kmnist/dataset/kmnist",),
+    "http://codh.rois.ac.jp/kmnist/dataset/kmnist",
     "md5:bdb82020997e1d708af4cf47b453dcf7",
     "md5:e144d726b3acfaa3e44228e80efcd344",
     "md5:5c965bf0a639b31b8f53240b1b52f4d7",
@@ -285,26 +267,21 @@ _CIFAR10 = DataFile(
     verify=True,
 )
 # As published, or the first 12,000 and 4,000 digits, which the committed results are of.
-_SVHN = tuple(
-    DataFile(
-        "svhn",
-        f"{part}_32x32.mat",
-        (f"md5:{published}", f"md5:{first}"),
-        (f"http://ufldl.stanford.edu/housenumbers/{part}_32x32.mat",),
-        verify=True,
+_SVHN = [
+    DataFile("svhn", f"{part}_32x32.mat", md5, (f"{HOUSES}/{part}_32x32.mat",), verify=True)
+    for part, *md5 in (
+        ("train", "md5:7adedd7d329f9b0102e4e64095bbd677", "md5:e26dedcc434d2e4c54c9b2d4a06d8373"),
+        ("test", "md5:1578cd27d4871efb282730ed0f59b737", "md5:eb5a983be6a315427106f1b164d9cef3"),
     )
-    for part, published, first in (
-        ("train", "7adedd7d329f9b0102e4e64095bbd677", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-        ("test", "1578cd27d4871efb282730ed0f59b737", "eb5a983be6a315427106f1b164d9cef3"),
-    )
-)
+]
 
-DATASETS = {
-    "digits": Source((), _read_digits),
-    "mnist": Source(_MNIST, read_idx),
-    "fashion-mnist": Source(_FASHION, read_idx),
-    "kmnist": Source(_KMNIST, read_idx),
-    "kmnist-10k": Source(_KMNIST[2:], read_idx),  # only its test images
-    "cifar-10": Source((_CIFAR10,), lambda paths: read_cifar10(paths[0])),
-    "svhn": Source(_SVHN, lambda paths: [read_svhn(path) for path in paths]),
+# Files, and what reads training images and, in the last part, test images, or one set, from them.
+DATASETS: dict[str, tuple[list[DataFile], Callable[[Sequence[Path]], list[Part]]]] = {
+    "digits": ([], _read_digits),
+    "mnist": (_MNIST, read_idx),
+    "fashion-mnist": (_FASHION, read_idx),
+    "kmnist": (_KMNIST, read_idx),
+    "kmnist-10k": (_KMNIST[2:], read_idx),  # only its test images
+    "cifar-10": ([_CIFAR10], lambda paths: read_cifar10(paths[0])),
+    "svhn": (_SVHN, lambda paths: [read_svhn(path) for path in paths]),
 }

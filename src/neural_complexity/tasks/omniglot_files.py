@@ -27,7 +27,6 @@ CHECKSUMS = {  # as published; archives packed anew differ, and their content de
     "evaluation": "md5:6b91aef0f799c5bb55b94e3f2daec811",
 }
 DRAWN = 105  # pixels on each side of an original drawing
-CACHE_VERSION = 1  # to be raised when the same archive gives other pixels
 
 # Ten times the real archives: enough for anything honest, too little to fill a memory.
 MAX_ARCHIVE = 100_000_000
@@ -36,11 +35,10 @@ MAX_DRAWING = 50_000  # bytes of one file, unpacked
 
 
 def preprocess(images: Tensor) -> Tensor:
-    """Turns drawings into what an NC for Omniglot was trained on: 28 x 28, ink 1 and paper 0.
+    """Turns drawings into what an NC for Omniglot was trained on: ink 1, paper 0, (..., 1, 28, 28).
 
-    These are dark ink on light paper, (..., height, width) or (..., 1, height, width), of any size:
-    uint8, floats from 0 to 1, or booleans, which are true for paper. They are averaged over areas
-    and inverted, (..., 1, 28, 28), in the default precision.
+    Drawings are dark ink on light paper, (..., height, width) or (..., 1, height, width): uint8,
+    floats from 0 to 1, or booleans, which are true for paper. They are averaged over areas.
 
     Example:
         >>> preprocess(torch.zeros(5, 105, 105, dtype=torch.uint8)).shape
@@ -74,10 +72,9 @@ def omniglot(part: Part, *, folder: str | Path | None = None, download: bool = T
     if (size := archive.stat().st_size) > MAX_ARCHIVE:
         raise ValueError(f"{archive} must have at most {MAX_ARCHIVE} bytes, got {size}")
     content = archive.read_bytes()
-    name = f"{archive.stem}-{SIZE}x{SIZE}-v{CACHE_VERSION}"
+    name = f"{archive.stem}-{SIZE}x{SIZE}-v1"  # v2 when the same archive gives other pixels
     digest = hashlib.sha256(content).hexdigest()
-    kept = cached(name, digest, archive.parent, lambda: _read_archive(archive, content))
-    return Images(kept["pixels"], kept["labels"])
+    return Images(**cached(name, digest, archive.parent, lambda: _read_archive(archive, content)))
 
 
 def _read_archive(archive: Path, content: bytes) -> dict[str, Tensor]:
@@ -94,31 +91,27 @@ def _read_archive(archive: Path, content: bytes) -> dict[str, Tensor]:
     if not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # others may fill the memory
         raise ValueError(f"{archive} must be stored or deflated, got another method")
     pattern = re.compile(rf"{archive.stem}/[\w()-]+/character\d+/\w+\.png")
+    wanted = f"{archive.stem}/ALPHABET/characterNN/DRAWING.png"
     for name in names:
         if not pattern.fullmatch(name):
-            wanted = f"{archive.stem}/ALPHABET/characterNN/DRAWING.png"
             raise ValueError(f"{archive} must hold {wanted}, got {name!r}")
     characters = [name.rpartition("/")[0] for name in names]
     _, labels, counts = np.unique(characters, return_inverse=True, return_counts=True)
     if len(set(counts)) != 1:
         got = sorted(set(counts.tolist())) or "none"
         raise ValueError(f"{archive} must have equally many drawings of each character, got {got}")
-    pixels = torch.stack([_read_drawing(archive, file, name) for name in names])
-    return {"pixels": pixels, "labels": torch.from_numpy(labels)}
-
-
-def _read_drawing(archive: Path, file: zipfile.ZipFile, name: str) -> Tensor:
-    """Reads one drawing, (1, 28, 28), with ink 255 and paper 0."""
-    try:
-        with file.open(name) as packed:
+    pixels = []  # (1, 28, 28) each, with ink 255 and paper 0
+    for name in names:
+        try:
             # Asked for a size, the reader unpacks no more than that, whatever the entry says.
-            content = packed.read(MAX_DRAWING)
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
-            if image.size != (DRAWN, DRAWN):  # known before any pixel is decoded
-                raise ValueError(f"{image.width} x {image.height} pixels")
-            paper = torch.from_numpy(np.array(image.convert("L")))
-    except Exception as error:  # as above, and decoders alike
-        wanted = f"PNG images of {DRAWN} x {DRAWN} pixels"
-        raise ValueError(f"{archive} must hold {wanted}, got {name!r} ({error})") from None
-    # Means of few pixels are often halves; they go up whatever the precision makes of them.
-    return (255 * preprocess(paper) + 0.501).floor().to(torch.uint8)
+            packed = io.BytesIO(file.open(name).read(MAX_DRAWING))
+            with Image.open(packed, formats=["PNG"]) as image:
+                if image.size != (DRAWN, DRAWN):  # known before any pixel is decoded
+                    raise ValueError(f"{image.width} x {image.height} pixels")
+                paper = torch.from_numpy(np.array(image.convert("L")))
+        except Exception as error:  # as above, and decoders alike
+            wanted = f"PNG images of {DRAWN} x {DRAWN} pixels"
+            raise ValueError(f"{archive} must hold {wanted}, got {name!r} ({error})") from None
+        # Means of few pixels are often halves; they go up whatever the precision makes of them.
+        pixels.append((255 * preprocess(paper) + 0.501).floor().to(torch.uint8))
+    return {"pixels": torch.stack(pixels), "labels": torch.from_numpy(labels)}

@@ -1,15 +1,16 @@
-"""Task splitting: one dataset, also a user's own, as any number of tasks."""
+"""Real datasets as any number of tasks: splits of one, also a user's own, and small tables."""
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, Protocol
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 from pandas.api.types import infer_dtype
-from sklearn.datasets import load_digits
+from sklearn import datasets
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
@@ -17,34 +18,51 @@ from neural_complexity.convert.arrays_in import inputs, pair, targets
 from neural_complexity.points import indexed
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.families import check_sizes
+from neural_complexity.tasks.families import SampledFamily, check_sizes
+from neural_complexity.tasks.images import SingleDataset
 
-__all__ = ["ArrayStore", "Minibatches", "Rounds", "Splits", "own_digits", "split_tasks"]
+__all__ = ["ArrayStore", "Minibatches", "Rounds", "Splits", "Tables", "own_digits", "split_tasks"]
 
 SEEN = 64  # points of each set that NC sees at a time
 FEWEST = 20  # points, of which tasks can still be made
 MANY = 100  # whole numbers more varied than this are rather counts or amounts than labels
 Kind = Literal["classification", "regression"] | None
 Size = int | None
+Generators = Callable[[int], torch.Generator]  # one for each round
 LABELS = ("string", "integer", "boolean", "floating")  # kinds that NC's file can hold
+TABLES = ("diabetes", "wine", "breast_cancer", "iris")  # what scikit-learn ships, no download
 
 
-class Labelled(Protocol):
-    """A store of inputs, by index, with their targets."""
+@dataclass(frozen=True, eq=False, repr=False)
+class ArrayStore:
+    """Inputs in memory, by index, with labels or real targets."""
+
+    X: Tensor  # (P, D) or (P, channels, height, width)
+    labels: Tensor  # (P,), int64, or real targets, (P, C)
+    classes: tuple[Any, ...] = ()  # what the labels 0, 1, ... were called; nothing for real targets
 
     @property
-    def labels(self) -> Tensor:
-        """The label of every input, (P,), or its real targets, (P, C)."""
+    def outputs(self) -> int:
+        """Classes, or outputs of a real target."""
+        return len(self.classes) or self.labels.shape[1]
 
-    def __call__(self, indices: Tensor, /) -> Tensor:
-        """Returns the inputs of indices of any shape, (...), as (..., D), on their device."""
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Returns the inputs of indices (...), as (..., D), on their device."""
+        return self.X.to(indices.device)[indices]
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def __repr__(self) -> str:
+        sizes = "x".join(map(str, self.X.shape[1:]))
+        return f"ArrayStore({len(self)} points of {sizes}, outputs={self.outputs})"
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
     """Tasks that split one dataset at random, into training and validation sets (section 2)."""
 
-    store: Labelled
+    store: ArrayStore | SingleDataset
     pool: Tensor = field(repr=False)  # the indices of the inputs that may be used, (P,)
     _: KW_ONLY
     train: int = 40_000  # training points of a split, m
@@ -90,12 +108,9 @@ class Minibatches:
 
     def __init__(self, task: Task, *, M: int, N: int, seed: int) -> None:
         check_sizes(M=M, N=N)
-        self.task, self.seed = task, seed
+        self.task = task
         self._train = Rounds(task.Y_tr.shape[:2], M, lambda i: stream(seed, "train order", i))
         self._test = Rounds(task.Y_te.shape[:2], N, lambda i: stream(seed, "test order", i))
-
-    def __len__(self) -> int:
-        return len(self.task)
 
     def __call__(self, step: int) -> Task:
         """Returns the points of a step, (B, M) and (B, N)."""
@@ -108,9 +123,7 @@ class Minibatches:
 class Rounds:
     """Places of points, such that each round over the steps meets each of (B, P) points once."""
 
-    def __init__(
-        self, shape: torch.Size, size: int, generator: Callable[[int], torch.Generator]
-    ) -> None:
+    def __init__(self, shape: torch.Size, size: int, generator: Generators) -> None:
         self.shape, self.size, self.generator = shape, min(size, shape[1]), generator
         self.steps = shape[1] // self.size  # of a round; a rest that fills no step is left out
         self.round, self.order = -1, torch.empty(0)
@@ -122,31 +135,6 @@ class Rounds:
             self.round = now  # drawn on the CPU, so that devices agree
             self.order = torch.rand(self.shape, generator=self.generator(now)).argsort(dim=1)
         return self.order[:, place * self.size : (place + 1) * self.size]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ArrayStore:
-    """Inputs in memory, by index, with labels or real targets."""
-
-    X: Tensor  # (P, D) or (P, channels, height, width)
-    labels: Tensor  # (P,), int64, or real targets, (P, C)
-    classes: tuple[Any, ...] = ()  # what the labels 0, 1, ... were called; nothing for real targets
-
-    @property
-    def outputs(self) -> int:
-        """Classes, or outputs of a real target."""
-        return len(self.classes) or self.labels.shape[1]
-
-    def __call__(self, indices: Tensor) -> Tensor:
-        """Returns the inputs of indices (...), as (..., D), on their device."""
-        return self.X.to(indices.device)[indices]
-
-    def __len__(self) -> int:
-        return len(self.X)
-
-    def __repr__(self) -> str:
-        sizes = "x".join(map(str, self.X.shape[1:]))
-        return f"ArrayStore({len(self)} points of {sizes}, outputs={self.outputs})"
 
 
 def split_tasks(
@@ -207,6 +195,58 @@ def split_tasks(
 
 def own_digits() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Returns X_tr, (1437, 64), y_tr, X_te, y_te of digits; the shipped NC has not seen X_te."""
-    X, y = load_digits(return_X_y=True)
+    X, y = datasets.load_digits(return_X_y=True)
     X_tr, X_te, y_tr, y_te = train_test_split(X / 16, y, test_size=360, random_state=0)
     return X_tr, y_tr, X_te, y_te
+
+
+@cache
+def _load() -> tuple[Tensor, Tensor, Tensor]:
+    """Returns all tables, (T, rows, columns), and how many rows and columns each has, (T,).
+
+    Rows are shuffled, the same way always; columns standardized; what a table lacks is zero.
+    """
+    tables = []
+    for name in TABLES:
+        table = np.column_stack(getattr(datasets, f"load_{name}")(return_X_y=True))
+        table = (table - table.mean(axis=0)) / table.std(axis=0)
+        tables.append(np.random.default_rng(0).permutation(table))
+    rows, columns = torch.tensor([table.shape for table in tables]).T
+    whole = torch.zeros(len(tables), int(rows.max()), int(columns.max()), dtype=torch.float64)
+    for own, table in zip(whole, tables, strict=True):
+        own[: table.shape[0], : table.shape[1]] = torch.from_numpy(table)
+    return whole, rows, columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables(SampledFamily):
+    """Tasks from scikit-learn's tables: some rows, a random target column, random input columns."""
+
+    features: int = 1  # input columns, D
+    part: Literal["first", "second"] = "first"  # half of the rows: to train NC on, or to judge it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _, rows, columns = _load()
+        points = {"points of a task": self.train_points + self.test_points}
+        check_sizes(int(rows.min()) // 2, **points)
+        check_sizes(int(columns.min()) - 1, features=self.features)
+        if self.part not in ("first", "second"):
+            raise ValueError(f"part must be first or second, got {self.part}")
+
+    def _draw(self, B: int, P: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        device = generator.device
+        whole, rows, columns = (t.to(device) for t in _load())
+
+        def pick(sizes: Tensor, count: int, most: int) -> Tensor:  # (B, count) below sizes, (B,)
+            keys = torch.rand(B, most, generator=generator, device=device)
+            beyond = torch.arange(most, device=device) >= sizes[:, None]
+            return keys.masked_fill(beyond, 2.0).argsort(dim=1)[:, :count]
+
+        which = torch.randint(len(whole), (B,), generator=generator, device=device)  # (B,)
+        half = rows[which] // 2
+        picked = pick(half, P, whole.shape[1]) + (half[:, None] if self.part == "second" else 0)
+        chosen = pick(columns[which], self.features + 1, whole.shape[2])
+        values = whole[which[:, None, None], picked[:, :, None], chosen[:, None, :]]
+        values = values.to(torch.get_default_dtype())  # (B, P, D + 1)
+        return values[..., :-1], values[..., -1:]

@@ -15,8 +15,8 @@ from neural_complexity.experiments.base.training import Head
 from neural_complexity.experiments.single import PRESETS
 from neural_complexity.points import raw, values
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.from_arrays import write_store
 from neural_complexity.tasks.image_datasets import load
+from neural_complexity.tasks.images import write_store
 from smoke_runs import SmokeRuns
 
 smoke = PRESETS["smoke"]

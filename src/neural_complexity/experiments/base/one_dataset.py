@@ -27,9 +27,8 @@ from neural_complexity.regularizers.nc import minibatch_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
-from neural_complexity.tasks.from_arrays import open_store
 from neural_complexity.tasks.image_datasets import DATASETS, load
-from neural_complexity.tasks.images import SingleDataset
+from neural_complexity.tasks.images import SingleDataset, open_store
 from neural_complexity.tasks.splits import Splits
 
 __all__ = ["PART", "EmbeddedNC", "ImageConfig", "ImageData", "SingleNetworksConfig", "Size"]
