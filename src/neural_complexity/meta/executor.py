@@ -18,19 +18,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from torch import Tensor
 
+from neural_complexity.meta.bank import Arrays, Collection, from_arrays, to_arrays
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.points import raw
-from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.families import check_sizes
 
 __all__ = ["Collection", "CollectionQueue", "Collector", "Job", "process_pool"]
 
-Collection = tuple[Snapshot, Tensor]  # rows for the bank and their Y_te, (B, N, C)
-Arrays = dict[str, np.ndarray]  # a collection on its way here
 R = TypeVar("R")
 COLLECTOR, FILE = "collector.pickle", "version-{:09d}.safetensors"  # for workers
 
@@ -123,10 +118,8 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
             raise ValueError(f"job {index} must be submitted before it is taken, got no such job")
         job, future = self._jobs[index], self._futures[index]
         if self.executor is None and not future.done():
-            future.set_result(_arrays(*self.collector(self.networks[job.version], job)))
-        tensors = {name: torch.from_numpy(array) for name, array in self._wait(job).items()}
-        Y_te = tensors.pop("Y_te")
-        return Snapshot(**tensors), Y_te
+            future.set_result(to_arrays(*self.collector(self.networks[job.version], job)))
+        return from_arrays(self._wait(job))
 
     def _wait(self, job: Job) -> Arrays:
         """Waits for a worker's result; begins again what was lost when a worker died."""
@@ -175,13 +168,7 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
 def _collect(network: Path, job: Job, dtype: torch.dtype) -> Arrays:
     """Makes a collection in a worker, with tasks and learners of the caller's default type."""
     torch.set_default_dtype(dtype)
-    return _arrays(*_load(network.with_name(COLLECTOR))(_load(network), job))
-
-
-def _arrays(snapshot: Snapshot, Y_te: Tensor) -> Arrays:
-    # As arrays: tensors would travel through shared memory, which dies with the worker.
-    tensors = {**snapshot.named(), "Y_te": Y_te}
-    return {name: raw(tensor).detach().cpu().numpy() for name, tensor in tensors.items()}
+    return to_arrays(*_load(network.with_name(COLLECTOR))(_load(network), job))
 
 
 @lru_cache(maxsize=2)  # the collector and the last network
