@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from neural_complexity.losses import cross_entropy as cross_entropy
     from neural_complexity.losses import squared_error as squared_error
     from neural_complexity.meta.meta_learn import meta_learn as meta_learn
-    from neural_complexity.meta.plan import Plan as Plan
+    from neural_complexity.meta.meta_run import Plan as Plan
     from neural_complexity.meta.trainer import MetaLearner as MetaLearner
     from neural_complexity.model.network import NeuralComplexity as NeuralComplexity
     from neural_complexity.regularizers.loop import NCRegularizer as NCRegularizer
@@ -36,7 +36,7 @@ _NAMES = {
     "learners.networks": ["mlp"],
     "losses": ["cross_entropy", "squared_error"],
     "meta.meta_learn": ["meta_learn"],
-    "meta.plan": ["Plan"],
+    "meta.meta_run": ["Plan"],
     "meta.trainer": ["MetaLearner"],
     "model.network": ["NeuralComplexity"],
     "regularizers.loop": ["NCRegularizer"],

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from neural_complexity import ledger
 from neural_complexity.learners.batched import PlacedLearner, stack
 from neural_complexity.learners.fit import Recipe, unroll
-from neural_complexity.meta.optimizer import ScheduledAdam, warmup_cosine
-from neural_complexity.meta.trainer import Status
+from neural_complexity.meta.trainer import ScheduledAdam, Status, warmup_cosine
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.penalties import weighted_l1_penalty
 from neural_complexity.seeding import seeded, stream

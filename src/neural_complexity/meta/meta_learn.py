@@ -18,9 +18,16 @@ from torch import Tensor, nn
 from neural_complexity.files import write_json
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.executor import Collection
-from neural_complexity.meta.meta_run import FINISHED, MetaRun, settle
+from neural_complexity.meta.meta_run import (
+    FEWEST,
+    FINISHED,
+    MetaRun,
+    Plan,
+    make_plan,
+    seconds,
+    settle,
+)
 from neural_complexity.meta.nc_loss import nc_loss
-from neural_complexity.meta.plan import FEWEST, Plan, make_plan, seconds
 from neural_complexity.meta.scores import belief_loss, compare, describe, make_report, r_squared
 from neural_complexity.meta.trainer import meta_train
 from neural_complexity.model.card import Card

@@ -1,10 +1,11 @@
-"""A run of `meta_learn`: its tasks, those that NC never sees, its learners and its untrained NC."""
+"""A run of `meta_learn`: its plan, its tasks, those that NC never sees, its learners and its NC."""
 
 import math
+import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -18,22 +19,22 @@ from neural_complexity.learners.networks import Affine, image_mlp, mlp
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.meta.collect import SplitCollector, TaskCollector, log_steps
 from neural_complexity.meta.executor import Collection, CollectionQueue, Collector
-from neural_complexity.meta.plan import Plan
 from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task, TaskFamily
+from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import ArrayStore, Minibatches, Splits
 from neural_complexity.workspace import Workspace, fingerprint
 
-__all__ = ["FINISHED", "MetaRun", "Part", "TaskList", "batchable", "make_recipe", "settle"]
+__all__ = ["FEWEST", "FINISHED", "MetaRun", "Part", "Plan", "TaskList", "Tasks", "batchable"]
+__all__ += ["make_plan", "make_recipe", "seconds", "settle"]
 
 Part = Literal["validation", "report"]
 Tasks = Splits | TaskFamily | Task  # what `meta_learn` is given
 Learner = Callable[[], nn.Module] | Recipe | None
-Pair = tuple[Tensor, Tensor]
 STEPS = 300  # of a learner of which only the network is given
 FINISHED = 2  # of so many held-out learners, the first is trained to the end
 SHARES = (0.1, 0.2)  # of a dataset, that are held out to choose by and to report on
@@ -43,6 +44,72 @@ EXAMPLES = 64  # tasks that NC takes its units from
 FOR_LABELS: dict[str, Any] = {"width": 96, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 FOR_REALS: dict[str, Any] = {"width": 128, "heads": 4}
 CLIP = 3.0  # features that hardly ever change would tell points apart by themselves
+UNITS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
+# Shares of the budget; what is left goes to setting up and to saving.
+TRAINING, REPORT, CHOICE = 0.6, 0.2, 0.08
+FEWEST_LEARNERS, MOST_LEARNERS = 40, 400  # to report on; 59 give bounds at 95 % with any meaning
+FEWEST_CHOSEN_BY, MOST_CHOSEN_BY = 8, 48
+FEWEST = FEWEST_LEARNERS + FEWEST_CHOSEN_BY  # held-out learners, however short the budget
+FEWEST_ITERATIONS, MOST_ITERATIONS = 20, 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The work of `meta_learn`; the same plan gives the same NC on any machine.
+
+    Args:
+        iterations: How often learners are trained for the bank.
+        updates: NC updates after each time.
+        learners: Held-out learners that the report is about, at least.
+        chosen_by: Other held-out learners, by which the best NC on the way is chosen, at least.
+    """
+
+    iterations: int
+    updates: int
+    learners: int = MOST_LEARNERS
+    chosen_by: int = MOST_CHOSEN_BY
+
+    def __post_init__(self) -> None:
+        check_sizes(**asdict(self))
+
+
+def seconds(budget: str | float) -> float:
+    """Returns a positive time in seconds: a number, or text such as "90s", "10min" or "1.5h"."""
+    value = math.nan
+    if isinstance(budget, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", budget.lower())
+        value = float(found[1]) * UNITS.get(found[2], math.nan) if found else math.nan
+    elif isinstance(budget, int | float) and not isinstance(budget, bool):
+        value = float(budget)
+    if not 0 < value < math.inf:
+        raise ValueError(
+            f'budget must be a positive time such as "30s", "10min" or "2h", got {budget!r}'
+        )
+    return value
+
+
+def make_plan(
+    budget: float, *, collecting: float, updating: float, learner: float, most_updates: float
+) -> Plan:
+    """Divides a budget by what a collection, an update of NC and a held-out learner take.
+
+    All are in seconds. NC gets as much time as the learners it learns from: either alone would be
+    wasted. Some of the budget may be left where more than `most_updates` of NC in all would only
+    learn the data by heart.
+    """
+    updates = min(200, max(10, round(collecting / updating)))
+    # Many small helpings rather than a few large ones, where there are not many updates.
+    if most_updates < updates * FEWEST_ITERATIONS:
+        updates = max(1, round(most_updates / FEWEST_ITERATIONS))
+    iterations = TRAINING * budget / (collecting + updates * updating)
+    iterations = min(iterations, most_updates / updates)
+    learners, chosen_by = (share * budget / learner for share in (REPORT, CHOICE))
+    return Plan(
+        iterations=min(MOST_ITERATIONS, max(2, round(iterations))),
+        updates=updates,
+        learners=min(MOST_LEARNERS, max(FEWEST_LEARNERS, round(learners))),
+        chosen_by=min(MOST_CHOSEN_BY, max(FEWEST_CHOSEN_BY, round(chosen_by))),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +292,20 @@ def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
     if isinstance(learner, Recipe):
         recipe = learner
     else:
-        make = _default_network(example, outputs, labels) if learner is None else learner
+        make, images = learner, len(shape) == 3
+        if make is None and images:
+            make = partial(image_mlp, shape, (64,), outputs)
+        elif make is None:  # an MLP that sees inputs of one scale, and answers in the targets' own
+            scale, mean = torch.std_mean(example.X_tr.flatten(0, 1), dim=0)
+            scale = torch.where(scale > 0, scale, 1.0)
+            after = torch.ones(outputs), torch.zeros(outputs)
+            if not labels:
+                after = torch.std_mean(example.Y_tr.flatten(0, 1), dim=0)
+
+            def make() -> nn.Module:
+                inner = mlp(len(mean), (64,), outputs)
+                return nn.Sequential(Affine(1 / scale, -mean / scale), inner, Affine(*after))
+
         loss, adam = cross_entropy if labels else squared_error, partial(Adam, fused=True)
         recipe = Recipe(make=make, loss=loss, steps=STEPS, lr=0.003, optimizer=adam)
     if isinstance(recipe.make, nn.Module) or not callable(recipe.make):
@@ -247,23 +327,6 @@ def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
             f"learner must map inputs {(2, *shape)} to predictions {wanted}, got {got}"
         )
     return recipe
-
-
-def _default_network(example: Task, outputs: int, labels: bool) -> Callable[[], nn.Module]:
-    """Returns an MLP that sees inputs of one scale, and answers in the targets' own."""
-    shape = tuple(example.X_tr.shape[2:])
-    if len(shape) == 3:
-        return partial(image_mlp, shape, (64,), outputs)
-    scale, mean = torch.std_mean(example.X_tr.flatten(0, 1), dim=0)
-    scale = torch.where(scale > 0, scale, 1.0)
-    after = torch.ones(outputs), torch.zeros(outputs)
-    if not labels:
-        after = torch.std_mean(example.Y_tr.flatten(0, 1), dim=0)
-    return partial(_standardized, (1 / scale, -mean / scale), after, outputs)
-
-
-def _standardized(before: Pair, after: Pair, outputs: int) -> nn.Module:
-    return nn.Sequential(Affine(*before), mlp(len(before[0]), (64,), outputs), Affine(*after))
 
 
 def batchable(recipe: Recipe, example: Task) -> bool:
