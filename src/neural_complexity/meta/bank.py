@@ -109,9 +109,8 @@ class MemoryBank:
         bank._rows = np.memmap(path, dtype, "r+")
         if count is not None:
             if not 0 <= bank.count - count <= bank.slack:
-                raise ValueError(
-                    f"{folder} must be at most {bank.slack} rows past {count}, got {bank.count}"
-                )
+                told = f"{folder} must be at most {bank.slack} rows past {count}"
+                raise ValueError(f"{told}, got {bank.count}")
             bank.count, bank.dropped = count, dropped
         return bank
 
@@ -129,10 +128,8 @@ class MemoryBank:
         for name, array in arrays.items():
             kind = dtype[name]
             if (array.shape[1:], array.dtype) != (kind.shape, kind.base):
-                raise ValueError(
-                    f"{name} must have rows of shape {kind.shape} and torch.{kind.base}, "
-                    f"got {array.shape[1:]} and torch.{array.dtype}"
-                )
+                told = f"{name} must have rows of shape {kind.shape} and torch.{kind.base}"
+                raise ValueError(f"{told}, got {array.shape[1:]} and torch.{array.dtype}")
             rows[name] = array
         floats = [torch.from_numpy(a).flatten(1) for a in arrays.values() if a.dtype.kind == "f"]
         finite = torch.cat(floats, dim=1).square_().square_().sum(dim=1).isfinite()  # (B,)

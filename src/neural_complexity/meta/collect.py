@@ -20,11 +20,11 @@ from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import Minibatches, Splits
 
-__all__ = ["SplitCollector", "TaskCollector", "log_steps"]
+__all__ = ["LearnerCollector", "SplitCollector", "TaskCollector", "log_steps"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _LearnerCollector:
+class LearnerCollector:
     """What collectors share; each is a pure function of NC's weights, the seed and the job."""
 
     recipe: Recipe  # how learners learn
@@ -48,10 +48,8 @@ class _LearnerCollector:
         loss, each = self.recipe.loss, list(zip(steps, Y_te, strict=True))
         curve = [loss(s.H_tr, s.Y_tr).mean(dim=1) + loss(s.H_te, Y).mean(dim=1) for s, Y in each]
         lost = diverged(torch.stack(curve))[:, :, None, None]  # (steps, B, 1, 1)
-        return [
-            replace(s, H_te=s.H_te.masked_fill(gone, torch.nan))
-            for s, gone in zip(steps, lost, strict=True)
-        ]
+        H_te = [s.H_te.masked_fill(gone, torch.nan) for s, gone in zip(steps, lost, strict=True)]
+        return [replace(s, H_te=H) for s, H in zip(steps, H_te, strict=True)]
 
     def _weights(self, job: Job) -> Tensor:
         """Returns the weight of NC for each learner, (B,)."""
@@ -73,7 +71,7 @@ class _LearnerCollector:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TaskCollector(_LearnerCollector):
+class TaskCollector(LearnerCollector):
     """Trains learners on new tasks of a family and records every one of their steps.
 
     A collection has `tasks * (recipe.steps + 1)` rows.
@@ -123,7 +121,7 @@ def log_steps(steps: int, count: int) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SplitCollector(_LearnerCollector):
+class SplitCollector(LearnerCollector):
     """Trains learners on random splits of one dataset, and records them at a few points at a time.
 
     Splits are of different sizes: small training sets show NC learners that overfit, long before
@@ -157,9 +155,8 @@ class SplitCollector(_LearnerCollector):
         task = splits.split(self.tasks, stream(self.seed, "collect tasks", index), train=m)
         task, n = task.to(self.device), max(self.unlabelled, splits.N)
         task = Task(task.X_tr, task.Y_tr, task.X_te[:, :n], task.Y_te[:, :n])
-        looking, batching = (
-            stream(self.seed, name, index).initial_seed() for name in ("looks", "batches")
-        )
+        names = ("looks", "batches")
+        looking, batching = (stream(self.seed, name, index).initial_seed() for name in names)
         looks = Minibatches(task, M=splits.M, N=splits.N, seed=looking)
         seen: list[tuple[Snapshot, Tensor]] = []
 

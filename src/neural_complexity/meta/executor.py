@@ -40,10 +40,9 @@ class Job:
 
 
 Collector = Callable[[NeuralComplexity, Job], Collection]
-"""Returns rows for the bank and their test targets, as a pure function of NC's weights and the job.
-
-NC has the weights of the job's version, and may be moved to another device. Rows of learners that
-diverged are returned too."""
+"""Returns rows for the bank as a pure function of the job and of NC, which has the weights of the
+job's version and may be moved to another device. Rows of learners that diverged are returned, too.
+"""
 
 
 class CollectionQueue(AbstractContextManager["CollectionQueue"]):
@@ -73,7 +72,7 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
             raise ValueError(f"retries must not be negative, got {retries}")
         self.collector, self.executor, self.retries = collector, executor, retries
         self.networks: dict[int, NeuralComplexity] = {}  # by version
-        self._asked: dict[int, tuple[Job, Future[Arrays]]] = {}  # by index
+        self.asked: dict[int, tuple[Job, Future[Arrays]]] = {}  # by index
         self.folder: Path | None = None
         if executor is not None:
             content = pickle.dumps(collector)
@@ -92,15 +91,14 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
 
     def submit(self, job: Job) -> None:
         """Asks for a collection, perhaps again; its version must have been published."""
-        version, index = job.version, job.index
-        if version not in self.networks:
-            told = f"version {version} must be published before job {index} is submitted"
+        if job.version not in self.networks:
+            told = f"version {job.version} must be published before job {job.index} is submitted"
             raise ValueError(f"{told}, got no such version")
         future = Future[Arrays]()  # which `take` fulfils, if there is no executor
         if self.executor is not None and self.folder is not None:
-            path, dtype = self.folder / FILE.format(version), torch.get_default_dtype()
+            path, dtype = self.folder / FILE.format(job.version), torch.get_default_dtype()
             future = self.executor.submit(_collect, path, job, dtype)
-        self._asked[index] = job, future
+        self.asked[job.index] = job, future
 
     def take(self, index: int) -> Collection:
         """Waits for a collection; may be repeated until it is forgotten.
@@ -109,36 +107,34 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
             RuntimeError: If the collector failed in a worker, whose traceback is the cause, or
                 ended its process again and again.
         """
-        if index not in self._asked:
+        if index not in self.asked:
             raise ValueError(f"job {index} must be submitted before it is taken, got no such job")
-        job, future = self._asked[index]
+        job, future = self.asked[index]
         if self.executor is None and not future.done():
             future.set_result(to_arrays(*self.collector(self.networks[job.version], job)))
         for attempt in range(self.retries + 1):
             if attempt:
                 self.submit(job)  # alone: if a worker dies again, it is this job that ended it
             try:
-                result = self._asked[index][1].result()
+                result = self.asked[index][1].result()
             except BrokenExecutor as error:
                 died = error
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise RuntimeError(f"collection {index} failed: {reason}") from error
             else:
-                for other, (lost, future) in sorted(self._asked.items()):
+                for other, (lost, future) in sorted(self.asked.items()):
                     broken = future.done() and isinstance(future.exception(), BrokenExecutor)
                     if other > index and broken:  # lost with the worker that died
                         self.submit(lost)
                 return from_arrays(result)
-        raise RuntimeError(
-            f"collection {index} failed: {self.retries + 1} workers in turn died of it; was there "
-            f"too little memory? The job was {job}"
-        ) from died
+        told = f"collection {index} failed: {self.retries + 1} workers in turn died of it"
+        raise RuntimeError(f"{told}; was there too little memory? The job was {job}") from died
 
     def forget(self, *, index: int = sys.maxsize, version: int = sys.maxsize) -> None:
         """Drops the collections below an index and the versions below a version."""
-        for old in [i for i in self._asked if i < index]:
-            self._asked.pop(old)[1].cancel()
+        for old in [i for i in self.asked if i < index]:
+            self.asked.pop(old)[1].cancel()
         for old in [v for v in self.networks if v < version]:
             del self.networks[old]
             if self.folder is not None:

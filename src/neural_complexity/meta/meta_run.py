@@ -29,8 +29,8 @@ from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import ArrayStore, Minibatches, Splits
 from neural_complexity.workspace import Workspace, fingerprint
 
-__all__ = ["FEWEST", "FINISHED", "MetaRun", "Part", "Plan", "TaskList", "Tasks", "batchable"]
-__all__ += ["make_plan", "make_recipe", "seconds", "settle"]
+__all__ = ["FEWEST", "FINISHED", "Learner", "MetaRun", "Part", "Plan", "TaskList", "Tasks"]
+__all__ += ["batchable", "make_plan", "make_recipe", "seconds", "settle"]
 
 Part = Literal["validation", "report"]
 Tasks = Splits | TaskFamily | Task  # what `meta_learn` is given
@@ -149,17 +149,15 @@ class MetaRun:
         """Rows of an update of NC."""
         return 8 if self.nc.labels else 32
 
-    def learners(
-        self, part: Part, wanted: int, callback: ProgressCallback | None
-    ) -> list[Collection]:
+    def learners(self, part: Part, least: int, told: ProgressCallback | None) -> list[Collection]:
         """Trains held-out learners, at least so many, or one for each task that there is."""
-        start, groups = time.perf_counter(), []
-        wanted = -(-min(wanted, self._limit(part)) // self.together)
-        for index in range(wanted):
-            groups.append(self.group(part, index))
-            if callback is not None:
-                done, spent = (index + 1) * self.together, time.perf_counter() - start
-                callback(f"learners for {part}", done, wanted * self.together, spent, {})
+        start, groups, many = time.perf_counter(), [], self.together
+        wanted = -(-min(least, self._limit(part)) // many)
+        for done in range(1, wanted + 1):
+            groups.append(self.group(part, done - 1))
+            if told is not None:
+                spent = time.perf_counter() - start
+                told(f"learners for {part}", done * many, wanted * many, spent, {})
         return groups
 
     def _limit(self, part: Part) -> int:
@@ -292,8 +290,8 @@ def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
     if isinstance(learner, Recipe):
         recipe = learner
     else:
-        make, images = learner, len(shape) == 3
-        if make is None and images:
+        make = learner
+        if make is None and len(shape) == 3:
             make = partial(image_mlp, shape, (64,), outputs)
         elif make is None:  # an MLP that sees inputs of one scale, and answers in the targets' own
             scale, mean = torch.std_mean(example.X_tr.flatten(0, 1), dim=0)

@@ -144,13 +144,19 @@ def make_report(compared: dict[str, Tensor]) -> HeldOutReport:
         few = f"NC could not be tested: {n} held-out learners with gaps of their own are too few."
         return HeldOutReport(learners=n, verdict=f"{few} Do not rely on it.")
     r2, p = estimate(r_squared, predicted, true), predicted - predicted.mean()
+    # The share of one half inside the 95 % conformal bound of the other, both ways; by twos, since
+    # of each two learners that follow each other, one is trained to the end.
+    first, covered = torch.arange(n) // 2 % 2 == 0, []
+    for old, new in ((error[first], error[~first]), (error[~first], error[first])):
+        width = margin(old.expand(len(new), -1), torch.ones_like(old), torch.ones_like(new))
+        covered.append((new.abs() <= width).double())
     scores = {
         "correlation": correlation(predicted, true).item(),
         "mean_error": mean_absolute_error(predicted, true).item(),
         "mean_error_of_the_mean_gap": (true - true.mean()).abs().mean().item(),
         "bias": error.mean().item(),
         "slope": ((p * true).sum() / p.square().sum()).item(),  # 1 is right
-        "coverage_95": _coverage(error),
+        "coverage_95": torch.cat(covered).mean().item(),
         "mean_gap": true.mean().item(),
     }
     beats = r2.value - (r2.ci95 or math.inf) > 0
@@ -187,17 +193,6 @@ def make_report(compared: dict[str, Tensor]) -> HeldOutReport:
     known: dict[str, Any] = {k: v if math.isfinite(v) else None for k, v in scores.items()}
     known |= {"learners": n, "r2": r2.value, "r2_ci95": r2.ci95, "beats_the_mean_gap": beats}
     return HeldOutReport(**known, kinds=tuple(kinds), verdict=verdict)
-
-
-def _coverage(error: Tensor) -> float:
-    """Returns the share of one half inside the 95 % conformal bound of the other, both ways."""
-    # By twos: of each two learners that follow each other, one is trained to the end.
-    first = torch.arange(len(error)) // 2 % 2 == 0
-    halves, shares = (error[first], error[~first]), []
-    for known, new in (halves, halves[::-1]):
-        width = margin(known.expand(len(new), -1), torch.ones_like(known), torch.ones_like(new))
-        shares.append((new.abs() <= width).double())
-    return torch.cat(shares).mean().item()
 
 
 def describe(report: HeldOutReport) -> str:

@@ -75,15 +75,12 @@ class ScheduledAdam:
 
     def load(self, tensors: dict[str, Tensor], steps: int) -> None:
         """Continues from what `state` returned after so many steps."""
-        weights, state = {}, self.adam.state_dict()
-        for name, tensor in tensors.items():
-            kind, own = name.split(".", 1)
-            if kind == "module":
-                weights[own] = tensor
-            elif kind == "optimizer":
-                i, moment = own.split(".")
-                state["state"].setdefault(int(i), {})[moment] = tensor
-        self.module.load_state_dict(weights)
+        own = {n.removeprefix("module."): t for n, t in tensors.items() if n.startswith("module.")}
+        self.module.load_state_dict(own)
+        state = self.adam.state_dict()
+        for name in (name for name in tensors if name.startswith("optimizer.")):
+            _, i, moment = name.split(".")
+            state["state"].setdefault(int(i), {})[moment] = tensors[name]
         self.adam.load_state_dict(state)
         self.steps = steps
 
@@ -219,14 +216,12 @@ class MetaLearner:
             self._restore(like, *kept)
         elif folder is not None and folder.exists():
             shutil.rmtree(folder)  # of a run that was stopped before its first checkpoint
-        self._submitted = self.iteration  # the first job that is not yet
         self._submit()
         if kept is None:
-            first = self.collections.take(0)
+            first, size = self.collections.take(0), settings.capacity
             self.rows_per_iteration = len(first[0])
             slack = 0 if folder is None else settings.period * self.rows_per_iteration
-            sizes = {"capacity": settings.capacity, "slack": slack}
-            self.bank = MemoryBank(*first, like, **sizes, folder=folder)
+            self.bank = MemoryBank(*first, like, capacity=size, slack=slack, folder=folder)
 
     @property
     def done(self) -> bool:
@@ -265,19 +260,16 @@ class MetaLearner:
 
     def _submit(self) -> None:
         """Submits jobs up to the one that is `lag` iterations ahead."""
-        settings = self.training
+        settings, asked = self.training, self.collections.asked
         last = min(self.iteration + settings.lag + 1, settings.iterations)
-        for index in range(self._submitted, last):
+        for index in (i for i in range(self.iteration, last) if i not in asked):
             version = settings.version(index)
             if version not in self.collections.networks:
                 self.collections.publish(version, self.nc)
             self.collections.submit(Job(index, version, settings.weight(index)))
-            self._submitted = index + 1
 
     def save(self) -> None:
-        """Writes a checkpoint to the workspace."""
-        if self.workspace.folder is None:
-            return
+        """Writes a checkpoint to the workspace, if that keeps anything."""
         self.bank.flush()
         tensors = self.optimizer.state()
         for version, nc in self.collections.networks.items():  # that coming jobs need
