@@ -140,11 +140,10 @@ class SplitCollector(LearnerCollector):
         check_sizes(tasks=self.tasks, batch=self.batch, unlabelled=self.unlabelled)
         if self.looks < 2:
             raise ValueError(f"looks must be at least 2, got {self.looks}")
-        if not self.splits.M <= self.smallest <= self.splits.train:
-            raise ValueError(
-                f"smallest must be from {self.splits.M}, the points that NC sees at a time, to "
-                f"{self.splits.train}, the training points of a split, got {self.smallest}"
-            )
+        M, train = self.splits.M, self.splits.train
+        if not M <= self.smallest <= train:
+            told = f"smallest must be from {M}, the points that NC sees at a time, to {train}, the"
+            raise ValueError(f"{told} training points of a split, got {self.smallest}")
 
     def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
         """Makes a collection: rows for the bank, without predictions of learners that diverged."""

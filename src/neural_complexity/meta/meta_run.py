@@ -82,9 +82,8 @@ def seconds(budget: str | float) -> float:
     elif isinstance(budget, int | float) and not isinstance(budget, bool):
         value = float(budget)
     if not 0 < value < math.inf:
-        raise ValueError(
-            f'budget must be a positive time such as "30s", "10min" or "2h", got {budget!r}'
-        )
+        wanted = 'a positive time such as "30s", "10min" or "2h"'
+        raise ValueError(f"budget must be {wanted}, got {budget!r}")
     return value
 
 
@@ -260,8 +259,7 @@ def _hold_out(tasks: Tasks, seed: int) -> tuple[TaskFamily, dict[Part, TaskFamil
         order = tasks.pool[torch.randperm(P, generator=held_out)]
         sizes = [max(2, round(share * P)) for share in SHARES]
         pool, validation, report = order.split([P - sum(sizes), *sizes])
-        # The shares of training and validation points stay where they are of all points, otherwise
-        # their numbers.
+        # The shares of training and validation points stay if they are all, else their numbers.
         share = round(len(pool) * tasks.train / (tasks.train + tasks.test))
         train = max(1, min(len(pool) - 1, share))
         train, test = min(tasks.train, train), min(tasks.test, len(pool) - train)
@@ -275,10 +273,8 @@ def _hold_out(tasks: Tasks, seed: int) -> tuple[TaskFamily, dict[Part, TaskFamil
         parts = order.split([len(tasks) - 3 * few, few, 2 * few])
         own, validation, report = (TaskList(tasks[rows]) for rows in parts)
     elif not callable(getattr(tasks, "sample", None)) or hasattr(tasks, "columns"):  # a data frame
-        raise TypeError(
-            "tasks must be made by split_tasks, be a family of tasks or a Task, got "
-            f"{type(tasks).__name__}"
-        )
+        told = "tasks must be made by split_tasks, be a family of tasks or a Task"
+        raise TypeError(f"{told}, got {type(tasks).__name__}")
     else:
         own = validation = report = tasks
     return own, {"validation": validation, "report": report}, largest
@@ -319,11 +315,9 @@ def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
         got = f"{tuple(H.shape)}" if isinstance(H, Tensor) else type(H).__name__
     except Exception as error:  # the network is the user's and may raise anything
         got = f"{type(error).__name__}: {error}"
-    wanted = f"{(2, outputs)}"
-    if got != wanted:
-        raise ValueError(
-            f"learner must map inputs {(2, *shape)} to predictions {wanted}, got {got}"
-        )
+    if got != f"{(2, outputs)}":
+        told = f"learner must map inputs {(2, *shape)} to predictions {(2, outputs)}"
+        raise ValueError(f"{told}, got {got}")
     return recipe
 
 

@@ -76,8 +76,7 @@ def _interval(error: float) -> float | None:
 def r_squared(predicted: Tensor, true: Tensor) -> Tensor:
     """Computes 1 - residual over total sum of squares along the last axis of (..., B).
 
-    This is what remains of the variance, not the squared correlation: a biased prediction scores
-    less.
+    This is not the squared correlation: a biased prediction scores less.
     """
     residual = (true - predicted).square().sum(dim=-1)
     return 1 - residual / (true - true.mean(dim=-1, keepdim=True)).square().sum(dim=-1)
@@ -178,11 +177,9 @@ def make_report(compared: dict[str, Tensor]) -> HeldOutReport:
         )
         if kinds:
             worst = max(kinds, key=lambda kind: kind["mean_error"])
-            verdict += (
-                f" It is least exact for learners of {worst['what']} {worst['from']:.3g} to "
-                f"{worst['to']:.3g}: mean error {worst['mean_error']:.3g}, "
-                f"bias {worst['bias']:.3g}."
-            )
+            span = f"{worst['what']} {worst['from']:.3g} to {worst['to']:.3g}"
+            scored = f"mean error {worst['mean_error']:.3g}, bias {worst['bias']:.3g}"
+            verdict += f" It is least exact for learners of {span}: {scored}."
     else:
         interval = "" if r2.ci95 is None else f" ± {r2.ci95:.2f}"
         verdict = (
@@ -200,8 +197,7 @@ def describe(report: HeldOutReport) -> str:
     lines = [report.verdict]
     for kind in report.kinds:
         span = f"{kind['from']:.3g} to {kind['to']:.3g}"
-        lines.append(
-            f"  {kind['what']:<16} {span:<20} {kind['learners']:>4} learners"
-            f"   mean error {kind['mean_error']:.3g}   bias {kind['bias']:+.3g}"
-        )
+        scored = f"mean error {kind['mean_error']:.3g}   bias {kind['bias']:+.3g}"
+        who = f"{kind['what']:<16} {span:<20} {kind['learners']:>4} learners"
+        lines.append(f"  {who}   {scored}")
     return "\n".join(lines)
