@@ -35,7 +35,7 @@ import neural_complexity
 from neural_complexity import NCClassifier
 from neural_complexity.cli import main
 from neural_complexity.meta import meta_run
-from neural_complexity.meta.plan import Plan
+from neural_complexity.meta.meta_run import Plan
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "architecture.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]

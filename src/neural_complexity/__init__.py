@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from neural_complexity.learners.networks import mlp
     from neural_complexity.losses import cross_entropy, squared_error
     from neural_complexity.meta.meta_learn import meta_learn
-    from neural_complexity.meta.plan import Plan
+    from neural_complexity.meta.meta_run import Plan
     from neural_complexity.meta.trainer import MetaLearner
     from neural_complexity.model.network import NeuralComplexity
     from neural_complexity.regularizers.loop import NCRegularizer
@@ -34,7 +34,7 @@ _NAMES = {
     "learners.networks": ["mlp"],
     "losses": ["cross_entropy", "squared_error"],
     "meta.meta_learn": ["meta_learn"],
-    "meta.plan": ["Plan"],
+    "meta.meta_run": ["Plan"],
     "meta.trainer": ["MetaLearner"],
     "model.network": ["NeuralComplexity"],
     "regularizers.loop": ["NCRegularizer"],

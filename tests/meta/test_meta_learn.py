@@ -12,7 +12,7 @@ from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp, mlp
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.meta_learn import meta_learn
-from neural_complexity.meta.plan import Plan
+from neural_complexity.meta.meta_run import Plan
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task

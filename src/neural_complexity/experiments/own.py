@@ -28,7 +28,7 @@ from neural_complexity.learners.networks import image_cnn, mlp
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta import scores
 from neural_complexity.meta.meta_learn import meta_learn
-from neural_complexity.meta.plan import Plan, seconds
+from neural_complexity.meta.meta_run import Plan, seconds
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.loop import NCRegularizer

@@ -12,9 +12,27 @@ from neural_complexity.points import raw, restore
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.families import check_sizes
 
-__all__ = ["MemoryBank"]
+__all__ = ["Arrays", "Collection", "MemoryBank", "from_arrays", "to_arrays"]
 
+Collection = tuple[Snapshot, Tensor]  # rows for the bank and their Y_te, (B, N, C)
+Arrays = dict[str, np.ndarray]  # the same by name, of which `Points` are their indices
 STATE, ROWS = "bank.json", "rows"  # the files of a bank on disk
+
+
+def to_arrays(snapshot: Snapshot, Y_te: Tensor) -> Arrays:
+    """Returns what a bank keeps and processes send each other."""
+    # Tensors would travel through shared memory, which dies with the process that sent them.
+    tensors = {**snapshot.named(), "Y_te": Y_te}
+    return {name: raw(tensor).detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def from_arrays(arrays: Arrays, like: Tensor | None = None) -> Collection:
+    """Undoes `to_arrays`; indices stay indices but where inputs that are `like` them are given."""
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    Y_te = tensors.pop("Y_te")
+    if like is not None:
+        tensors |= {name: restore(tensors[name], like) for name in ("X_tr", "X_te")}
+    return Snapshot(**tensors), Y_te
 
 
 class MemoryBank:
@@ -46,7 +64,7 @@ class MemoryBank:
         self.capacity, self.slack, self.folder = capacity, slack, folder
         self.count = 0  # rows ever added
         self.dropped = 0  # rows refused because they were not finite
-        kinds = [(n, _type(t), tuple(t.shape[1:])) for n, t in _fields(snapshot, Y_te).items()]
+        kinds = [(n, a.dtype, a.shape[1:]) for n, a in to_arrays(snapshot, Y_te).items()]
         # The fields of a row stand side by side: drawing one touches one place in memory, not six.
         dtype = np.dtype(kinds, align=True)
         if folder is None:
@@ -91,9 +109,8 @@ class MemoryBank:
         bank._rows = np.memmap(path, dtype, "r+")
         if count is not None:
             if not 0 <= bank.count - count <= bank.slack:
-                raise ValueError(
-                    f"{folder} must be at most {bank.slack} rows past {count}, got {bank.count}"
-                )
+                told = f"{folder} must be at most {bank.slack} rows past {count}"
+                raise ValueError(f"{told}, got {bank.count}")
             bank.count, bank.dropped = count, dropped
         return bank
 
@@ -106,29 +123,24 @@ class MemoryBank:
         A value whose fourth power overflows counts as not finite: Adam squares the gradients of
         what is itself a square.
         """
-        fields = {n: t.detach().to("cpu") for n, t in _fields(snapshot, Y_te).items()}
-        size, powers = len(self._rows), torch.zeros(len(snapshot))
-        for name, tensor in fields.items():
-            kind = self._rows.dtype[name]
-            if tensor.shape[1:] != kind.shape or _type(tensor) != kind.base.name:
-                raise ValueError(
-                    f"{name} must have rows of shape {kind.shape} and torch.{kind.base}, "
-                    f"got {tuple(tensor.shape[1:])} and {tensor.dtype}"
-                )
-            if tensor.is_floating_point():
-                powers = powers + tensor.flatten(1).square().square().sum(dim=1)  # (B,)
-        finite = powers.isfinite()
+        arrays, dtype, size = to_arrays(snapshot, Y_te), self._rows.dtype, len(self._rows)
+        rows = np.empty(len(snapshot), dtype)
+        for name, array in arrays.items():
+            kind = dtype[name]
+            if (array.shape[1:], array.dtype) != (kind.shape, kind.base):
+                told = f"{name} must have rows of shape {kind.shape} and torch.{kind.base}"
+                raise ValueError(f"{told}, got {array.shape[1:]} and torch.{array.dtype}")
+            rows[name] = array
+        floats = [torch.from_numpy(a).flatten(1) for a in arrays.values() if a.dtype.kind == "f"]
+        finite = torch.cat(floats, dim=1).square_().square_().sum(dim=1).isfinite()  # (B,)
         stored = int(finite.sum())
-        self.count, self.dropped = self.count + stored, self.dropped + len(finite) - stored
-        kept = finite.nonzero().squeeze(-1)[-size:]  # this very call would overwrite the others
-        places = np.arange(self.count - len(kept), self.count) % size
-        for name, tensor in fields.items():
-            self._rows[name][places] = tensor[kept].numpy()
+        self.count, self.dropped = self.count + stored, self.dropped + len(rows) - stored
+        rows = (rows if stored == len(rows) else rows[finite.numpy()])[-size:]  # the newest
+        # Unlike an assignment, this copies each row as a whole, which is faster.
+        np.put(self._rows, np.arange(self.count - len(rows), self.count) % size, rows)
         return stored
 
-    def sample(
-        self, batch: int, generator: torch.Generator, *, run: int = 1
-    ) -> tuple[Snapshot, Tensor]:
+    def sample(self, batch: int, generator: torch.Generator, *, run: int = 1) -> Collection:
         """Draws B rows uniformly, with replacement: a snapshot and its test targets, (B, N, C).
 
         `run` rows are drawn together, one after another in the bank: where these are of one task,
@@ -140,10 +152,7 @@ class MemoryBank:
         first = torch.randint(len(self), (-(-batch // run),), generator=generator)
         age = (first[:, None] + torch.arange(run)).flatten()[:batch] % len(self)
         rows = np.take(self._rows, ((self.count - 1 - age) % len(self._rows)).numpy())
-        fields = {name: torch.from_numpy(rows[name]) for name in rows.dtype.names or ()}
-        Y_te = fields.pop("Y_te")
-        inputs = {name: restore(fields[name], self._like) for name in ("X_tr", "X_te")}
-        return Snapshot(**{**fields, **inputs}), Y_te
+        return from_arrays({name: rows[name] for name in rows.dtype.names or ()}, self._like)
 
     def flush(self) -> None:
         """Brings a bank on disk to a state that `open` finds; in memory it does nothing."""
@@ -157,11 +166,3 @@ class MemoryBank:
     def state(self) -> dict[str, int]:
         """Returns the counters that, with the rows on disk, are the bank."""
         return {name: getattr(self, name) for name in ("capacity", "slack", "count", "dropped")}
-
-
-def _type(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _fields(snapshot: Snapshot, Y_te: Tensor) -> dict[str, Tensor]:
-    return {name: raw(tensor) for name, tensor in snapshot.named().items()} | {"Y_te": Y_te}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.fit import Recipe, Regularizer
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import diverged
 from neural_complexity.meta.executor import Collection, Job
 from neural_complexity.model.cached import CachedEmbeddings, cache, embed_store, subsample
@@ -20,19 +20,21 @@ from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import Minibatches, Splits
 
-__all__ = ["SplitCollector", "TaskCollector", "log_steps"]
+__all__ = ["LearnerCollector", "SplitCollector", "TaskCollector", "log_steps"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _LearnerCollector:
+class LearnerCollector:
     """What collectors share; each is a pure function of NC's weights, the seed and the job."""
 
-    recipe: Recipe
-    seed: int
-    tasks: int = 4
+    recipe: Recipe  # how learners learn
+    seed: int  # the run's
+    tasks: int = 4  # of a collection
+    # Whether each learner draws its own weight of NC between 0 and the scheduled one: a bank of
+    # fully regularized learners alone would make NC forget plain ones.
     spread_weights: bool = True
-    frozen: bool = False
-    device: str = "cpu"
+    frozen: bool = False  # whether NC's image encoder is not trained: inputs are embedded only once
+    device: str = "cpu"  # where NC and learners live
     _embeddings: list[Embeddings] = field(default_factory=list, init=False)  # if frozen
 
     def _without_diverged(
@@ -46,10 +48,8 @@ class _LearnerCollector:
         loss, each = self.recipe.loss, list(zip(steps, Y_te, strict=True))
         curve = [loss(s.H_tr, s.Y_tr).mean(dim=1) + loss(s.H_te, Y).mean(dim=1) for s, Y in each]
         lost = diverged(torch.stack(curve))[:, :, None, None]  # (steps, B, 1, 1)
-        return [
-            replace(s, H_te=s.H_te.masked_fill(gone, torch.nan))
-            for s, gone in zip(steps, lost, strict=True)
-        ]
+        H_te = [s.H_te.masked_fill(gone, torch.nan) for s, gone in zip(steps, lost, strict=True)]
+        return [replace(s, H_te=H) for s, H in zip(steps, H_te, strict=True)]
 
     def _weights(self, job: Job) -> Tensor:
         """Returns the weight of NC for each learner, (B,)."""
@@ -71,35 +71,32 @@ class _LearnerCollector:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TaskCollector(_LearnerCollector):
+class TaskCollector(LearnerCollector):
     """Trains learners on new tasks of a family and records every one of their steps.
 
     A collection has `tasks * (recipe.steps + 1)` rows.
-
-    Args:
-        recipe: How learners learn.
-        seed: The run's seed.
-        tasks: Tasks of a collection.
-        spread_weights: Whether each learner draws its own weight of NC between 0 and the scheduled
-            one: a bank of fully regularized learners alone would make NC forget plain ones.
-        frozen: Whether NC's image encoder is not trained, so that inputs are embedded only once.
-        device: Where NC and learners live.
-        family: Where tasks come from.
     """
 
-    family: TaskFamily
+    family: TaskFamily  # where tasks come from
 
     def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
         """Makes a collection: rows for the bank, without predictions of learners that diverged."""
         nc = nc.to(self.device)
         task = self.family.sample(self.tasks, stream(self.seed, "collect tasks", job.index))
         task = task.to(self.device)
-        steps: list[Snapshot] = []
+        steps, penalty = list[Snapshot](), None
+        if job.weight:
+            with torch.no_grad():
+                if self.frozen and isinstance(task.X_tr, Points):
+                    every = torch.arange(len(task.X_tr.store))
+                    context = CachedEmbeddings(nc, self._embedded(nc, task, every))(task)
+                else:
+                    context = nc.encode(task.X_tr, task.Y_tr, task.X_te)
+            weight = self._weights(job)
+            penalty = nc_penalty(nc, task, weight=weight, safeguard=False, context=context)
+        learning = stream(self.seed, "collect learners", job.index)
         self.recipe.train(
-            task.loaded(),
-            stream(self.seed, "collect learners", job.index),
-            regularizer=self._regularizer(nc, task, job) if job.weight else None,
-            observe=lambda _, snapshot: steps.append(snapshot),
+            task.loaded(), learning, regularizer=penalty, observe=lambda _, s: steps.append(s)
         )
         S, B = len(steps), len(task)
         steps = self._without_diverged(steps, [task.Y_te] * S)
@@ -116,15 +113,6 @@ class TaskCollector(_LearnerCollector):
         )  # (B S, points, C)
         return Snapshot(kept.X_tr, kept.Y_tr, H_tr, kept.X_te, H_te), kept.Y_te
 
-    def _regularizer(self, nc: NeuralComplexity, task: Task, job: Job) -> Regularizer:
-        with torch.no_grad():
-            if self.frozen and isinstance(task.X_tr, Points):
-                every = torch.arange(len(task.X_tr.store))
-                context = CachedEmbeddings(nc, self._embedded(nc, task, every))(task)
-            else:
-                context = nc.encode(task.X_tr, task.Y_tr, task.X_te)
-        return nc_penalty(nc, task, weight=self._weights(job), safeguard=False, context=context)
-
 
 def log_steps(steps: int, count: int) -> list[int]:
     """Returns up to `count` numbers of updates from 0 to `steps`, evenly spaced in their log."""
@@ -133,39 +121,29 @@ def log_steps(steps: int, count: int) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SplitCollector(_LearnerCollector):
+class SplitCollector(LearnerCollector):
     """Trains learners on random splits of one dataset, and records them at a few points at a time.
 
     Splits are of different sizes: small training sets show NC learners that overfit, long before
     large ones would. A collection has `tasks * looks` rows.
-
-    Args:
-        splits: The dataset and how it is split; further arguments are those of `TaskCollector`.
-        looks: How often each learner is recorded.
-        batch: Training points of a learner's step, and as many unlabelled ones with NC.
-        smallest: The fewest training points of a split.
-        unlabelled: How many of its validation points a learner may see without their labels.
-        context_size: Training points that a head which does not see predictions is given.
-        floor: See `nc_penalty`.
     """
 
-    splits: Splits
-    looks: int = 16
-    batch: int = 128
-    smallest: int = 1000
-    unlabelled: int = 2000
-    context_size: int = 500
-    floor: float | None = -0.1
+    splits: Splits  # the dataset and how it is split
+    looks: int = 16  # how often each learner is recorded
+    batch: int = 128  # training points of a learner's step, and as many unlabelled ones with NC
+    smallest: int = 1000  # the fewest training points of a split
+    unlabelled: int = 2000  # validation points that a learner may see without their labels
+    context_size: int = 500  # training points for a head which does not see predictions
+    floor: float | None = -0.1  # see `nc_penalty`
 
     def __post_init__(self) -> None:
         check_sizes(tasks=self.tasks, batch=self.batch, unlabelled=self.unlabelled)
         if self.looks < 2:
             raise ValueError(f"looks must be at least 2, got {self.looks}")
-        if not self.splits.M <= self.smallest <= self.splits.train:
-            raise ValueError(
-                f"smallest must be from {self.splits.M}, the points that NC sees at a time, to "
-                f"{self.splits.train}, the training points of a split, got {self.smallest}"
-            )
+        M, train = self.splits.M, self.splits.train
+        if not M <= self.smallest <= train:
+            told = f"smallest must be from {M}, the points that NC sees at a time, to {train}, the"
+            raise ValueError(f"{told} training points of a split, got {self.smallest}")
 
     def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
         """Makes a collection: rows for the bank, without predictions of learners that diverged."""
@@ -176,9 +154,8 @@ class SplitCollector(_LearnerCollector):
         task = splits.split(self.tasks, stream(self.seed, "collect tasks", index), train=m)
         task, n = task.to(self.device), max(self.unlabelled, splits.N)
         task = Task(task.X_tr, task.Y_tr, task.X_te[:, :n], task.Y_te[:, :n])
-        looking, batching = (
-            stream(self.seed, name, index).initial_seed() for name in ("looks", "batches")
-        )
+        names = ("looks", "batches")
+        looking, batching = (stream(self.seed, name, index).initial_seed() for name in names)
         looks = Minibatches(task, M=splits.M, N=splits.N, seed=looking)
         seen: list[tuple[Snapshot, Tensor]] = []
 
@@ -186,19 +163,16 @@ class SplitCollector(_LearnerCollector):
             points = looks(len(seen))
             seen.append((take_snapshot(h, points, joined=not h.has_modes), points.Y_te))
 
-        self.recipe.train(
-            Minibatches(task, M=self.batch, N=self.batch, seed=batching),
-            stream(self.seed, "collect learners", index),
-            regularizer=self._regularizer(nc, task, job) if job.weight else None,
-            visit=visit,
-            visits=set(log_steps(self.recipe.steps, self.looks)),
-        )
+        penalty, shown = None, task
+        if job.weight:
+            if not nc.head.sees_predictions:
+                drawing = stream(self.seed, "collect shown", index)
+                shown = subsample(task, self.context_size, drawing)
+            encode = cache(nc, shown, self._embedded(nc, shown, splits.pool))
+            penalty = minibatch_penalty(nc, encode, weight=self._weights(job), floor=self.floor)
+        batches = Minibatches(task, M=self.batch, N=self.batch, seed=batching)
+        learning = stream(self.seed, "collect learners", index)
+        visits = set(log_steps(self.recipe.steps, self.looks))
+        self.recipe.train(batches, learning, regularizer=penalty, visit=visit, visits=visits)
         snapshots, Y_te = zip(*seen, strict=True)
         return Snapshot.join(self._without_diverged(snapshots, Y_te)), torch.cat(Y_te)
-
-    def _regularizer(self, nc: NeuralComplexity, task: Task, job: Job) -> Regularizer:
-        if not nc.head.sees_predictions:
-            generator = stream(self.seed, "collect shown", job.index)
-            task = subsample(task, self.context_size, generator)
-        encode = cache(nc, task, self._embedded(nc, task, self.splits.pool))
-        return minibatch_penalty(nc, encode, weight=self._weights(job), floor=self.floor)

@@ -18,19 +18,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from torch import Tensor
 
+from neural_complexity.meta.bank import Arrays, Collection, from_arrays, to_arrays
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.points import raw
-from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.families import check_sizes
 
 __all__ = ["Collection", "CollectionQueue", "Collector", "Job", "process_pool"]
 
-Collection = tuple[Snapshot, Tensor]  # rows for the bank and their Y_te, (B, N, C)
-Arrays = dict[str, np.ndarray]  # a collection on its way here
 R = TypeVar("R")
 COLLECTOR, FILE = "collector.pickle", "version-{:09d}.safetensors"  # for workers
 
@@ -45,10 +40,9 @@ class Job:
 
 
 Collector = Callable[[NeuralComplexity, Job], Collection]
-"""Returns rows for the bank and their test targets, as a pure function of NC's weights and the job.
-
-NC has the weights of the job's version, and may be moved to another device. Rows of learners that
-diverged are returned too."""
+"""Returns rows for the bank as a pure function of the job and of NC, which has the weights of the
+job's version and may be moved to another device. Rows of learners that diverged are returned, too.
+"""
 
 
 class CollectionQueue(AbstractContextManager["CollectionQueue"]):
@@ -78,8 +72,7 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
             raise ValueError(f"retries must not be negative, got {retries}")
         self.collector, self.executor, self.retries = collector, executor, retries
         self.networks: dict[int, NeuralComplexity] = {}  # by version
-        self._jobs: dict[int, Job] = {}
-        self._futures: dict[int, Future[Arrays]] = {}
+        self.asked: dict[int, tuple[Job, Future[Arrays]]] = {}  # by index
         self.folder: Path | None = None
         if executor is not None:
             content = pickle.dumps(collector)
@@ -97,20 +90,15 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
             nc.save(self.folder / FILE.format(version))
 
     def submit(self, job: Job) -> None:
-        """Asks for a collection; its version must have been published."""
-        version, index = job.version, job.index
-        if version not in self.networks:
-            told = f"version {version} must be published before job {index} is submitted"
+        """Asks for a collection, perhaps again; its version must have been published."""
+        if job.version not in self.networks:
+            told = f"version {job.version} must be published before job {job.index} is submitted"
             raise ValueError(f"{told}, got no such version")
-        self._start(job)
-        self._jobs[index] = job
-
-    def _start(self, job: Job) -> None:
         future = Future[Arrays]()  # which `take` fulfils, if there is no executor
         if self.executor is not None and self.folder is not None:
             path, dtype = self.folder / FILE.format(job.version), torch.get_default_dtype()
             future = self.executor.submit(_collect, path, job, dtype)
-        self._futures[job.index] = future
+        self.asked[job.index] = job, future
 
     def take(self, index: int) -> Collection:
         """Waits for a collection; may be repeated until it is forgotten.
@@ -119,69 +107,53 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
             RuntimeError: If the collector failed in a worker, whose traceback is the cause, or
                 ended its process again and again.
         """
-        if index not in self._jobs:
+        if index not in self.asked:
             raise ValueError(f"job {index} must be submitted before it is taken, got no such job")
-        job, future = self._jobs[index], self._futures[index]
+        job, future = self.asked[index]
         if self.executor is None and not future.done():
-            future.set_result(_arrays(*self.collector(self.networks[job.version], job)))
-        tensors = {name: torch.from_numpy(array) for name, array in self._wait(job).items()}
-        Y_te = tensors.pop("Y_te")
-        return Snapshot(**tensors), Y_te
-
-    def _wait(self, job: Job) -> Arrays:
-        """Waits for a worker's result; begins again what was lost when a worker died."""
+            future.set_result(to_arrays(*self.collector(self.networks[job.version], job)))
         for attempt in range(self.retries + 1):
             if attempt:
-                self._start(job)  # alone: if a worker dies again, it is this job that ended it
+                self.submit(job)  # alone: if a worker dies again, it is this job that ended it
             try:
-                result = self._futures[job.index].result()
+                result = self.asked[index][1].result()
             except BrokenExecutor as error:
                 died = error
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
-                raise RuntimeError(f"collection {job.index} failed: {reason}") from error
+                raise RuntimeError(f"collection {index} failed: {reason}") from error
             else:
-                for index in sorted(i for i in self._jobs if i > job.index):
-                    future = self._futures[index]
-                    if future.done() and isinstance(future.exception(), BrokenExecutor):
-                        self._start(self._jobs[index])
-                return result
-        raise RuntimeError(
-            f"collection {job.index} failed: {self.retries + 1} workers in turn died of it; was "
-            f"there too little memory? The job was {job}"
-        ) from died
+                for other, (lost, future) in sorted(self.asked.items()):
+                    broken = future.done() and isinstance(future.exception(), BrokenExecutor)
+                    if other > index and broken:  # lost with the worker that died
+                        self.submit(lost)
+                return from_arrays(result)
+        told = f"collection {index} failed: {self.retries + 1} workers in turn died of it"
+        raise RuntimeError(f"{told}; was there too little memory? The job was {job}") from died
 
-    def forget(self, *, index: int, version: int) -> None:
+    def forget(self, *, index: int = sys.maxsize, version: int = sys.maxsize) -> None:
         """Drops the collections below an index and the versions below a version."""
-        for old in [i for i in self._jobs if i < index]:
-            del self._jobs[old]
-            self._futures.pop(old).cancel()
+        for old in [i for i in self.asked if i < index]:
+            self.asked.pop(old)[1].cancel()
         for old in [v for v in self.networks if v < version]:
             del self.networks[old]
             if self.folder is not None:
                 (self.folder / FILE.format(old)).unlink(missing_ok=True)
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Drops all that is kept, and what has not begun."""
-        self.forget(index=sys.maxsize, version=sys.maxsize)
+        self.forget()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             _load.cache_clear()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    __exit__ = close
 
 
 def _collect(network: Path, job: Job, dtype: torch.dtype) -> Arrays:
     """Makes a collection in a worker, with tasks and learners of the caller's default type."""
     torch.set_default_dtype(dtype)
-    return _arrays(*_load(network.with_name(COLLECTOR))(_load(network), job))
-
-
-def _arrays(snapshot: Snapshot, Y_te: Tensor) -> Arrays:
-    # As arrays: tensors would travel through shared memory, which dies with the worker.
-    tensors = {**snapshot.named(), "Y_te": Y_te}
-    return {name: raw(tensor).detach().cpu().numpy() for name, tensor in tensors.items()}
+    return to_arrays(*_load(network.with_name(COLLECTOR))(_load(network), job))
 
 
 @lru_cache(maxsize=2)  # the collector and the last network

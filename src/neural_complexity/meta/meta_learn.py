@@ -3,7 +3,6 @@
 import math
 import time
 import warnings
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -13,21 +12,19 @@ from typing import Any, Literal
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 from neural_complexity.files import write_json
-from neural_complexity.learners.fit import Recipe
+from neural_complexity.meta import meta_run
 from neural_complexity.meta.executor import Collection
-from neural_complexity.meta.meta_run import FINISHED, MetaRun, settle
+from neural_complexity.meta.meta_run import FINISHED, Learner, MetaRun, Plan, Tasks
 from neural_complexity.meta.nc_loss import nc_loss
-from neural_complexity.meta.plan import FEWEST, Plan, make_plan, seconds
 from neural_complexity.meta.scores import belief_loss, compare, describe, make_report, r_squared
 from neural_complexity.meta.trainer import meta_train
 from neural_complexity.model.card import Card
 from neural_complexity.model.judgement import judge, measure
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback, ProgressDisplay
-from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.splits import ArrayStore, Splits
 from neural_complexity.workspace import Workspace
 
@@ -39,8 +36,8 @@ PART = 4096  # points that are noted at a time: bounds memory
 
 
 def meta_learn(
-    tasks: Splits | TaskFamily | Task,
-    learner: Callable[[], nn.Module] | Recipe | None = None,
+    tasks: Tasks,
+    learner: Learner = None,
     budget: str | float | Plan = "10min",
     *,
     head: Literal["posterior", "direct"] = "posterior",
@@ -76,8 +73,8 @@ def meta_learn(
         ValueError: If the budget is no time, tasks are too few, or the folder is of another run.
     """
     start = time.perf_counter()
-    given = budget if isinstance(budget, Plan) else seconds(budget)
-    run = settle(tasks, learner, seed, device, {"head": head, **architecture})
+    given = budget if isinstance(budget, Plan) else meta_run.seconds(budget)
+    run = meta_run.settle(tasks, learner, seed, device, {"head": head, **architecture})
     work = Workspace(None if folder is None else Path(folder), run.fingerprint)
     plan = _plan(run, given, work, start)
     if work.folder is not None and (work.folder / FILE).exists():
@@ -120,17 +117,15 @@ def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> P
         times.append(time.perf_counter())
         held_out, collecting, updating = (b - a for a, b in pairwise(times))
         learner, most, family = held_out / run.together, math.inf, meta.family
-        if FEWEST * learner > given:
-            warnings.warn(
-                f"Held-out learners alone will take about {FEWEST * learner:.0f} s, more than the "
-                f"budget of {given:.0f} s",
-                stacklevel=3,
-            )
+        least = meta_run.FEWEST * learner
+        if least > given:
+            told = f"Held-out learners alone will take about {least:.0f} s, more than the budget of"
+            warnings.warn(f"{told} {given:.0f} s", stacklevel=3)
         if isinstance(family, Splits):  # updates, after which NC has seen its points often enough
             most = max(1, EPOCHS * len(family.pool) / (run.batch * (family.M + family.N)))
         left, updating = max(given - (times[-1] - start), 0.3 * given), updating / probe.updates
         costs = {"collecting": collecting, "updating": updating, "learner": learner}
-        plan = make_plan(left, **costs, most_updates=most)
+        plan = meta_run.make_plan(left, **costs, most_updates=most)
     work.write("plan", content=asdict(plan))
     return plan
 

@@ -1,10 +1,11 @@
-"""A run of `meta_learn`: its tasks, those that NC never sees, its learners and its untrained NC."""
+"""A run of `meta_learn`: its plan, its tasks, those that NC never sees, its learners and its NC."""
 
 import math
+import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -18,22 +19,22 @@ from neural_complexity.learners.networks import Affine, image_mlp, mlp
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.meta.collect import SplitCollector, TaskCollector, log_steps
 from neural_complexity.meta.executor import Collection, CollectionQueue, Collector
-from neural_complexity.meta.plan import Plan
 from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task, TaskFamily
+from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import ArrayStore, Minibatches, Splits
 from neural_complexity.workspace import Workspace, fingerprint
 
-__all__ = ["FINISHED", "MetaRun", "Part", "TaskList", "batchable", "make_recipe", "settle"]
+__all__ = ["FEWEST", "FINISHED", "Learner", "MetaRun", "Part", "Plan", "TaskList", "Tasks"]
+__all__ += ["batchable", "make_plan", "make_recipe", "seconds", "settle"]
 
 Part = Literal["validation", "report"]
 Tasks = Splits | TaskFamily | Task  # what `meta_learn` is given
 Learner = Callable[[], nn.Module] | Recipe | None
-Pair = tuple[Tensor, Tensor]
 STEPS = 300  # of a learner of which only the network is given
 FINISHED = 2  # of so many held-out learners, the first is trained to the end
 SHARES = (0.1, 0.2)  # of a dataset, that are held out to choose by and to report on
@@ -43,6 +44,71 @@ EXAMPLES = 64  # tasks that NC takes its units from
 FOR_LABELS: dict[str, Any] = {"width": 96, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 FOR_REALS: dict[str, Any] = {"width": 128, "heads": 4}
 CLIP = 3.0  # features that hardly ever change would tell points apart by themselves
+UNITS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
+# Shares of the budget; what is left goes to setting up and to saving.
+TRAINING, REPORT, CHOICE = 0.6, 0.2, 0.08
+FEWEST_LEARNERS, MOST_LEARNERS = 40, 400  # to report on; 59 give bounds at 95 % with any meaning
+FEWEST_CHOSEN_BY, MOST_CHOSEN_BY = 8, 48
+FEWEST = FEWEST_LEARNERS + FEWEST_CHOSEN_BY  # held-out learners, however short the budget
+FEWEST_ITERATIONS, MOST_ITERATIONS = 20, 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The work of `meta_learn`; the same plan gives the same NC on any machine.
+
+    Args:
+        iterations: How often learners are trained for the bank.
+        updates: NC updates after each time.
+        learners: Held-out learners that the report is about, at least.
+        chosen_by: Other held-out learners, by which the best NC on the way is chosen, at least.
+    """
+
+    iterations: int
+    updates: int
+    learners: int = MOST_LEARNERS
+    chosen_by: int = MOST_CHOSEN_BY
+
+    def __post_init__(self) -> None:
+        check_sizes(**asdict(self))
+
+
+def seconds(budget: str | float) -> float:
+    """Returns a positive time in seconds: a number, or text such as "90s", "10min" or "1.5h"."""
+    value = math.nan
+    if isinstance(budget, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", budget.lower())
+        value = float(found[1]) * UNITS.get(found[2], math.nan) if found else math.nan
+    elif isinstance(budget, int | float) and not isinstance(budget, bool):
+        value = float(budget)
+    if not 0 < value < math.inf:
+        wanted = 'a positive time such as "30s", "10min" or "2h"'
+        raise ValueError(f"budget must be {wanted}, got {budget!r}")
+    return value
+
+
+def make_plan(
+    budget: float, *, collecting: float, updating: float, learner: float, most_updates: float
+) -> Plan:
+    """Divides a budget by what a collection, an update of NC and a held-out learner take.
+
+    All are in seconds. NC gets as much time as the learners it learns from: either alone would be
+    wasted. Some of the budget may be left where more than `most_updates` of NC in all would only
+    learn the data by heart.
+    """
+    updates = min(200, max(10, round(collecting / updating)))
+    # Many small helpings rather than a few large ones, where there are not many updates.
+    if most_updates < updates * FEWEST_ITERATIONS:
+        updates = max(1, round(most_updates / FEWEST_ITERATIONS))
+    iterations = TRAINING * budget / (collecting + updates * updating)
+    iterations = min(iterations, most_updates / updates)
+    learners, chosen_by = (share * budget / learner for share in (REPORT, CHOICE))
+    return Plan(
+        iterations=min(MOST_ITERATIONS, max(2, round(iterations))),
+        updates=updates,
+        learners=min(MOST_LEARNERS, max(FEWEST_LEARNERS, round(learners))),
+        chosen_by=min(MOST_CHOSEN_BY, max(FEWEST_CHOSEN_BY, round(chosen_by))),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,17 +148,15 @@ class MetaRun:
         """Rows of an update of NC."""
         return 8 if self.nc.labels else 32
 
-    def learners(
-        self, part: Part, wanted: int, callback: ProgressCallback | None
-    ) -> list[Collection]:
+    def learners(self, part: Part, least: int, told: ProgressCallback | None) -> list[Collection]:
         """Trains held-out learners, at least so many, or one for each task that there is."""
-        start, groups = time.perf_counter(), []
-        wanted = -(-min(wanted, self._limit(part)) // self.together)
-        for index in range(wanted):
-            groups.append(self.group(part, index))
-            if callback is not None:
-                done, spent = (index + 1) * self.together, time.perf_counter() - start
-                callback(f"learners for {part}", done, wanted * self.together, spent, {})
+        start, groups, many = time.perf_counter(), [], self.together
+        wanted = -(-min(least, self._limit(part)) // many)
+        for done in range(1, wanted + 1):
+            groups.append(self.group(part, done - 1))
+            if told is not None:
+                spent = time.perf_counter() - start
+                told(f"learners for {part}", done * many, wanted * many, spent, {})
         return groups
 
     def _limit(self, part: Part) -> int:
@@ -195,8 +259,7 @@ def _hold_out(tasks: Tasks, seed: int) -> tuple[TaskFamily, dict[Part, TaskFamil
         order = tasks.pool[torch.randperm(P, generator=held_out)]
         sizes = [max(2, round(share * P)) for share in SHARES]
         pool, validation, report = order.split([P - sum(sizes), *sizes])
-        # The shares of training and validation points stay where they are of all points, otherwise
-        # their numbers.
+        # The shares of training and validation points stay if they are all, else their numbers.
         share = round(len(pool) * tasks.train / (tasks.train + tasks.test))
         train = max(1, min(len(pool) - 1, share))
         train, test = min(tasks.train, train), min(tasks.test, len(pool) - train)
@@ -210,10 +273,8 @@ def _hold_out(tasks: Tasks, seed: int) -> tuple[TaskFamily, dict[Part, TaskFamil
         parts = order.split([len(tasks) - 3 * few, few, 2 * few])
         own, validation, report = (TaskList(tasks[rows]) for rows in parts)
     elif not callable(getattr(tasks, "sample", None)) or hasattr(tasks, "columns"):  # a data frame
-        raise TypeError(
-            "tasks must be made by split_tasks, be a family of tasks or a Task, got "
-            f"{type(tasks).__name__}"
-        )
+        told = "tasks must be made by split_tasks, be a family of tasks or a Task"
+        raise TypeError(f"{told}, got {type(tasks).__name__}")
     else:
         own = validation = report = tasks
     return own, {"validation": validation, "report": report}, largest
@@ -225,7 +286,20 @@ def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
     if isinstance(learner, Recipe):
         recipe = learner
     else:
-        make = _default_network(example, outputs, labels) if learner is None else learner
+        make = learner
+        if make is None and len(shape) == 3:
+            make = partial(image_mlp, shape, (64,), outputs)
+        elif make is None:  # an MLP that sees inputs of one scale, and answers in the targets' own
+            scale, mean = torch.std_mean(example.X_tr.flatten(0, 1), dim=0)
+            scale = torch.where(scale > 0, scale, 1.0)
+            after = torch.ones(outputs), torch.zeros(outputs)
+            if not labels:
+                after = torch.std_mean(example.Y_tr.flatten(0, 1), dim=0)
+
+            def make() -> nn.Module:
+                inner = mlp(len(mean), (64,), outputs)
+                return nn.Sequential(Affine(1 / scale, -mean / scale), inner, Affine(*after))
+
         loss, adam = cross_entropy if labels else squared_error, partial(Adam, fused=True)
         recipe = Recipe(make=make, loss=loss, steps=STEPS, lr=0.003, optimizer=adam)
     if isinstance(recipe.make, nn.Module) or not callable(recipe.make):
@@ -241,29 +315,10 @@ def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
         got = f"{tuple(H.shape)}" if isinstance(H, Tensor) else type(H).__name__
     except Exception as error:  # the network is the user's and may raise anything
         got = f"{type(error).__name__}: {error}"
-    wanted = f"{(2, outputs)}"
-    if got != wanted:
-        raise ValueError(
-            f"learner must map inputs {(2, *shape)} to predictions {wanted}, got {got}"
-        )
+    if got != f"{(2, outputs)}":
+        told = f"learner must map inputs {(2, *shape)} to predictions {(2, outputs)}"
+        raise ValueError(f"{told}, got {got}")
     return recipe
-
-
-def _default_network(example: Task, outputs: int, labels: bool) -> Callable[[], nn.Module]:
-    """Returns an MLP that sees inputs of one scale, and answers in the targets' own."""
-    shape = tuple(example.X_tr.shape[2:])
-    if len(shape) == 3:
-        return partial(image_mlp, shape, (64,), outputs)
-    scale, mean = torch.std_mean(example.X_tr.flatten(0, 1), dim=0)
-    scale = torch.where(scale > 0, scale, 1.0)
-    after = torch.ones(outputs), torch.zeros(outputs)
-    if not labels:
-        after = torch.std_mean(example.Y_tr.flatten(0, 1), dim=0)
-    return partial(_standardized, (1 / scale, -mean / scale), after, outputs)
-
-
-def _standardized(before: Pair, after: Pair, outputs: int) -> nn.Module:
-    return nn.Sequential(Affine(*before), mlp(len(before[0]), (64,), outputs), Affine(*after))
 
 
 def batchable(recipe: Recipe, example: Task) -> bool:

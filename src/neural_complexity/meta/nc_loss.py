@@ -10,7 +10,7 @@ from torch.nn.functional import huber_loss, mse_loss, one_hot
 
 from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.points import Embeddings, map_inputs, raw
-from neural_complexity.snapshot import Snapshot, gap, point_gaps
+from neural_complexity.snapshot import Snapshot, point_gaps
 
 __all__ = ["Augment", "TrainingInputs", "nc_loss", "pseudo_predictions"]
 
@@ -30,16 +30,14 @@ class TrainingInputs:
     augment: Augment | None = None  # changes inputs at random, (P, ...), before NC embeds them
     embeddings: Embeddings | None = None  # of all inputs, if NC's image encoder is not trained
 
-    def encode(
-        self, nc: NeuralComplexity, snapshot: Snapshot, generator: torch.Generator
-    ) -> Context:
+    def encode(self, nc: NeuralComplexity, snapshot: Snapshot, draw: torch.Generator) -> Context:
         """Returns the context of the learners' tasks."""
         sets, augment = (snapshot.X_tr, snapshot.X_te), self.augment
         if self.embeddings is not None:
             E = [self.embeddings(raw(X)) for X in sets]
         elif augment is not None:
             # In one part: how many inputs are drawn for at a time decides the draws.
-            E = map_inputs(lambda X: nc.embed(augment(X, generator)), *sets, part=None)
+            E = map_inputs(lambda X: nc.embed(augment(X, draw)), *sets, part=None)
         else:
             E = map_inputs(nc.embed, *sets)
         return nc.context(E[0], snapshot.Y_tr, E[1], classes=snapshot.H_te.shape[-1])
@@ -63,10 +61,10 @@ def nc_loss(
         classes = snapshot.H_te.shape[-1]
         context = nc.encode(snapshot.X_tr, snapshot.Y_tr, snapshot.X_te, classes=classes)
     predicted = nc.points(context, snapshot.H_tr, snapshot.H_te)  # (B, N)
-    if supervision == "point":
-        value = CRITERIA[criterion](predicted, point_gaps(nc.loss, snapshot, Y_te))
-    else:
-        value = CRITERIA[criterion](predicted.mean(dim=1), gap(nc.loss, snapshot, Y_te))
+    true = point_gaps(nc.loss, snapshot, Y_te)  # (B, N)
+    if supervision == "set":
+        predicted, true = predicted.mean(dim=1), true.mean(dim=1)  # (B,)
+    value = CRITERIA[criterion](predicted, true)
     supervised = nc.head.supervise(context.state, Y_te) if belief_weight else None
     return value if supervised is None else value + belief_weight * supervised
 
@@ -87,8 +85,7 @@ def pseudo_predictions(
         return torch.rand(*size, generator=generator, dtype=dtype).to(device)
 
     low, high = SHARPNESS
-    sharpness = low * (high / low) ** draw(B, 1, 1)
-    noise = draw(B, 1, 1)
+    sharpness, noise = low * (high / low) ** draw(B, 1, 1), draw(B, 1, 1)
 
     def logits(Y: Tensor, right: Tensor) -> Tensor:
         other = (draw(*Y.shape) * C).long()
@@ -98,6 +95,6 @@ def pseudo_predictions(
 
     H_te = logits(Y_te, draw(B, 1))
     H_tr = logits(snapshot.Y_tr, (2 * draw(B, 1) + 0.5).clamp(max=1))
-    replaced = (torch.rand(B, generator=generator) < share)[:, None, None].to(device)
-    H_te = torch.where(replaced, H_te, snapshot.H_te)
-    return replace(snapshot, H_tr=torch.where(replaced, H_tr, snapshot.H_tr), H_te=H_te)
+    kept = (torch.rand(B, generator=generator) >= share)[:, None, None].to(device)
+    H_tr, H_te = torch.where(kept, snapshot.H_tr, H_tr), torch.where(kept, snapshot.H_te, H_te)
+    return replace(snapshot, H_tr=H_tr, H_te=H_te)

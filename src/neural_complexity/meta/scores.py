@@ -76,8 +76,7 @@ def _interval(error: float) -> float | None:
 def r_squared(predicted: Tensor, true: Tensor) -> Tensor:
     """Computes 1 - residual over total sum of squares along the last axis of (..., B).
 
-    This is what remains of the variance, not the squared correlation: a biased prediction scores
-    less.
+    This is not the squared correlation: a biased prediction scores less.
     """
     residual = (true - predicted).square().sum(dim=-1)
     return 1 - residual / (true - true.mean(dim=-1, keepdim=True)).square().sum(dim=-1)
@@ -144,13 +143,19 @@ def make_report(compared: dict[str, Tensor]) -> HeldOutReport:
         few = f"NC could not be tested: {n} held-out learners with gaps of their own are too few."
         return HeldOutReport(learners=n, verdict=f"{few} Do not rely on it.")
     r2, p = estimate(r_squared, predicted, true), predicted - predicted.mean()
+    # The share of one half inside the 95 % conformal bound of the other, both ways; by twos, since
+    # of each two learners that follow each other, one is trained to the end.
+    first, covered = torch.arange(n) // 2 % 2 == 0, []
+    for old, new in ((error[first], error[~first]), (error[~first], error[first])):
+        width = margin(old.expand(len(new), -1), torch.ones_like(old), torch.ones_like(new))
+        covered.append((new.abs() <= width).double())
     scores = {
         "correlation": correlation(predicted, true).item(),
         "mean_error": mean_absolute_error(predicted, true).item(),
         "mean_error_of_the_mean_gap": (true - true.mean()).abs().mean().item(),
         "bias": error.mean().item(),
         "slope": ((p * true).sum() / p.square().sum()).item(),  # 1 is right
-        "coverage_95": _coverage(error),
+        "coverage_95": torch.cat(covered).mean().item(),
         "mean_gap": true.mean().item(),
     }
     beats = r2.value - (r2.ci95 or math.inf) > 0
@@ -172,11 +177,9 @@ def make_report(compared: dict[str, Tensor]) -> HeldOutReport:
         )
         if kinds:
             worst = max(kinds, key=lambda kind: kind["mean_error"])
-            verdict += (
-                f" It is least exact for learners of {worst['what']} {worst['from']:.3g} to "
-                f"{worst['to']:.3g}: mean error {worst['mean_error']:.3g}, "
-                f"bias {worst['bias']:.3g}."
-            )
+            span = f"{worst['what']} {worst['from']:.3g} to {worst['to']:.3g}"
+            scored = f"mean error {worst['mean_error']:.3g}, bias {worst['bias']:.3g}"
+            verdict += f" It is least exact for learners of {span}: {scored}."
     else:
         interval = "" if r2.ci95 is None else f" ± {r2.ci95:.2f}"
         verdict = (
@@ -189,24 +192,12 @@ def make_report(compared: dict[str, Tensor]) -> HeldOutReport:
     return HeldOutReport(**known, kinds=tuple(kinds), verdict=verdict)
 
 
-def _coverage(error: Tensor) -> float:
-    """Returns the share of one half inside the 95 % conformal bound of the other, both ways."""
-    # By twos: of each two learners that follow each other, one is trained to the end.
-    first = torch.arange(len(error)) // 2 % 2 == 0
-    halves, shares = (error[first], error[~first]), []
-    for known, new in (halves, halves[::-1]):
-        width = margin(known.expand(len(new), -1), torch.ones_like(known), torch.ones_like(new))
-        shares.append((new.abs() <= width).double())
-    return torch.cat(shares).mean().item()
-
-
 def describe(report: HeldOutReport) -> str:
     """Returns the report as text, with a table of where NC does well and where not."""
     lines = [report.verdict]
     for kind in report.kinds:
         span = f"{kind['from']:.3g} to {kind['to']:.3g}"
-        lines.append(
-            f"  {kind['what']:<16} {span:<20} {kind['learners']:>4} learners"
-            f"   mean error {kind['mean_error']:.3g}   bias {kind['bias']:+.3g}"
-        )
+        scored = f"mean error {kind['mean_error']:.3g}   bias {kind['bias']:+.3g}"
+        who = f"{kind['what']:<16} {span:<20} {kind['learners']:>4} learners"
+        lines.append(f"  {who}   {scored}")
     return "\n".join(lines)

@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -10,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neural_complexity import ledger
 from neural_complexity.learners.fit import Recipe
@@ -18,61 +17,100 @@ from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.executor import CollectionQueue, Job
 from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss, pseudo_predictions
-from neural_complexity.meta.optimizer import ScheduledAdam, warmup_cosine
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.task import TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["MetaLearner", "MetaTraining", "Status", "meta_train"]
+__all__ = ["MetaLearner", "MetaTraining", "ScheduledAdam", "Status", "meta_train", "warmup_cosine"]
 
-PLAIN_INPUTS = TrainingInputs()
+
+def warmup_cosine(progress: float, *, warmup: float, decay: bool) -> float:
+    """Returns the learning rate's factor: up linearly, then constant or down along a cosine.
+
+    `progress` is how much of training is done, from 0 to 1; `warmup` is the part that goes up.
+    """
+    if progress < warmup:
+        return (progress / warmup) * 0.96 + 0.04
+    if not decay:
+        return 1.0
+    return 0.5 * (1.0 + math.cos(math.pi * (progress - warmup) / (1.0 - warmup)))
+
+
+class ScheduledAdam:
+    """Adam on the parameters of a module that are trained, in place.
+
+    At a step, `lr` is multiplied by `factor` of the number of steps done. A fused step is one
+    kernel, which is faster and rounds differently.
+    """
+
+    def __init__(
+        self, module: nn.Module, lr: float, factor: Callable[[int], float], *, fused: bool = True
+    ) -> None:
+        self.module, self.lr, self.factor, self.steps = module, lr, factor, 0
+        trained = [p for p in module.parameters() if p.requires_grad]
+        self.adam = torch.optim.Adam(trained, lr=lr, fused=fused)
+
+    def step(self, loss: Tensor) -> float:
+        """Descends a loss, a scalar, and returns its value."""
+        (group,) = self.adam.param_groups
+        group["lr"] = self.lr * self.factor(self.steps)
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+        value = loss.item()
+        if not math.isfinite(value):
+            told = f"the loss must be finite, got {value} at update {self.steps}"
+            raise FloatingPointError(f"{told}; a smaller lr may help")
+        self.steps += 1
+        return value
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns the state of module and optimizer as tensors by name, for a checkpoint."""
+        tensors = {f"module.{name}": t for name, t in self.module.state_dict().items()}
+        for i, moments in self.adam.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{name}": t for name, t in moments.items()}
+        return tensors
+
+    def load(self, tensors: dict[str, Tensor], steps: int) -> None:
+        """Continues from what `state` returned after so many steps."""
+        own = {n.removeprefix("module."): t for n, t in tensors.items() if n.startswith("module.")}
+        self.module.load_state_dict(own)
+        state = self.adam.state_dict()
+        for name in (name for name in tensors if name.startswith("optimizer.")):
+            _, i, moment = name.split(".")
+            state["state"].setdefault(int(i), {})[moment] = tensors[name]
+        self.adam.load_state_dict(state)
+        self.steps = steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetaTraining:
-    """The settings of Algorithm 2.
+    """The settings of Algorithm 2."""
 
-    Args:
-        iterations: How often learners are trained for the bank.
-        updates: NC updates per iteration.
-        batch: Bank rows per update.
-        tasks: Tasks per collection, where the trainer makes the collector.
-        lr: The peak learning rate of Adam.
-        warmup: The part of training in which the learning rate rises.
-        decay: Whether it falls to zero afterwards.
-        ramp: The part of training in which the weight of NC rises.
-        spread_weights: See `TaskCollector`; where the trainer makes the collector.
-        capacity: Rows of the bank.
-        supervision: `"point"` gives each test point its own target, whose mean is the gap; `"set"`
-            is the paper's one target per learner.
-        criterion: `"huber"`, or `"squared"` for half the squared error.
-        belief_weight: How much the belief about the test targets counts beside the gap, for heads
-            that have one: a learner that is already right teaches it little through the gap.
-        pseudo_predictions: The share of learners that these replace in a batch (labels only).
-        run: Rows of the bank that are drawn together; see `MemoryBank.sample`.
-        lag: How many iterations ahead collections are made.
-        interval: Iterations between two checkpoints and scores; a twentieth of all if 0.
-    """
-
-    iterations: int
-    updates: int
-    batch: int = 512
-    tasks: int = 512
-    lr: float = 0.003
-    warmup: float = 0.1
-    decay: bool = True
-    ramp: float = 0.5
-    spread_weights: bool = True
-    capacity: int = 100_000
+    iterations: int  # how often learners are trained for the bank
+    updates: int  # of NC, per iteration
+    batch: int = 512  # bank rows per update
+    tasks: int = 512  # per collection, where the trainer makes the collector
+    lr: float = 0.003  # the peak learning rate of Adam
+    warmup: float = 0.1  # the part of training in which the learning rate rises
+    decay: bool = True  # whether it falls to zero afterwards
+    ramp: float = 0.5  # the part of training in which the weight of NC rises
+    spread_weights: bool = True  # see `TaskCollector`; where the trainer makes the collector
+    capacity: int = 100_000  # rows of the bank
+    # A target for each test point, whose mean is the gap, or the paper's one for each learner.
     supervision: Literal["point", "set"] = "point"
-    criterion: Literal["huber", "squared"] = "huber"
+    criterion: Literal["huber", "squared"] = "huber"  # or half the squared error
+    # How much the belief about the test targets counts beside the gap, for heads that have one: a
+    # learner that is already right teaches it little through the gap.
     belief_weight: float = 1.0
-    pseudo_predictions: float = 0.0
-    run: int = 1
-    lag: int = 0
-    interval: int = 0
+    pseudo_predictions: float = (
+        0.0  # the share of a batch's learners replaced by them (labels only)
+    )
+    run: int = 1  # rows of the bank that are drawn together; see `MemoryBank.sample`
+    lag: int = 0  # how many iterations ahead collections are made
+    interval: int = 0  # iterations between two checkpoints and scores; a twentieth of all if 0
 
     def __post_init__(self) -> None:
         if self.lag < 0:
@@ -131,7 +169,7 @@ class MetaLearner:
         training: The settings.
         collections: Where collections are made, the caller's to close; in this process if `None`.
         workspace: Where an interrupted run continues from; all is kept in memory if `None`.
-        inputs: How inputs that are `Points` reach NC.
+        inputs: How inputs that are `Points` reach NC, if not as they are.
         fields: Of `MetaTraining`, instead of or in addition to `training`.
 
     Raises:
@@ -149,24 +187,24 @@ class MetaLearner:
         training: MetaTraining | None = None,
         collections: CollectionQueue | None = None,
         workspace: Workspace | None = None,
-        inputs: TrainingInputs = PLAIN_INPUTS,
+        inputs: TrainingInputs | None = None,
         **fields: Any,
     ) -> None:
         settings = MetaTraining(**fields) if training is None else replace(training, **fields)
         if settings.pseudo_predictions and not nc.labels:
             raise ValueError("pseudo-predictions must be off for real targets, got a share of them")
+        self.inputs = inputs or TrainingInputs()
         if collections is None:
             if recipe is None:
                 raise ValueError("a recipe must be given where there are no collections, got none")
-            own: dict[str, Any] = {"family": family, "recipe": recipe, "device": str(nc.device)}
-            own |= {"tasks": settings.tasks, "spread_weights": settings.spread_weights}
-            frozen = inputs.embeddings is not None
-            collections = CollectionQueue(TaskCollector(seed=seed, frozen=frozen, **own))
+            own: dict[str, Any] = {n: getattr(settings, n) for n in ("tasks", "spread_weights")}
+            own |= {"frozen": self.inputs.embeddings is not None, "device": str(nc.device)}
+            collector = TaskCollector(family=family, recipe=recipe, seed=seed, **own)
+            collections = CollectionQueue(collector)
         self.nc, self.family, self.seed, self.training = nc, family, seed, settings
-        self.collections, self.inputs = collections, inputs
-        self.workspace = Workspace(None) if workspace is None else workspace
+        self.collections, self.workspace = collections, workspace or Workspace(None)
         self.optimizer = ScheduledAdam(nc, settings.lr, settings.lr_factor)
-        collections.forget(index=sys.maxsize, version=sys.maxsize)  # what is of another run
+        collections.forget()  # what is of another run
         self.iteration = 0
         self.loss = math.nan  # of the last update
         self.history: list[Status] = []  # one per score
@@ -178,13 +216,11 @@ class MetaLearner:
             self._restore(like, *kept)
         elif folder is not None and folder.exists():
             shutil.rmtree(folder)  # of a run that was stopped before its first checkpoint
-        self._submitted = self.iteration  # the first job that is not yet
         self._submit()
         if kept is None:
-            first = self.collections.take(0)
+            first, size = self.collections.take(0), settings.capacity
             self.rows_per_iteration = len(first[0])
             slack = 0 if folder is None else settings.period * self.rows_per_iteration
-            size = settings.capacity
             self.bank = MemoryBank(*first, like, capacity=size, slack=slack, folder=folder)
 
     @property
@@ -199,49 +235,41 @@ class MetaLearner:
             FloatingPointError: If NC's loss is not finite.
         """
         self._submit()
-        settings, index, rows = self.training, self.iteration, self.rows_per_iteration
-        snapshot, Y_te = self.collections.take(index)
-        if len(snapshot) != rows:
-            told = f"collection {index} must have {rows} rows like the first"
-            raise ValueError(f"{told}, got {len(snapshot)}")
-        self.bank.add(snapshot, Y_te)
-        generator = stream(self.seed, "sample bank", index)
+        settings, index = self.training, self.iteration
+        made = self.collections.take(index)
+        if len(made[0]) != self.rows_per_iteration:
+            told = f"collection {index} must have {self.rows_per_iteration} rows like the first"
+            raise ValueError(f"{told}, got {len(made[0])}")
+        self.bank.add(*made)
+        generator, share = stream(self.seed, "sample bank", index), settings.pseudo_predictions
+        names, device = ("supervision", "criterion", "belief_weight"), self.nc.device
+        options: dict[str, Any] = {name: getattr(settings, name) for name in names}
         for _ in range(settings.updates):
-            self._update(generator)
+            snapshot, Y_te = self.bank.sample(settings.batch, generator, run=settings.run)
+            ledger.record("learn", snapshot.X_tr, snapshot.Y_tr)
+            ledger.record("learn", snapshot.X_te, Y_te)
+            if share:
+                snapshot = pseudo_predictions(snapshot, Y_te, generator, share=share)
+            snapshot = snapshot.to(device)
+            augmenting = stream(self.seed, "augment", self.optimizer.steps)
+            context = self.inputs.encode(self.nc, snapshot, augmenting)
+            loss = nc_loss(self.nc, snapshot, Y_te.to(device), **options, context=context)
+            self.loss = self.optimizer.step(loss)
         self.iteration += 1
         self.collections.forget(index=self.iteration, version=settings.version(self.iteration))
 
     def _submit(self) -> None:
         """Submits jobs up to the one that is `lag` iterations ahead."""
-        settings = self.training
+        settings, asked = self.training, self.collections.asked
         last = min(self.iteration + settings.lag + 1, settings.iterations)
-        for index in range(self._submitted, last):
+        for index in (i for i in range(self.iteration, last) if i not in asked):
             version = settings.version(index)
             if version not in self.collections.networks:
                 self.collections.publish(version, self.nc)
             self.collections.submit(Job(index, version, settings.weight(index)))
-            self._submitted = index + 1
-
-    def _update(self, generator: torch.Generator) -> None:
-        settings = self.training
-        snapshot, Y_te = self.bank.sample(settings.batch, generator, run=settings.run)
-        ledger.record("learn", snapshot.X_tr, snapshot.Y_tr)
-        ledger.record("learn", snapshot.X_te, Y_te)
-        share = settings.pseudo_predictions
-        if share:
-            snapshot = pseudo_predictions(snapshot, Y_te, generator, share=share)
-        snapshot = snapshot.to(self.nc.device)
-        augmenting = stream(self.seed, "augment", self.optimizer.steps)
-        options: dict[str, Any] = {"context": self.inputs.encode(self.nc, snapshot, augmenting)}
-        options |= {"supervision": settings.supervision, "criterion": settings.criterion}
-        options["belief_weight"] = settings.belief_weight
-        loss = nc_loss(self.nc, snapshot, Y_te.to(self.nc.device), **options)
-        self.loss = self.optimizer.step(loss)
 
     def save(self) -> None:
-        """Writes a checkpoint to the workspace."""
-        if self.workspace.folder is None:
-            return
+        """Writes a checkpoint to the workspace, if that keeps anything."""
         self.bank.flush()
         tensors = self.optimizer.state()
         for version, nc in self.collections.networks.items():  # that coming jobs need
@@ -252,26 +280,22 @@ class MetaLearner:
         self.workspace.write("checkpoint", tensors, {**content, "history": history})
 
     def _restore(self, like: Tensor, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
-        before, lag = content["lag"], self.training.lag
-        if before != lag:
-            raise ValueError(f"lag must be {before} as it was so far, got {lag}")
+        lag = self.training.lag
+        if content["lag"] != lag:
+            raise ValueError(f"lag must be {content['lag']} as it was so far, got {lag}")
         self.iteration, self.loss = content["iteration"], content["loss"]
         self.rows_per_iteration = content["rows_per_iteration"]
         self.history = [Status(**status) for status in content["history"]]
         folder = self.workspace.path("bank")
         assert folder is not None
-        count = {name: content["bank"][name] for name in ("count", "dropped")}
-        self.bank = MemoryBank.open(folder, like, **count)
+        bank = content["bank"]
+        self.bank = MemoryBank.open(folder, like, count=bank["count"], dropped=bank["dropped"])
         self.optimizer.load(tensors, self.iteration * self.training.updates)
-        versions: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            if name.startswith("version."):
-                _, number, own = name.split(".", 2)
-                versions.setdefault(int(number), {})[own] = tensor
-        for version, weights in versions.items():
-            earlier = deepcopy(self.nc)
-            earlier.load_state_dict(weights)
-            self.collections.publish(version, earlier)
+        for version in {name.split(".")[1] for name in tensors if name.startswith("version.")}:
+            start, earlier = f"version.{version}.", deepcopy(self.nc)
+            own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+            earlier.load_state_dict(own)
+            self.collections.publish(int(version), earlier)
 
 
 def meta_train(

@@ -91,7 +91,7 @@ class ImageConfig(BaseConfig):
 
     dataset: str = "digits"
     """One of digits, mnist, fashion-mnist, kmnist, kmnist-10k, cifar-10, svhn; or a file of your
-    own images, NAME.safetensors, as `tasks.arrays` and `tasks.from_arrays` make it."""
+    own images, NAME.safetensors, as `tasks.images.from_arrays` makes it."""
     data: str = ""  # The folder of its files; if empty, that of NEURAL_COMPLEXITY_DATA or a cache.
     train_images: Count = 0  # Training images that are used; all if 0.
     test_images: Count = 0  # Test images that are used; all if 0.
