@@ -11,9 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from neural_complexity.assessment.drawing import COLORS, STYLE, to_png
-from neural_complexity.assessment.page import Figure, render
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, render, to_png
 from neural_complexity.reliability.gap_bounds import Interval
 from neural_complexity.reliability.shift import Shift
 

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import shifted_learners as shifted
 from neural_complexity.experiments.base.comparison import label
 from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig

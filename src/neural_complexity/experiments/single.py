@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity import ledger
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import Table
 from neural_complexity.baselines.image_baselines import Classifier, train_classifier
 from neural_complexity.baselines.unrolled import Optimization
 from neural_complexity.experiments.base import held_out_splits, one_dataset

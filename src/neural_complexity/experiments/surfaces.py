@@ -13,8 +13,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.baselines.gap_surface import gap_measure
 from neural_complexity.experiments.base import saved_networks
 from neural_complexity.experiments.base.comparison import NONE, label
