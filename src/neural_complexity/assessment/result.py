@@ -12,8 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, render, to_png
+from neural_complexity.reliability.calibration import Shift
 from neural_complexity.reliability.gap_bounds import Interval
-from neural_complexity.reliability.shift import Shift
 
 __all__ = ["Assessment"]
 

@@ -178,7 +178,7 @@ def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> 
     """Describes learners and tasks by what can be seen without test targets, (B, 8) as `FEATURES`.
 
     Learners that NC is asked about should be like those that it was calibrated on in these
-    features (`reliability.shift` tests it). All are averages, mostly as logarithms, so that numbers
+    features (`detect_shift` tests it). All are averages, mostly as logarithms, so that numbers
     of points matter little. The last one hides half of some training points from NC, at random,
     and compares what a guess about them costs with what NC predicts that it costs: a task of
     another kind shows there, whatever the learner. Where the judgement is NaN, they are, too.
