@@ -48,7 +48,7 @@ class Assessment:
     unlike: Shift | None
     """Test for a distribution shift between this model and those that NC was calibrated on, with a
     p-value; `None` if NC is not calibrated."""
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
     """What to keep in mind, in plain sentences."""
     loss: str
     """The name of the loss."""

@@ -65,10 +65,10 @@ def logarithms(name: str, probabilities: Tensor) -> Tensor:
     return probabilities.double().clamp(min=LEAST).log()
 
 
-def looks_like_shares(H: Tensor) -> bool:
+def looks_like_shares(*predicted: Tensor) -> bool:
     """Whether every row has no negative number and sums to one."""
-    sums = H.double().sum(dim=-1)
-    return bool((H >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
+    off = [(H.double().sum(dim=-1) - 1).abs() for H in predicted]
+    return all((H >= 0).all() and (o < 1e-3).all() for H, o in zip(predicted, off, strict=True))
 
 
 def columns_of(model: Any) -> list[Any] | None:
