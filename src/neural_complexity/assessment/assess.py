@@ -115,8 +115,9 @@ def assess_predictions(
         raise ValueError("classes must be None where NC judges real targets, got classes")
     (X_tr, y_tr), (X_te, _) = pair("X_tr", X_tr, y_tr), pair("X_te", X_te)
     X_tr, X_te = _points(nc, X_tr, X_te)
+    like = nc.x_mean
     H_tr, H_te = (
-        predictions.check_predictions(name, numbers(name, H), len(X), nc.x_mean)
+        targets(name, numbers(name, H).to(like), labels=False, points=len(X), dtype=like.dtype)
         for name, H, X in (("H_tr", H_tr, X_tr), ("H_te", H_te, X_te))
     )
     shares = nc.labels and H_tr.shape[1] > 1 and predictions.looks_like_shares(H_tr, H_te)

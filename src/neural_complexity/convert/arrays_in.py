@@ -48,7 +48,7 @@ def inputs(
     Where `shape`, of a point, has one feature, a list of points will do; where it has one channel,
     images may come without it, or as rows of pixels. The type is PyTorch's default if not given.
     """
-    values = _not_empty(name, X)
+    values = numbers(name, X)
     got, wanted = tuple(values.shape), tuple(shape or ())
     if got and wanted[:1] == (1,) and got[1:] in (wanted[1:], (math.prod(wanted[1:]),)):
         values = values.reshape(len(values), *wanted)
@@ -69,7 +69,7 @@ def targets(
     device: torch.device | None = None,
 ) -> Tensor:
     """Returns labels from 0, int64 (points,), or real targets, (points, C), as a tensor."""
-    values = _not_empty(name, y)
+    values = numbers(name, y)
     got = tuple(values.shape)
     if got and got[1:] in ((), (1,)):
         values = values.reshape(-1) if labels else values.reshape(-1, 1)
@@ -160,8 +160,9 @@ def numbers(name: str, values: object) -> Tensor:
         raise TypeError(f"{name} must be a dense tensor that holds values, got another kind")
     if values.is_complex():
         raise TypeError(f"{name} must hold real numbers, got {values.dtype}")
-    values = values.detach()
-    return values if values.dtype in KNOWN else values.to(torch.float64)
+    if 0 in values.shape:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(values.shape)}")
+    return values.detach().to(values.dtype if values.dtype in KNOWN else torch.float64)
 
 
 def _array(name: str, values: Any) -> NDArray[Any]:
@@ -196,13 +197,6 @@ def _array(name: str, values: Any) -> NDArray[Any]:
 
 def _holds_tensors(values: object) -> bool:
     return isinstance(values, list | tuple) and any(isinstance(value, Tensor) for value in values)
-
-
-def _not_empty(name: str, values: object) -> Tensor:
-    made = numbers(name, values)
-    if 0 in made.shape:
-        raise ValueError(f"{name} must not be empty, got shape {tuple(made.shape)}")
-    return made
 
 
 def _finite(name: str, values: Tensor, dtype: torch.dtype | None) -> Tensor:

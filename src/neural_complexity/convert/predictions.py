@@ -13,7 +13,6 @@ from torch.nn.parameter import is_lazy
 from neural_complexity.convert.arrays_in import encode, numbers, targets
 
 __all__ = [
-    "check_predictions",
     "columns_of",
     "in_order",
     "logarithms",
@@ -37,8 +36,22 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
     """
     what = f"the model's predictions for {name}"
     if not callable(model):
-        H = numbers(what, _ask_estimator(name, model, X, labels))
-        return check_predictions(what, logarithms(what, H) if labels else H, len(H), like)
+        wanted = ""
+        if not hasattr(model, "predict"):
+            wanted = "be a callable, a torch.nn.Module or a scikit-learn estimator"
+        elif labels and not hasattr(model, "predict_proba"):
+            wanted = "have predict_proba where targets are labels (see CalibratedClassifierCV)"
+        elif not labels and hasattr(model, "classes_"):
+            wanted = "be a regressor where NC judges real targets"
+        if wanted:
+            raise TypeError(f"model must {wanted}, got {type(model).__name__}")
+        if not hasattr(X, "columns"):  # whose names are what the estimator was fitted with
+            array = numbers(name, X).cpu()
+            array = array.float() if array.dtype == torch.bfloat16 else array
+            X = array.numpy().reshape(len(array), -1)
+        H = numbers(what, _call(name, model.predict_proba if labels else model.predict, X))
+        H = logarithms(what, H) if labels else H
+        return targets(what, H.to(like), labels=False, dtype=like.dtype)
     points = numbers(name, X)
     points = points.unsqueeze(1) if points.ndim == 1 else points
     size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))
@@ -49,13 +62,10 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
             H = numbers(what, _call(name, model, part.to(like if own is None else own, copy=True)))
             if len(part) == 1 and H.ndim < 2:  # a model may squeeze the axis of a point
                 H = H.reshape(1, -1)
-            parts.append(check_predictions(what, H, len(part), like))
+            parts.append(
+                targets(what, H.to(like), labels=False, points=len(part), dtype=like.dtype)
+            )
     return torch.cat(parts)
-
-
-def check_predictions(name: str, H: Tensor, points: int, like: Tensor) -> Tensor:
-    """Returns predictions as (points, C), which must be finite and one row for each point."""
-    return targets(name, H.to(like), labels=False, points=points, dtype=like.dtype)
 
 
 def logarithms(name: str, probabilities: Tensor) -> Tensor:
@@ -93,24 +103,6 @@ def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any
     ordered = H.new_full((len(H), len(classes)), float(np.log(LEAST)))
     ordered[:, place] = H if len(columns) == len(classes) else log_softmax(H, dim=1)
     return ordered
-
-
-def _ask_estimator(name: str, model: Any, X: object, labels: bool) -> Any:
-    """Returns what an estimator predicts, by the method that says what NC judges."""
-    wanted = ""
-    if not hasattr(model, "predict"):
-        wanted = "be a callable, a torch.nn.Module or a scikit-learn estimator"
-    elif labels and not hasattr(model, "predict_proba"):
-        wanted = "have predict_proba where targets are labels (see CalibratedClassifierCV)"
-    elif not labels and hasattr(model, "classes_"):
-        wanted = "be a regressor where NC judges real targets"
-    if wanted:
-        raise TypeError(f"model must {wanted}, got {type(model).__name__}")
-    if not hasattr(X, "columns"):  # whose names are what the estimator was fitted with
-        array = numbers(name, X).cpu()
-        array = array.float() if array.dtype == torch.bfloat16 else array
-        X = array.numpy().reshape(len(array), -1)
-    return _call(name, model.predict_proba if labels else model.predict, X)
 
 
 def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
