@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, sampler
 
 from neural_complexity.assessment.result import Assessment
-from neural_complexity.convert import predictions
-from neural_complexity.convert.arrays_in import encode, inputs, numbers, pair, targets
+from neural_complexity.convert import arrays_in as given
 from neural_complexity.losses import zero_one
 from neural_complexity.model.judgement import features, judge
 from neural_complexity.model.network import NeuralComplexity
@@ -79,16 +78,16 @@ def assess(
         ValueError: If something has a wrong size or value, or the model cannot predict.
     """
     doubts = _check_sets(X_tr, y_tr, X_te)
-    (X_tr, y_tr), (X_te, _) = pair("X_tr", X_tr, y_tr), pair("X_te", X_te)
+    (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
     if y_tr is None:
         raise TypeError("y_tr must be the training targets, got None")
     points = _points(nc, X_tr, X_te)  # checked before the model stumbles over them
     H_tr, H_te = (
-        predictions.predict(name, model, X, labels=nc.labels, like=nc.x_mean)
+        given.predict(name, model, X, labels=nc.labels, like=nc.x_mean)
         for name, X in (("X_tr", X_tr), ("X_te", X_te))
     )
     if classes is None and nc.labels:
-        classes = predictions.columns_of(model)
+        classes = given.columns_of(model)
     options: dict[str, Any] = {"classes": classes, "confidence": confidence, "method": method}
     found = assess_predictions(nc, points[0], y_tr, H_tr, points[1], H_te, **options)
     return replace(found, warnings=(*found.warnings, *doubts))
@@ -113,14 +112,16 @@ def assess_predictions(
     check_options(**options)
     if classes is not None and not nc.labels:
         raise ValueError("classes must be None where NC judges real targets, got classes")
-    (X_tr, y_tr), (X_te, _) = pair("X_tr", X_tr, y_tr), pair("X_te", X_te)
+    (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
     X_tr, X_te = _points(nc, X_tr, X_te)
     like = nc.x_mean
     H_tr, H_te = (
-        targets(name, numbers(name, H).to(like), labels=False, points=len(X), dtype=like.dtype)
+        given.targets(
+            name, given.numbers(name, H).to(like), labels=False, points=len(X), dtype=like.dtype
+        )
         for name, H, X in (("H_tr", H_tr, X_tr), ("H_te", H_te, X_te))
     )
-    shares = nc.labels and H_tr.shape[1] > 1 and predictions.looks_like_shares(H_tr, H_te)
+    shares = nc.labels and H_tr.shape[1] > 1 and given.looks_like_shares(H_tr, H_te)
     Y_tr, H_tr, H_te = _arrange(nc, y_tr, H_tr, H_te, classes)
     snapshot = Snapshot(*(t[None] for t in (X_tr, Y_tr, H_tr, X_te, H_te)))
     found = _judge(nc, snapshot, **options)
@@ -146,7 +147,7 @@ def _check_sets(X_tr: object, y_tr: object, X_te: object) -> list[str]:
 
 def _points(nc: NeuralComplexity, X_tr: object, X_te: object) -> list[Tensor]:
     place: Any = {"shape": nc.shape, "dtype": nc.x_mean.dtype, "device": nc.device}
-    return [inputs("X_tr", X_tr, **place), inputs("X_te", X_te, **place)]
+    return [given.inputs("X_tr", X_tr, **place), given.inputs("X_te", X_te, **place)]
 
 
 def _arrange(
@@ -159,23 +160,23 @@ def _arrange(
         for name, H in sets:
             if (C := H.shape[1]) != outputs:
                 raise ValueError(f"{name} must have {outputs} columns like NC's targets, got {C}")
-        Y = targets("y_tr", y_tr, labels=False, outputs=outputs, points=points, dtype=dtype)
+        Y = given.targets("y_tr", y_tr, labels=False, outputs=outputs, points=points, dtype=dtype)
         return Y.to(H_tr), H_tr, H_te
     names = nc.card.classes
     known: Sequence[Any] = range(nc.outputs) if names is None else list(names)  # NC's classes
     if names is None and nc.symmetric:  # one that knows no names takes any
         known = range(H_te.shape[1]) if columns is None else list(columns)
     own = known if columns is None else columns
-    H_tr, H_te = (predictions.in_order(name, H, own, known) for name, H in sets)
+    H_tr, H_te = (given.in_order(name, H, own, known) for name, H in sets)
     if names is not None or (columns is not None and nc.symmetric):
-        y_tr = encode(y_tr, known, name="y_tr")
-    Y_tr = targets("y_tr", y_tr, labels=True, points=points)
+        y_tr = given.encode(y_tr, known, name="y_tr")
+    Y_tr = given.targets("y_tr", y_tr, labels=True, points=points)
     if len(known) == 1 and Y_tr.any():
         raise ValueError(
             "predictions must have one column for each class, got one column for several "
             "labels: a single logit z of two classes is the columns 0 and z"
         )
-    return targets("y_tr", Y_tr, labels=True, outputs=len(known)).to(H_tr.device), H_tr, H_te
+    return given.targets("y_tr", Y_tr, labels=True, outputs=len(known)).to(H_tr.device), H_tr, H_te
 
 
 def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessment:

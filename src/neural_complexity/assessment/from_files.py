@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from neural_complexity.assessment.assess import assess_predictions
 from neural_complexity.assessment.result import Assessment
-from neural_complexity.convert.arrays_in import numbers
-from neural_complexity.convert.predictions import logarithms
+from neural_complexity.convert.arrays_in import logarithms, numbers
 from neural_complexity.model.network import NeuralComplexity
 
 __all__ = ["File", "ModelFiles", "assess_files", "read_file"]

@@ -17,7 +17,7 @@ from torch.optim import Adam
 
 from neural_complexity import ledger
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.convert.predictions import columns_of, in_order, predict
+from neural_complexity.convert.arrays_in import columns_of, in_order, predict
 from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, make_row
