@@ -14,7 +14,7 @@ from rich.console import Console
 from tyro.conf import FlagConversionOff, FlagCreatePairsOff, Positional, arg
 
 from neural_complexity.assessment.from_files import ModelFiles, assess_files
-from neural_complexity.assessment.tables import to_rich
+from neural_complexity.assessment.report import to_rich
 from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import experiment_names, load_experiment
 from neural_complexity.experiments.base.memory import hold_memory

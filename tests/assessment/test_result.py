@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from assessed import BOUND, OPEN, example
-from neural_complexity.reliability.shift import Shift
+from neural_complexity.reliability.calibration import Shift
 
 
 def test_everything_can_be_stored_as_json() -> None:

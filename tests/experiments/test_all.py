@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neural_complexity.assessment.tables import to_markdown
+from neural_complexity.assessment.report import to_markdown
 from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import experiment_names, load_experiment
 from neural_complexity.experiments.base.rows import read_rows

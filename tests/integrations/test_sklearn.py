@@ -1,5 +1,6 @@
 import io
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,19 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
 
-from neural_complexity.integrations import weight_choice
-from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
-from neural_complexity.losses import Categorical
-from neural_complexity.model.cached import CachedStates
+from neural_complexity.integrations import sklearn as estimators
+from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor, RegularizedTraining
+from neural_complexity.learners.fit import Recipe, evaluate
+from neural_complexity.learners.networks import mlp
+from neural_complexity.losses import Categorical, cross_entropy
+from neural_complexity.model.cached import CachedStates, Encoder
 from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import raw
-from neural_complexity.regularizers.nc import trust
+from neural_complexity.regularizers.nc import minibatch_penalty, trust
+from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
 QUICK: dict[str, Any] = {"steps": 20, "lr": 0.1, "hidden": (8,)}
@@ -114,8 +119,8 @@ def test_an_nc_that_knows_less_than_the_labels_is_left_out(
         wrong = torch.nn.functional.one_hot((place[indices % 40] + 1) % 3, 3)
         return CachedStates(indices, Categorical(5.0 * wrong.to(torch.get_default_dtype())))
 
-    monkeypatch.setattr(weight_choice, "trust", lambda *_, **__: torch.ones(1))
-    monkeypatch.setattr(weight_choice, "cache", believe_wrongly)
+    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
+    monkeypatch.setattr(estimators, "cache", believe_wrongly)
     nc = labelled_nc()
     options: dict[str, Any] = {"steps": 40, "random_state": 0}
     guarded = NCClassifier(nc, **options).fit(X, LABELS, X_unlabelled=X)
@@ -140,8 +145,8 @@ def remembering(points: slice, monkeypatch: pytest.MonkeyPatch) -> NeuralComplex
         belief = Categorical(9.0 * torch.where(known[..., None], right, wrong))
         return CachedStates(indices, belief)
 
-    monkeypatch.setattr(weight_choice, "trust", lambda *_, **__: torch.ones(1))
-    monkeypatch.setattr(weight_choice, "cache", believe)
+    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
+    monkeypatch.setattr(estimators, "cache", believe)
     nc = labelled_nc()
     nc.card = Card(learned_from=nc.card.remember([torch.from_numpy(X[points])]))
     return nc
@@ -174,7 +179,7 @@ def test_what_an_earlier_fit_found_is_gone_and_weights_may_be_an_array() -> None
 
 
 def test_an_nc_that_is_not_trusted_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_choice, "trust", lambda *_, **__: torch.zeros(1))
+    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.zeros(1))
     with pytest.warns(UserWarning, match="NC is not trusted .* on the scale that it was made with"):
         assert NCClassifier(labelled_nc(), **QUICK).fit(X, LABELS).weight_ == 0
 
@@ -275,3 +280,53 @@ def test_whatever_comes_gives_finite_predictions_or_a_clear_error(data: st.DataO
     else:
         assert found.shape == (6,)
         assert set(found) <= set(y) if labels else np.isfinite(found).all()
+
+
+def regularized(points: int, seed: int = 0, head: str = "posterior") -> RegularizedTraining:
+    """An NC that sees ten points at most, and points of three classes."""
+    options = {"loss": "cross_entropy", "symmetric": True, "metric": True, "head": head}
+    nc = NeuralComplexity(3, 3, width=8, heads=2, **options)
+    nc.card = Card(context_size=10)
+    X, Y = torch.randn(points, 3), torch.arange(points) % 3
+    recipe = Recipe(make=partial(mlp, 3, (8,), 3), loss=cross_entropy, steps=5, lr=0.1)
+    return RegularizedTraining(X, Y, recipe, batch=8, seed=seed, nc=nc, classes=3, floor=None)
+
+
+@pytest.mark.parametrize("n", [2, 5, 40])
+def test_without_other_inputs_nc_judges_on_points_that_it_does_not_see(n: int) -> None:
+    own = regularized(40, seed=n)
+    task, seen = own.arrange(torch.arange(n), torch.arange(0))
+    known, judged = set(raw(seen.X_tr)[0].tolist()), set(raw(task.X_te)[0].tolist())
+    assert known | judged <= set(range(n))
+    assert not known & judged
+    assert len(known) == min(10, n - -(-n // 4))
+    assert len(judged) == -(-n // 4)
+    assert torch.equal(raw(task.X_te), raw(seen.X_te))
+    assert torch.equal(seen.Y_tr[0], own.Y[raw(seen.X_tr)[0]])
+    if n == 40:
+        other, _ = regularized(40, seed=1).arrange(torch.arange(n), torch.arange(0))
+        assert not torch.equal(raw(other.X_te), raw(task.X_te))
+
+
+def gap(own: RegularizedTraining, encode: Encoder, h: nn.Module, snapshot: Snapshot) -> float:
+    return minibatch_penalty(own.nc, encode, floor=None)(h, snapshot).item()
+
+
+@pytest.mark.parametrize("head", ["posterior", "direct"])
+def test_a_penalty_speaks_for_the_points_that_it_judges_on(head: str) -> None:
+    own = regularized(40, head=head)
+    points = torch.arange(40)
+    task, seen = own.arrange(points[:30], points[30:])
+    encode = own.encoder(seen)
+    h = own.train(task)
+    whole = own.penalty(encode, task, 0.5)
+    assert whole is not None
+    snapshot = evaluate(h, task)
+    assert whole(h, snapshot).item() == pytest.approx(0.5 * gap(own, encode, h, snapshot))
+    assert own.penalty(encode, task, 0.0) is None
+    inductive, seen = own.arrange(points, points[:0])  # a quarter of the training points
+    part = own.penalty(own.encoder(seen), inductive, 0.5)
+    assert part is not None
+    again = evaluate(h, inductive)
+    predicted = gap(own, own.encoder(seen), h, again)
+    assert part(h, again).item() == pytest.approx(0.5 * predicted / 4)

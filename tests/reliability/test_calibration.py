@@ -4,9 +4,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from neural_complexity.reliability.calibration import Calibration, join
-from synthetic import calibration
+from neural_complexity.reliability.calibration import (
+    Calibration,
+    _as_odd_as_the_last,
+    detect_shift,
+    join,
+    shift_p_values,
+)
+from synthetic import DRAWS, KINDS, calibration, tolerance
 
 
 @pytest.mark.parametrize(
@@ -43,3 +51,71 @@ def test_a_calibration_survives_a_file_and_joins() -> None:
     assert len(both) == 12
     assert both.sizes == ((4, 10), (20, 40))
     assert torch.equal(both.residuals, torch.cat([one.residuals, other.residuals]))
+
+
+@given(n=st.integers(1, 60), k=st.integers(1, 8), seed=st.integers(0, 1000))
+def test_p_values_are_ranks_whatever_the_units(n: int, k: int, seed: int) -> None:
+    c = calibration(n, k, seed)
+    new = torch.randn(5, k)
+    p = shift_p_values(c, new)
+    assert p.shape == (5,)
+    assert ((p * (n + 1)).round() - p * (n + 1)).abs().max() < 1e-9
+    assert (p >= 1 / (n + 1) - 1e-12).all()
+    assert (p <= 1).all()
+    units, origin = 10.0 ** torch.arange(k) / 100, torch.arange(k)
+    other = replace(c, features=c.features * units + origin)
+    # As far as rounding and the floor of constant features go.
+    assert (shift_p_values(other, new * units + origin) - p).abs().max() <= 1 / (n + 1) + 1e-12
+    alone = torch.cat([shift_p_values(c, row.unsqueeze(0)) for row in new])
+    assert torch.equal(alone, p)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["normal", "heavy tails", "ties", "constant"])
+def test_p_values_of_like_learners_are_uniform(kind: str) -> None:
+    """P[p <= a] <= a, over calibration sets and new learners; close to it where nothing ties."""
+    bags = KINDS[kind](DRAWS, 40, 2) if kind != "constant" else torch.ones(DRAWS, 40, 2)
+    p = _as_odd_as_the_last(bags)
+    first = replace(calibration(39, 2), features=bags[0, :-1])
+    assert float(p[0]) == float(shift_p_values(first, bags[0, -1:]))
+    for a in (0.05, 0.1, 0.5):
+        rate = float((p <= a + 1e-9).double().mean())
+        assert rate <= a + tolerance(a)
+        if kind in ("normal", "heavy tails"):
+            assert rate >= a - tolerance(a)
+
+
+def test_odd_learners_are_found_and_what_is_odd_is_said() -> None:
+    c = calibration(200)
+    ordinary = detect_shift(c, torch.zeros(3))
+    assert ordinary.p_value > 0.5
+    odd = detect_shift(c, torch.tensor([0.0, -9.0, 0.0]))
+    assert odd.p_value == pytest.approx(1 / 201)
+    assert odd.feature == "feature 1"
+    assert "feature 1 is small" in odd.note
+    together = c.features.clone()
+    together[:, 2] = together[:, 0] + 0.01 * together[:, 1]
+    c = replace(c, features=together)
+    apart = detect_shift(c, torch.tensor([1.0, 0.0, -1.0]))  # neither is odd by itself
+    assert apart.p_value == pytest.approx(1 / 201)
+    assert apart.feature in ("feature 0", "feature 2")
+    assert "otherwise like it" in apart.note
+    diverged = detect_shift(c, torch.tensor([0.0, math.nan, 0.0]))
+    assert diverged.p_value == pytest.approx(1 / 201)
+    assert "diverged" in diverged.note
+
+
+def test_what_never_varied_is_odd_when_it_differs_but_not_by_rounding() -> None:
+    c = calibration(200)
+    features = c.features.clone()
+    features[:, 1] = 2.0
+    c = replace(c, features=features)
+    assert detect_shift(c, torch.tensor([0.0, 2.0 + 1e-7, 0.0])).p_value > 0.5
+    odd = detect_shift(c, torch.tensor([0.0, 2.5, 0.0]))
+    assert odd.p_value == pytest.approx(1 / 201)
+    assert odd.feature == "feature 1"
+
+
+def test_features_of_another_kind_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"features must be \(learners, 3\), got shape \(1, 2\)"):
+        detect_shift(calibration(), torch.zeros(2))

@@ -12,21 +12,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, sampler
 
 from neural_complexity.assessment.result import Assessment
-from neural_complexity.convert.arrays_in import encode, inputs, numbers, pair, targets
-from neural_complexity.convert.predictions import (
-    check_predictions,
-    columns_of,
-    in_order,
-    looks_like_shares,
-    predict,
-)
+from neural_complexity.convert import arrays_in as given
 from neural_complexity.losses import zero_one
 from neural_complexity.model.judgement import features, judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import trust
-from neural_complexity.reliability.calibration import Calibration
+from neural_complexity.reliability.calibration import detect_shift
 from neural_complexity.reliability.gap_bounds import Method, bound, check_options
-from neural_complexity.reliability.shift import detect_shift
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
@@ -86,19 +78,18 @@ def assess(
         ValueError: If something has a wrong size or value, or the model cannot predict.
     """
     doubts = _check_sets(X_tr, y_tr, X_te)
-    (X_tr, y_tr), (X_te, _) = pair("X_tr", X_tr, y_tr), pair("X_te", X_te)
+    (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
     if y_tr is None:
         raise TypeError("y_tr must be the training targets, got None")
     points = _points(nc, X_tr, X_te)  # checked before the model stumbles over them
     H_tr, H_te = (
-        predict(name, model, X, labels=nc.labels, like=nc.x_mean)
+        given.predict(name, model, X, labels=nc.labels, like=nc.x_mean)
         for name, X in (("X_tr", X_tr), ("X_te", X_te))
     )
     if classes is None and nc.labels:
-        classes = columns_of(model)
-    five = (points[0], y_tr, H_tr, points[1], H_te)
-    options: dict[str, Any] = {"confidence": confidence, "method": method}
-    found = assess_predictions(nc, *five, classes=classes, **options)
+        classes = given.columns_of(model)
+    options: dict[str, Any] = {"classes": classes, "confidence": confidence, "method": method}
+    found = assess_predictions(nc, points[0], y_tr, H_tr, points[1], H_te, **options)
     return replace(found, warnings=(*found.warnings, *doubts))
 
 
@@ -121,13 +112,16 @@ def assess_predictions(
     check_options(**options)
     if classes is not None and not nc.labels:
         raise ValueError("classes must be None where NC judges real targets, got classes")
-    (X_tr, y_tr), (X_te, _) = pair("X_tr", X_tr, y_tr), pair("X_te", X_te)
+    (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
     X_tr, X_te = _points(nc, X_tr, X_te)
+    like = nc.x_mean
     H_tr, H_te = (
-        check_predictions(name, numbers(name, H), len(X), nc.x_mean)
+        given.targets(
+            name, given.numbers(name, H).to(like), labels=False, points=len(X), dtype=like.dtype
+        )
         for name, H, X in (("H_tr", H_tr, X_tr), ("H_te", H_te, X_te))
     )
-    shares = nc.labels and H_tr.shape[1] > 1 and all(map(looks_like_shares, (H_tr, H_te)))
+    shares = nc.labels and H_tr.shape[1] > 1 and given.looks_like_shares(H_tr, H_te)
     Y_tr, H_tr, H_te = _arrange(nc, y_tr, H_tr, H_te, classes)
     snapshot = Snapshot(*(t[None] for t in (X_tr, Y_tr, H_tr, X_te, H_te)))
     found = _judge(nc, snapshot, **options)
@@ -143,21 +137,17 @@ def _check_sets(X_tr: object, y_tr: object, X_te: object) -> list[str]:
     if X_te is None:
         raise TypeError("X_te must be test inputs, which need no labels, got None")
     known, new = (list(getattr(X, "columns", ())) for X in (X_tr, X_te))
-    for a, b in zip(known, new, strict=True) if len(known) == len(new) else ():
-        if a != b:
-            got = f"{b} in the place of {a}"
-            raise ValueError(f"X_te must have the columns of X_tr in their order, got {got}")
+    moved = [f"{b} in the place of {a}" for a, b in zip(known, new, strict=False) if a != b]
+    if moved and len(known) == len(new):
+        raise ValueError(f"X_te must have the columns of X_tr in their order, got {moved[0]}")
     samplers = (getattr(X_te, "sampler", None), getattr(X_te, "batch_sampler", None))
     drawn = (*samplers, getattr(samplers[1], "sampler", None))
     return [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
 
 
 def _points(nc: NeuralComplexity, X_tr: object, X_te: object) -> list[Tensor]:
-    like = nc.x_mean
-    return [
-        inputs(name, X, shape=nc.shape, dtype=like.dtype, device=like.device)
-        for name, X in (("X_tr", X_tr), ("X_te", X_te))
-    ]
+    place: Any = {"shape": nc.shape, "dtype": nc.x_mean.dtype, "device": nc.device}
+    return [given.inputs("X_tr", X_tr, **place), given.inputs("X_te", X_te, **place)]
 
 
 def _arrange(
@@ -170,33 +160,30 @@ def _arrange(
         for name, H in sets:
             if (C := H.shape[1]) != outputs:
                 raise ValueError(f"{name} must have {outputs} columns like NC's targets, got {C}")
-        Y = targets("y_tr", y_tr, labels=False, outputs=outputs, points=points, dtype=dtype)
+        Y = given.targets("y_tr", y_tr, labels=False, outputs=outputs, points=points, dtype=dtype)
         return Y.to(H_tr), H_tr, H_te
     names = nc.card.classes
-    known: Sequence[Any] = range(nc.outputs)  # NC's classes, in its order
-    if names is not None:
-        known = list(names)
-    elif nc.symmetric:  # one that knows no names takes any
+    known: Sequence[Any] = range(nc.outputs) if names is None else list(names)  # NC's classes
+    if names is None and nc.symmetric:  # one that knows no names takes any
         known = range(H_te.shape[1]) if columns is None else list(columns)
     own = known if columns is None else columns
-    H_tr, H_te = (in_order(name, H, own, known) for name, H in sets)
+    H_tr, H_te = (given.in_order(name, H, own, known) for name, H in sets)
     if names is not None or (columns is not None and nc.symmetric):
-        y_tr = encode(y_tr, known, name="y_tr")
-    Y_tr = targets("y_tr", y_tr, labels=True, points=points)
+        y_tr = given.encode(y_tr, known, name="y_tr")
+    Y_tr = given.targets("y_tr", y_tr, labels=True, points=points)
     if len(known) == 1 and Y_tr.any():
         raise ValueError(
             "predictions must have one column for each class, got one column for several "
             "labels: a single logit z of two classes is the columns 0 and z"
         )
-    return targets("y_tr", Y_tr, labels=True, outputs=len(known)).to(H_tr.device), H_tr, H_te
+    return given.targets("y_tr", Y_tr, labels=True, outputs=len(known)).to(H_tr.device), H_tr, H_te
 
 
 def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessment:
     """Judges one learner, and how far the judgement can be relied on."""
     judgement = judge(nc, snapshot)
-    each = (judgement.gap, judgement.loss_tr, judgement.spread, judgement.accuracy)
-    gap, loss_tr, spread, accuracy = (value.item() for value in each)
-    if not math.isfinite(gap):
+    each = {name: getattr(judgement, name).item() for name in ("gap", "loss_tr", "spread")}
+    if not math.isfinite(each["gap"]):
         largest = {name: t.abs().max().item() for name, t in snapshot.named().items()}
         raise ValueError(
             "inputs and predictions must be of a size that losses can be computed from, got inputs "
@@ -204,22 +191,19 @@ def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessme
             f"{max(largest['H_tr'], largest['H_te']):.3g}"
         )
     points = (judgement.points + judgement.loss_tr).squeeze(0).double().cpu().numpy()
-    interval = shift = None
-    if nc.calibration is not None:
-        interval = bound(nc.calibration, gap, spread, least=-loss_tr, **options)
-        shift = detect_shift(nc.calibration, features(nc, snapshot, judgement).squeeze(0))
+    accuracy, interval, shift = judgement.accuracy.item(), None, None
+    if (known := nc.calibration) is not None:
+        interval = bound(known, each["gap"], each["spread"], least=-each["loss_tr"], **options)
+        shift = detect_shift(known, features(nc, snapshot, judgement).squeeze(0))
     return Assessment(
-        gap=gap,
-        loss_tr=loss_tr,
+        **each,
         loss_te=float(points.mean()),
         accuracy_tr=1 - zero_one(snapshot.H_tr, snapshot.Y_tr).mean().item() if nc.labels else None,
         accuracy_te=accuracy if math.isfinite(accuracy) else None,
         points=points,
-        spread=spread,
         bound=interval,
         trust=_trust(nc, snapshot),
         unlike=shift,
-        warnings=(),
         loss=nc.loss.name,
         training_points=snapshot.X_tr.shape[1],
     )
@@ -268,7 +252,23 @@ def _doubts(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Iter
             "may be far off. NC was made for other data, or for data on another scale, or was "
             "trained too briefly, or the inputs say nothing about these targets."
         )
-    yield from _doubts_of_bound(nc.calibration, found, M)
+    if nc.calibration is None or found.bound is None or found.unlike is None:
+        yield (
+            "NC is not calibrated: there is no bound and no test for distribution shift. "
+            "nc.calibrate with held-out learners adds both."
+        )
+    else:
+        n, notes = len(nc.calibration), [found.bound.note if math.isinf(found.bound.high) else ""]
+        if found.unlike.p_value < SIGNIFICANT:
+            notes.append(
+                "distribution shift: the model or its data differs from what NC was calibrated on, "
+                f"so the bound may not hold: {found.unlike.note}"
+            )
+        if 1 / (n + 1) >= SIGNIFICANT:  # the least p-value there is
+            learners = f"{n} learner{'s' * (n != 1)}"
+            notes.append(f"NC was calibrated on {learners}, too few to test for distribution shift")
+        notes.append(nc.calibration.beyond(M, N))
+        yield from (f"{note[0].upper()}{note[1:]}." for note in notes if note)
     known = int(nc.card.knows(snapshot.X_te[0]).sum())
     if known:
         yield (
@@ -281,24 +281,3 @@ def _doubts(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Iter
             "than by chance: check that its columns are in the order of NC's classes (see "
             "`classes`)."
         )
-
-
-def _doubts_of_bound(known: Calibration | None, found: Assessment, M: int) -> Iterator[str]:
-    if known is None or found.bound is None or found.unlike is None:
-        yield (
-            "NC is not calibrated: there is no bound and no test for distribution shift. "
-            "nc.calibrate with held-out learners adds both."
-        )
-        return
-    notes = [found.bound.note] if math.isinf(found.bound.high) else []
-    if found.unlike.p_value < SIGNIFICANT:
-        notes.append(
-            "distribution shift: the model or its data differs from what NC was calibrated on, so "
-            f"the bound may not hold: {found.unlike.note}"
-        )
-    n = len(known)
-    if 1 / (n + 1) >= SIGNIFICANT:  # the least p-value there is
-        learners = f"{n} learner{'s' * (n != 1)}"
-        notes.append(f"NC was calibrated on {learners}, too few to test for distribution shift")
-    notes.append(known.beyond(M, len(found.points)))
-    yield from (f"{note[0].upper()}{note[1:]}." for note in notes if note)

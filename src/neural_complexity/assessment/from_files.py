@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from neural_complexity.assessment.assess import assess_predictions
 from neural_complexity.assessment.result import Assessment
-from neural_complexity.convert.arrays_in import numbers
-from neural_complexity.convert.predictions import logarithms
+from neural_complexity.convert.arrays_in import logarithms, numbers
 from neural_complexity.model.network import NeuralComplexity
 
 __all__ = ["File", "ModelFiles", "assess_files", "read_file"]
@@ -40,8 +39,7 @@ class ModelFiles:
     train: Path
     """Features and target of each training point, one row a point. As npz: X, of any shape that
     the NC knows, and y."""
-    test: Path
-    """The same features, found by their names; a target there is ignored. As npz: X."""
+    test: Path  # The same features, found by their names; a target there is ignored. As npz: X.
     predictions: Path
     """One row for each training row, in order, followed by one for each test row. As npz: H_tr and
     H_te, and the names of the classes in `classes` if need be. Labels: one column for each class;
@@ -50,10 +48,8 @@ class ModelFiles:
     order of the target."""
     predictions_train: Path | None = None
     """Predictions for the training rows, if those are a file of their own; as npz: H in each."""
-    target: tuple[str, ...] = ()
-    """Columns of the target; the last column if left out. All others are features."""
-    probabilities: bool = False
-    """Whether predictions are probabilities instead of logits."""
+    target: tuple[str, ...] = ()  # The target's columns; the last if left out. Others are features.
+    probabilities: bool = False  # Whether predictions are probabilities instead of logits.
 
 
 @dataclass(frozen=True)
@@ -160,16 +156,32 @@ def assess_files(
     if files.probabilities and not nc.labels:
         raise ValueError("--probabilities must be left out for an NC of real targets, got it")
     X_tr, y_tr, X_te, notes = _read_points(files)
-    told = read_file(files.predictions)
-    H = _read_predictions(told, files.predictions_train, len(X_tr), len(X_te))
+    M, N, told, train = len(X_tr), len(X_te), read_file(files.predictions), files.predictions_train
+    if train is not None:
+        other = read_file(train)
+        if told.header() != other.header():
+            raise ValueError(f"{train} and {told.path} must have the same columns, got others")
+        H = [other.predictions(), told.predictions()]
+        for path, part, rows, kind in ((train, H[0], M, "training"), (told.path, H[1], N, "test")):
+            if len(part) != rows:
+                wanted = f"{rows} rows, one for each {kind} row"
+                raise ValueError(f"{path} must have {wanted}, got {len(part)}")
+    elif not told.is_table and "H_tr" in told.arrays:
+        H = [told["H_tr"], told["H_te"]]
+    else:
+        whole = told.predictions()
+        H = [whole[:M], whole[M:]]
+        if len(whole) != M + N:
+            raise ValueError(
+                f"{told.path} must have {M} + {N} rows, one for each training row followed by one "
+                f"for each test row, got {len(whole)}; two files go with --predictions-train"
+            )
     if files.probabilities:
         H = [
             logarithms(f"predictions of {path}", numbers(str(path), part)).numpy()
             for path, part in zip((files.train, files.test), H, strict=True)
         ]
-    classes = None
-    if nc.labels:
-        y_tr, classes = _labels(nc, files.train, y_tr, told)
+    y_tr, classes = _labels(nc, files.train, y_tr, told) if nc.labels else (y_tr, None)
     found = assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **options)
     return found, notes
 
@@ -204,28 +216,6 @@ def _read_points(files: ModelFiles) -> tuple[Any, Any, Any, list[str]]:
         raise ValueError(f"{test.path} must {wanted}, got others: {others}")
     notes = [f"column {', '.join(rest)} of {test.path} is not looked at"] if rest else []
     return X_tr, y_tr, X_te, notes
-
-
-def _read_predictions(told: File, train: Path | None, M: int, N: int) -> list[NDArray[Any]]:
-    """Returns the predictions for training points and for test points."""
-    if train is None and not told.is_table and "H_tr" in told.arrays:
-        return [told["H_tr"], told["H_te"]]
-    if train is None:
-        whole = told.predictions()
-        if len(whole) != M + N:
-            raise ValueError(
-                f"{told.path} must have {M} + {N} rows, one for each training row followed by one "
-                f"for each test row, got {len(whole)}; two files go with --predictions-train"
-            )
-        return [whole[:M], whole[M:]]
-    other = read_file(train)
-    if told.header() != other.header():
-        raise ValueError(f"{train} and {told.path} must have the same columns, got others")
-    both = [other.predictions(), told.predictions()]
-    for path, H, rows, kind in ((train, both[0], M, "training"), (told.path, both[1], N, "test")):
-        if len(H) != rows:
-            raise ValueError(f"{path} must have {rows} rows, one for each {kind} row, got {len(H)}")
-    return both
 
 
 def _labels(nc: NeuralComplexity, path: Path, y: Any, told: File) -> tuple[Any, list[Any] | None]:

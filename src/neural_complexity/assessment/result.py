@@ -1,7 +1,7 @@
 """The result of an assessment: its numbers, its figure and its page."""
 
-import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import matplotlib as mpl
@@ -11,14 +11,13 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from neural_complexity.assessment.drawing import COLORS, STYLE, to_png
-from neural_complexity.assessment.page import Figure, render
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, render, to_png
+from neural_complexity.reliability.calibration import Shift
 from neural_complexity.reliability.gap_bounds import Interval
-from neural_complexity.reliability.shift import Shift
 
 __all__ = ["Assessment"]
 
+ENDLESS = (-inf, inf)
 NAMED = 5  # of the worst points that the summary and the figure name
 WIDE = 100.0  # ratio of largest and smallest loss from which on the scale is logarithmic
 TRAIN, TEST, WORST = COLORS["oracle"], COLORS["posterior"], COLORS["direct"]
@@ -50,7 +49,7 @@ class Assessment:
     unlike: Shift | None
     """Test for a distribution shift between this model and those that NC was calibrated on, with a
     p-value; `None` if NC is not calibrated."""
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
     """What to keep in mind, in plain sentences."""
     loss: str
     """The name of the loss."""
@@ -58,24 +57,17 @@ class Assessment:
     """How many there were, M."""
 
     def worst(self, k: int = 10) -> list[int]:
-        """Returns the indices of the k test points with the largest predicted loss, worst first.
-
-        Raises:
-            ValueError: If k is negative.
-        """
+        """Returns the indices of the k >= 0 test points of largest predicted loss, worst first."""
         if k < 0:
             raise ValueError(f"k must be at least 0, got {k}")
-        order: list[int] = np.argsort(-self.points, kind="stable")[:k].tolist()
-        return order
+        return list(map(int, np.argsort(-self.points, kind="stable")[:k]))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as JSON can hold it; an infinite end of the bound is `None`."""
         bound, shift = (
-            None if part is None else asdict(part) for part in (self.bound, self.unlike)
+            part and {k: None if v in ENDLESS else v for k, v in vars(part).items()}
+            for part in (self.bound, self.unlike)
         )
-        for end in ("low", "high"):
-            if bound is not None and math.isinf(bound[end]):
-                bound[end] = None
         return vars(self) | {
             **{"bound": bound, "unlike": shift, "warnings": list(self.warnings)},
             **{"test_points": len(self.points), "worst": self.worst()},
@@ -83,11 +75,7 @@ class Assessment:
         }
 
     def plot(self) -> Canvas:
-        """Draws the predicted loss of each test point, and the bound against the training loss.
-
-        Returns:
-            A matplotlib figure of two panels; `savefig` writes it.
-        """
+        """Draws the losses of test points, and the bound, as a matplotlib figure of two panels."""
         with mpl.rc_context(STYLE):
             canvas = Canvas(figsize=(9.2, 3.4), layout="constrained")
             left, right = canvas.subplots(1, 2, width_ratios=(3, 2))
@@ -97,16 +85,13 @@ class Assessment:
 
     def to_html(self) -> str:
         """Returns a page of everything, which needs no other file and no network."""
-        figure = Figure(
-            to_png(self.plot()),
-            "How the loss is expected to spread",
-            "Left: every test point by its predicted loss. Right: the predicted test loss next to "
-            "the training loss.",
-        )
+        title, M, N = "How the loss is expected to spread", self.training_points, len(self.points)
+        caption = "Left: every test point by its predicted loss. Right: the predicted test loss "
+        figure = Figure(to_png(self.plot()), title, f"{caption}next to the training loss.")
         return render(
             f"Predicted gap: {self.gap:+.3g}",
-            f"Neural Complexity read {self.training_points} labelled training points and "
-            f"{len(self.points)} unlabelled test points, and what the model says about both.",
+            f"Neural Complexity read {M} labelled training points and {N} unlabelled test points, "
+            "and what the model says about both.",
             self._tables(),
             [figure],
             {name: value for name, value in self.to_dict().items() if name != "points"},

@@ -11,8 +11,7 @@ import torch
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import few_shot_images as few_shot
 from neural_complexity.experiments.base.comparison import label, oracle
 from neural_complexity.experiments.base.config import Count

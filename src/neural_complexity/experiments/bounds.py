@@ -11,8 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import shifted_learners as shifted
 from neural_complexity.experiments.base.comparison import label
 from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig
@@ -23,9 +22,8 @@ from neural_complexity.experiments.base.table_views import distinct, find, pivot
 from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.reliability.calibration import Calibration
+from neural_complexity.reliability.calibration import Calibration, shift_p_values
 from neural_complexity.reliability.gap_bounds import METHODS, PAC, margin
-from neural_complexity.reliability.shift import shift_p_values
 from neural_complexity.seeding import stream
 from neural_complexity.workspace import Workspace
 

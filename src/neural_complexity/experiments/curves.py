@@ -6,8 +6,7 @@ from typing import Annotated
 
 from matplotlib.figure import Figure as Canvas
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, Result, label
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.baselines.trained import MamlTraining, start_from, train_maml
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, Results

@@ -10,8 +10,7 @@ from typing import Annotated
 from matplotlib.figure import Figure as Canvas
 from torch import nn
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, SCORES, Result, label
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig

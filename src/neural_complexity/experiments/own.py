@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from neural_complexity import ledger
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
-from neural_complexity.convert.predictions import columns_of, in_order, predict
+from neural_complexity.assessment.report import COLORS, Table
+from neural_complexity.convert.arrays_in import columns_of, in_order, predict
 from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, make_row

@@ -8,8 +8,7 @@ from typing import Annotated
 import torch
 from matplotlib.figure import Figure as Canvas
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.baselines.trained import Optimization, train_metareg
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, Method, Result, label

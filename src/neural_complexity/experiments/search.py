@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, SCORES
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts

@@ -11,8 +11,7 @@ import torch
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import SCORES, Result
 from neural_complexity.experiments.base.config import AtLeast, NetworksConfig

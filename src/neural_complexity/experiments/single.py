@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity import ledger
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import Table
 from neural_complexity.baselines.trained import Classifier, Optimization, train_classifier
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report

@@ -10,8 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import comparison, plots
 from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, Result, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig

@@ -11,8 +11,7 @@ from matplotlib import cm, colors, ticker
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.baselines.gap_surface import gap_measure
 from neural_complexity.experiments.base.comparison import NONE, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count

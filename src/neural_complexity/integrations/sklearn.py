@@ -1,4 +1,4 @@
-"""scikit-learn estimators: a multilayer perceptron, regularized by NC."""
+"""scikit-learn estimators: a multilayer perceptron, regularized by NC, whose weight they choose."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,15 +18,124 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from neural_complexity.convert.arrays_in import encode, inputs
-from neural_complexity.integrations.weight_choice import RegularizedTraining, Training
 from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.fit import Recipe
+from neural_complexity.learners.fit import Recipe, Regularizer, evaluate
 from neural_complexity.learners.networks import Affine, mlp
 from neural_complexity.losses import cross_entropy, squared_error
+from neural_complexity.model.cached import Encoder, FixedContext, cache, embed_store
 from neural_complexity.model.network import NeuralComplexity, find_nc
+from neural_complexity.points import indexed, join, raw, values
 from neural_complexity.regularizers.loop import UNTRUSTED
+from neural_complexity.regularizers.nc import minibatch_penalty, trust
+from neural_complexity.seeding import stream
+from neural_complexity.task import Task
+from neural_complexity.tasks.splits import Minibatches
 
 __all__ = ["NCClassifier", "NCRegressor"]
+
+HELD_OUT = 4  # one training point of so many is held out, to judge on and to choose a weight by
+FEWEST = 8  # training points that are left to learn from, to choose a weight
+Array = NDArray[Any]
+Known = NeuralComplexity | None
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a network learns from points of one dataset, given by their indices."""
+
+    X: Tensor  # all inputs, those with targets first
+    Y: Tensor  # targets of these, (points,) or (points, 1)
+    recipe: Recipe
+    batch: int
+    seed: int
+
+    def task(self, points: Tensor, judged: Tensor) -> Task:
+        """Returns the task to learn from points, (n,), and to be judged on others."""
+        blank = self.Y.new_zeros((1, len(judged), *self.Y.shape[1:]))  # nobody looks at it
+        X_tr, X_te = (indexed(some[None], self.X.__getitem__) for some in (points, judged))
+        return Task(X_tr, self.Y[None, points], X_te, blank)
+
+    def train(self, task: Task, regularizer: Regularizer | None = None) -> BatchedLearner:
+        """Trains a new network."""
+        batches = Minibatches(task, M=self.batch, N=self.batch, seed=self.seed)
+        return self.recipe.train(batches, stream(self.seed, "network"), regularizer=regularizer)
+
+
+@dataclass(frozen=True)
+class RegularizedTraining(Training):
+    """A training with NC as the regularizer."""
+
+    nc: NeuralComplexity
+    classes: int | None  # of labels, if not as many as NC was made for
+    floor: float | None  # see `nc_penalty`
+
+    def arrange(self, points: Tensor, judged: Tensor) -> tuple[Task, Task]:
+        """Returns what is learned from and judged on, and what NC sees of it.
+
+        Without points to judge on, these are training points whose targets NC does not see.
+        """
+        n, order = len(points), self._shuffle(points, "shown")
+        size = min(n, self.nc.card.context_size)
+        if not len(judged):
+            if n < 2:
+                wanted = "at least 2 points, one for NC to judge on, without X_unlabelled"
+                raise ValueError(f"X must have {wanted}, got n_samples={n}")
+            held_out = -(-n // HELD_OUT)
+            size, judged = min(size, n - held_out), order[n - held_out :]
+        return self.task(points, judged), self.task(order[:size].sort().values, judged)
+
+    def encoder(self, seen: Task) -> Encoder:
+        """Prepares all of NC's work that does not depend on the network."""
+        X_tr, X_te = values(seen.X_tr), values(seen.X_te)
+        self.nc.check(classes=self.classes, X_tr=X_tr, Y_tr=seen.Y_tr, X_te=X_te)
+        if self.nc.head.sees_predictions:
+            return FixedContext(self.nc, seen.X_tr, seen.Y_tr)
+        indices = raw(join([seen.X_tr, seen.X_te], dim=1))
+        embeddings = embed_store(self.nc, self.X.__getitem__, indices)
+        return cache(self.nc, seen, embeddings, classes=self.classes)
+
+    def penalty(self, encode: Encoder, task: Task, weight: float) -> Regularizer | None:
+        """Returns the penalty, or nothing where NC has no weight, so that it changes no bit."""
+        train, test = raw(task.X_tr), raw(task.X_te)
+        if torch.isin(test, train).all():
+            # Labels speak for all training points, NC for those that it judges on. At weight 1 the
+            # training loss cancels out, and with it the labels of all others.
+            weight *= test.shape[1] / train.shape[1]
+        return (
+            minibatch_penalty(self.nc, encode, weight=weight, floor=self.floor) if weight else None
+        )
+
+    def choose(self, weights: list[float], factor: float, points: Tensor, others: Tensor) -> float:
+        """Returns the weight, times a factor, that does best on training points held out.
+
+        Trust says whether NC understands the task; but who has many labels may know more than NC.
+        It is the first where points are too few. If there are others, NC judges on those held out.
+        """
+        order, size = self._shuffle(points, "held out"), -(-len(points) // HELD_OUT)
+        if len(weights) == 1 or len(points) - size < FEWEST:
+            return weights[0]
+        # Points that NC learned from would flatter it; if too few others are there, NC is held to
+        # what its file says that it believes of new ones: a network that does better without NC is
+        # not to be taught by it.
+        new = order[~self.nc.card.knows(self.X[order])]
+        honest = 2 * len(new) >= size
+        least = 0.0 if honest else self.nc.card.belief_loss
+        if least is None:
+            return min(weights)
+        held_out = (new if honest else order)[:size]
+        rest = order[~torch.isin(order, held_out)]
+        task, seen = self.arrange(rest, held_out if len(others) else others)
+        test, encode, found = self.task(held_out, held_out), self.encoder(seen), []
+        for weight in weights:
+            h = self.train(task, self.penalty(encode, task, weight * factor))
+            loss = self.recipe.loss(h(test.X_tr), test.Y_tr).mean()
+            value = loss.nan_to_num(inf, inf, inf).item()
+            found.append((max(value, least) if weight else value, value, weight))
+        return min(found)[-1]  # the smaller of two that are as good
+
+    def _shuffle(self, points: Tensor, name: str) -> Tensor:
+        order = torch.randperm(len(points), generator=stream(self.seed, name))
+        return points[order.to(points.device)]
 
 
 @dataclass(eq=False, repr=False)
@@ -39,19 +148,13 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
     steps: int = 1000
     batch: int = 32
     lr: float = 0.003
-    weight: float | Sequence[float] | NDArray[Any] = (1.0, 0.1)
+    weight: float | Sequence[float] | Array = (1.0, 0.1)
     floor: float | None = -0.1
     safeguard: bool = True
     random_state: Any = None
 
     def _fit(
-        self,
-        nc: NeuralComplexity | None,
-        X: NDArray[Any],
-        Y: Tensor,
-        X_unlabelled: ArrayLike | None,
-        outputs: int,
-        *ends: nn.Module,
+        self, nc: Known, X: Array, Y: Tensor, X_unlabelled: Any, outputs: int, *ends: nn.Module
     ) -> Self:
         """Trains the network on inputs, (points, D), and targets, (points,) or (points, 1)."""
         weights = np.atleast_1d(np.asarray(self.weight)).tolist()
@@ -60,38 +163,38 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         for name in ("trust_", "weight_", "gap_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        mean, scale = _units("X", X)
+        like = torch.empty(0) if nc is None else nc.x_mean
+        D, (mean, scale) = X.shape[1], _units("X", X)
         standardize = Affine(torch.from_numpy(1 / scale), torch.from_numpy(-mean / scale))
 
         def make() -> nn.Module:
-            network = mlp(X.shape[1], self.hidden, outputs)
-            return nn.Sequential(nn.Flatten(), standardize, *network, *ends).to(_dtype(nc))
+            network = mlp(D, self.hidden, outputs)
+            return nn.Sequential(nn.Flatten(), standardize, *network, *ends).to(like.dtype)
 
-        sets, parts = {"X": X}, []
+        shape = (D,) if nc is None else nc.shape
+        if prod(shape) != D:
+            raise ValueError(f"X must have {prod(shape)} features as NC's inputs have, got {D}")
+        sets = {"X": X}
         if X_unlabelled is not None:
             sets["X_unlabelled"] = validate_data(self, X_unlabelled, reset=False)
-        shape = (X.shape[1],) if nc is None else nc.shape
-        for name, rows in sets.items():
-            if rows.shape[1] != prod(shape):
-                wanted = f"{prod(shape)} features as NC's inputs have"
-                raise ValueError(f"{name} must have {wanted}, got {rows.shape[1]}")
-            points = rows.reshape(-1, *shape)  # scikit-learn knows images as rows of pixels
-            parts.append(inputs(name, points, shape=shape, dtype=_dtype(nc)))
-        device = torch.device("cpu") if nc is None else nc.device
+        parts = [  # scikit-learn knows images as rows of pixels
+            inputs(name, rows.reshape(-1, *shape), shape=shape, dtype=like.dtype)
+            for name, rows in sets.items()
+        ]
         loss = squared_error if Y.is_floating_point() else cross_entropy
         recipe = Recipe(make=make, loss=loss, steps=self.steps, lr=self.lr, optimizer=Adam)
-        data = (torch.cat(parts).to(device), Y.to(device), recipe, self.batch, seed)
-        known, others = torch.arange(len(data[0]), device=device).tensor_split([len(X)])
+        data = (torch.cat(parts).to(like.device), Y.to(like.device), recipe, self.batch, seed)
+        known, others = torch.arange(len(data[0]), device=like.device).tensor_split([len(X)])
         if nc is None:
             training = Training(*data)
             h = training.train(training.task(known, known))
         else:
             classes = len(self.classes_) if nc.labels and nc.symmetric else None
             own = RegularizedTraining(*data, nc, classes, self.floor)
-            h = self._fit_with_nc(own, [float(weight) for weight in weights], known, others)
+            h = self._fit_with_nc(own, list(map(float, weights)), known, others)
         if not all(p.isfinite().all() for p in h.parameters()):
-            got = f"{self.lr} and a network that diverged"
-            raise ValueError(f"lr must be small enough for training to stay finite, got {got}")
+            wanted = "small enough for training to stay finite"
+            raise ValueError(f"lr must be {wanted}, got {self.lr} and a network that diverged")
         self.network_ = h.one(0).cpu()
         return self
 
@@ -99,19 +202,18 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         self, own: RegularizedTraining, weights: list[float], points: Tensor, others: Tensor
     ) -> BatchedLearner:
         """Trains the network with the best of the weights, and sets what was found on the way."""
-        task, seen = own.arrange(points, others)
-        factor = 1.0
+        (task, seen), factor = own.arrange(points, others), 1.0
         if self.safeguard:
-            self.trust_ = own.trust(seen)
+            self.trust_ = float(trust(own.nc, values(seen.X_tr), seen.Y_tr, classes=own.classes))
             if not self.trust_:
                 warnings.warn(UNTRUSTED, stacklevel=4)
-            factor = self.trust_**2
-            weights = [*weights, 0.0] if self.trust_ else [0.0]
-        distinct = list(dict.fromkeys(weights))
-        self.weight_ = own.choose(distinct, factor, points, transductive=len(others) > 0)
+            factor, weights = self.trust_**2, [*weights, 0.0] if self.trust_ else [0.0]
+        self.weight_ = own.choose(list(dict.fromkeys(weights)), factor, points, others)
         encoder = own.encoder(seen)
         h = own.train(task, own.penalty(encoder, task, self.weight_ * factor))
-        self.gap_ = own.gap(encoder, task, h)
+        with torch.no_grad():
+            predict_gap = minibatch_penalty(own.nc, encoder, floor=None)
+            self.gap_ = float(predict_gap(h, evaluate(h, task)))
         return h
 
     @torch.no_grad()
@@ -185,17 +287,15 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
         Y = self._columns[torch.from_numpy(indices)]
         return self._fit(nc, rows, Y, X_unlabelled, outputs)
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> Array:
         """Returns the likeliest class of each input, (points,)."""
         likeliest = self._predictions(X).argmax(dim=1).numpy()
-        found: NDArray[Any] = self.classes_[likeliest]
+        found: Array = self.classes_[likeliest]
         return found
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+    def predict_proba(self, X: ArrayLike) -> Array:
         """Returns the probability of each class, (points, C)."""
-        logits = self._predictions(X).double()  # so that they sum to 1
-        probabilities: NDArray[Any] = logits.softmax(dim=1).numpy()
-        return probabilities
+        return self._predictions(X).double().softmax(dim=1).numpy()  # doubles sum to 1
 
 
 class NCRegressor(RegressorMixin, _NCEstimator):  # type: ignore[misc]
@@ -221,31 +321,27 @@ class NCRegressor(RegressorMixin, _NCEstimator):  # type: ignore[misc]
         mean, scale = _units("y", column)
         # Learns in units of the targets' spread, and is judged in their own.
         end = Affine(torch.from_numpy(scale), torch.from_numpy(mean))
-        self._columns, Y = torch.arange(1), inputs("y", column, dtype=_dtype(nc))
+        Y = inputs("y", column, dtype=None if nc is None else nc.x_mean.dtype)
+        self._columns = torch.arange(1)
         return self._fit(nc, rows, Y, X_unlabelled, 1, end)
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> Array:
         """Returns the prediction for each input, (points,)."""
-        found: NDArray[Any] = self._predictions(X).squeeze(1).numpy()
-        return found
+        return self._predictions(X).squeeze(1).numpy()
 
 
-def _load(nc: NeuralComplexity | str | Path | None, *, labels: bool) -> NeuralComplexity | None:
+def _load(nc: Known | str | Path, *, labels: bool) -> Known:
     nc = find_nc(nc) if isinstance(nc, str | Path) else nc
     if nc is not None and not isinstance(nc, NeuralComplexity):
         got = type(nc).__name__
         raise TypeError(f"nc must be a NeuralComplexity, a path, a name or None, got {got}")
     if nc is not None and nc.labels != labels:
-        wanted, got = ("labels", "real targets") if labels else ("real targets", "labels")
-        raise ValueError(f"nc must be for {wanted}, got one for {got}")
+        kinds = ("real targets", "labels")
+        raise ValueError(f"nc must be for {kinds[labels]}, got one for {kinds[not labels]}")
     return nc
 
 
-def _dtype(nc: NeuralComplexity | None) -> torch.dtype:
-    return torch.get_default_dtype() if nc is None else nc.x_mean.dtype
-
-
-def _units(name: str, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _units(name: str, rows: Array) -> tuple[Array, Array]:
     """Returns mean and spread of each column, (D,); what does not vary has nothing to scale."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean, scale = rows.mean(axis=0, dtype=float), rows.std(axis=0, dtype=float)

@@ -164,8 +164,11 @@ def _judge(
 def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> Tensor:
     """Describes learners and tasks by what can be seen without test targets, (B, 8) as `FEATURES`.
 
-    `reliability.shift` tests whether learners are like those of the calibration in these. All are
-    averages, so that numbers of points matter little. NaN where the judgement is.
+    Learners that NC is asked about should be like those that it was calibrated on in these
+    features (`detect_shift` tests it). All are averages, mostly as logarithms, so that numbers
+    of points matter little. The last one hides half of some training points from NC, at random,
+    and compares what a guess about them costs with what NC predicts that it costs: a task of
+    another kind shows there, whatever the learner. Where the judgement is NaN, they are, too.
     """
     unit = float(nc.loss.unit(nc.y_scale))
     told = (judgement.loss_tr, judgement.loss_te.clamp(min=0), judgement.spread)

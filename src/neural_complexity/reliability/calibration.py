@@ -1,16 +1,19 @@
-"""What is known of learners on held-out tasks: the basis of bounds and of tests for shift."""
+"""What is known of learners on held-out tasks, and a test for distribution shift away from them."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Calibration", "join"]
+__all__ = ["Calibration", "Shift", "detect_shift", "join", "shift_p_values"]
 
-Span = tuple[int, int]
 TENSORS = ("predicted", "true", "spread", "features")
+STANDS_OUT = 3.0  # standard deviations from the mean that a feature is told by itself
+BLOCK = 64  # learners compared at a time: bounds memory
+ROUNDING = 1e-9  # of distances that should be equal
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Calibration:
     spread: Tensor  # (n,), NC's own standard deviations
     features: Tensor  # (n, k), what tells learners and tasks apart
     names: tuple[str, ...]  # of the k features
-    sizes: tuple[Span, Span]  # fewest and most training and test points of the tasks, M and N
+    sizes: tuple[tuple[int, int], tuple[int, int]]  # fewest and most M, and N, of the tasks
     note: str = ""  # what else there is to say, as a sentence
 
     def __post_init__(self) -> None:
@@ -93,3 +96,89 @@ def join(calibrations: Sequence[Calibration]) -> Calibration:
     spans = zip(*(c.sizes for c in calibrations), strict=True)
     M, N = ((min(low for low, _ in span), max(high for _, high in span)) for span in spans)
     return Calibration(predicted, true, spread, features, calibrations[0].names, (M, N))
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How far a new learner is from those calibrated on."""
+
+    p_value: float  # the chance that a learner like them looks at least as odd as this one
+    feature: str  # in which it differs most
+    note: str  # the same as a sentence
+
+
+def detect_shift(calibration: Calibration, features: Tensor) -> Shift:
+    """Tests whether a new learner is exchangeable with the calibration learners.
+
+    Where it is not, the bounds say nothing about it.
+
+    Args:
+        calibration: The learners to compare with.
+        features: What tells the new one apart, (k,); NaN, of a learner that diverged, is as odd as
+            can be.
+    """
+    p_value = float(shift_p_values(calibration, features.unsqueeze(0)))
+    difference = features.detach().cpu().double() - calibration.features.mean(dim=0)  # (k,)
+    scale = _scale(calibration.features)
+    odd, context = difference / scale, ""
+    if not (odd.abs() > STANDS_OUT).any():
+        # What is not odd by itself can be so for a learner that is otherwise like this one.
+        precision = torch.linalg.inv(_covariance(calibration.features / scale))
+        odd = (precision @ odd.nan_to_num()) / precision.diagonal().sqrt()
+        context = " for a learner that is otherwise like it"
+    odd = odd.nan_to_num(nan=math.inf)
+    place = int(odd.abs().argmax())
+    name, how = calibration.names[place], "large" if odd[place] > 0 else "small"
+    note = f"{name} is {how}{context} ({odd[place]:+.1f} standard deviations)"
+    if not features.isfinite().all():
+        note = "the learner diverged, or its losses are beyond all numbers"
+    as_odd = round(p_value * (len(calibration) + 1)) - 1  # itself not counted
+    told = f"{as_odd or 'none'} of {'' if as_odd else 'the '}{len(calibration)}"
+    look = "look" if as_odd > 1 else "looks"
+    return Shift(p_value, name, f"{note}; {told} calibration learners {look} as odd")
+
+
+def shift_p_values(calibration: Calibration, features: Tensor) -> Tensor:
+    """Computes for new learners which share of exchangeable learners looks at least as odd.
+
+    How odd a learner looks is its Mahalanobis distance from the mean of all n + 1, itself included,
+    which puts learners in the same order as their distance from the n others does. The rank of the
+    new one's distance is uniform if the n + 1 are exchangeable: P[p <= a] <= a for every a,
+    whatever the distribution of the features (a conformal p-value).
+
+    `features` are of new learners, each compared by itself, (B, k). P-values, (B,), are at least
+    1 / (n + 1), and that for learners whose features are not finite.
+    """
+    known, n = calibration.features, len(calibration)
+    if features.ndim != 2 or features.shape[1] != known.shape[1]:
+        got = tuple(features.shape)
+        raise ValueError(f"features must be (learners, {known.shape[1]}), got shape {got}")
+    new = features.detach().cpu().double()
+    found = torch.full((len(new),), 1 / (n + 1), dtype=torch.float64)
+    fine = new.isfinite().all(dim=1).nonzero().squeeze(1)
+    for rows in fine.split(BLOCK) if len(fine) else ():
+        bags = torch.cat([known.expand(len(rows), -1, -1), new[rows].unsqueeze(1)], dim=1)
+        found[rows] = _as_odd_as_the_last(bags)
+    return found
+
+
+def _as_odd_as_the_last(bags: Tensor) -> Tensor:
+    """Computes the share of a bag's learners, (B, n + 1, k), as odd as its last one, (B,)."""
+    z = (bags - bags.mean(dim=1, keepdim=True)) / _scale(bags).unsqueeze(1)  # (B, n + 1, k)
+    solved: Tensor = torch.linalg.solve(_covariance(z), z.mT).mT
+    odd = (solved * z).sum(dim=2)  # (B, n + 1)
+    # Equal learners count as equal, however their distances are rounded.
+    return (odd >= odd[:, -1:] * (1 - ROUNDING)).double().mean(dim=1)
+
+
+def _scale(features: Tensor) -> Tensor:
+    """Returns standard deviations over learners; of what hardly varies, a part of its size."""
+    mean = features.mean(dim=-2)
+    return torch.maximum(features.std(dim=-2, correction=0), 1e-4 * (1 + mean.abs()))
+
+
+def _covariance(features: Tensor) -> Tensor:
+    """Computes an invertible covariance of scaled features (..., n, k), as (..., k, k)."""
+    centred = features - features.mean(dim=-2, keepdim=True)
+    own = centred.mT @ centred / features.shape[-2]
+    return own + 1e-6 * torch.eye(features.shape[-1], dtype=features.dtype)

@@ -91,12 +91,9 @@ def bound(
     if not (math.isfinite(predicted_gap) and 0 < spread < math.inf):
         note = f"nothing can be said of a predicted gap of {predicted_gap:g} ± {spread:g}"
         return Interval(-math.inf, math.inf, confidence, method, note)
-    n, own, errors = (
-        len(calibration),
-        torch.tensor(spread, dtype=torch.float64),
-        calibration.residuals,
-    )
-    width = margin(errors, calibration.spread, own, confidence, method, side, delta).item()
+    n, own = len(calibration), torch.tensor(spread, dtype=torch.float64)
+    known = (calibration.residuals, calibration.spread)
+    width = margin(*known, own, confidence, method, side, delta).item()
     low, high = predicted_gap - width if side == "two" else -math.inf, predicted_gap + width
     pac = f"but for at most {delta:.4g} of all calibration sets"
     note = (

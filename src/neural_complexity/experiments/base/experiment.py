@@ -13,9 +13,7 @@ from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity import experiments
-from neural_complexity.assessment.drawing import STYLE, save
-from neural_complexity.assessment.page import Figure
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import STYLE, Figure, Table, save
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.meta.trainer import Status
 from neural_complexity.model.network import NeuralComplexity

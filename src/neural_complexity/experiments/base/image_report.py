@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullLocator
 
-from neural_complexity.assessment.drawing import COLORS
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base.experiment import Drawing, Outcome
 from neural_complexity.experiments.base.image_learners import NC_METHODS, ImageMethod, Results

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
-from neural_complexity.assessment.drawing import COLORS
+from neural_complexity.assessment.report import COLORS
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.trainer import Status

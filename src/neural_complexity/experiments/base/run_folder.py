@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from neural_complexity import files
-from neural_complexity.assessment.page import render
-from neural_complexity.assessment.tables import Table, to_markdown
+from neural_complexity.assessment.report import Table, render, to_markdown
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, load_experiment
 from neural_complexity.experiments.base.rows import commit, read_rows, write_rows
 from neural_complexity.meta.trainer import Status
