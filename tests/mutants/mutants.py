@@ -272,9 +272,9 @@ MUTANTS = [
     ),
     Mutant(
         "the paper's learners of sinusoids are smaller",
-        "experiments/sinusoid.py",
-        "    learner_width: Annotated[int, AtLeast(1)] = 40  #",
-        "    learner_width: Annotated[int, AtLeast(1)] = 20  #",
+        f"{BASE}/comparison.py",
+        "    learner_width: Count = 40  #",
+        "    learner_width: Count = 20  #",
         PRESETS,
     ),
     Mutant(

@@ -25,17 +25,9 @@ from neural_complexity.task import Task
 from neural_complexity.tasks.families import Sinusoids
 
 __all__ = ["LOST_NOTE", "NONE", "SCORES", "LearnerConfig", "Method", "Result", "Results", "beside"]
-__all__ += [
-    "compare",
-    "dropout",
-    "evaluation_tasks",
-    "kept_tasks",
-    "label",
-    "loss_rows",
-    "losses_at",
-]
-__all__ += ["nc_method", "nc_methods", "norm", "oracle", "own_predictions", "presets", "see_gaps"]
-__all__ += ["sinusoid_recipe", "too_many", "train_with", "variational_dropout"]
+__all__ += ["compare", "dropout", "evaluation_tasks", "kept_tasks", "label", "loss_rows"]
+__all__ += ["losses_at", "nc_method", "nc_methods", "norm", "oracle", "own_predictions", "presets"]
+__all__ += ["see_gaps", "sinusoid_recipe", "too_many", "train_with", "variational_dropout"]
 
 C = TypeVar("C")
 Result = dict[str, Tensor]
