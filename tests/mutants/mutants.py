@@ -259,8 +259,8 @@ MUTANTS = [
     Mutant(
         "every seed has the same sinusoids",
         f"{BASE}/comparison.py",
-        '    generator = stream(config.seed, "evaluation tasks")\n    return Sinusoids()',
-        '    generator = stream(0, "evaluation tasks")\n    return Sinusoids()',
+        '    generator = stream(config.seed, "evaluation tasks")\n    return (family',
+        '    generator = stream(0, "evaluation tasks")\n    return (family',
         "tests/test_leaks.py -k other_seeds",
     ),
     Mutant(

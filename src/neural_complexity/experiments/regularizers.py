@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -80,12 +80,9 @@ class Config(NetworksConfig):
     """Early stopping: how many of the ten training points decide when to stop."""
 
 
-PRESETS = comparison.presets(
-    Config,
-    smoke={"eval_tasks": 128, "metareg_iterations": 3, "metareg_tasks": 16},
-    cpu={"metareg_iterations": 600},
-    paper={"metareg_iterations": 20_000},  # as long as one likes to wait
-)
+SMOKE = {"eval_tasks": 128, "metareg_iterations": 3, "metareg_tasks": 16}
+CPU = {"metareg_iterations": 600}  # at `paper` as many as one likes to wait for
+PRESETS = comparison.presets(Config, SMOKE, CPU, metareg_iterations=20_000)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -94,9 +91,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     networks = load_networks(config.networks, config.device)
     task = comparison.evaluation_tasks(config)
     training = Optimization(updates=config.metareg_iterations, lr=config.metareg_lr)
-    options: dict[str, Any] = {"work": work, "callback": callback, "device": config.device}
-    options |= {"tasks": config.metareg_tasks, "seed": config.seed}
-    metareg = train_metareg(Sinusoids(), recipe, training, **options)
+    train = partial(train_metareg, tasks=config.metareg_tasks, seed=config.seed, work=work)
+    metareg = train(Sinusoids(), recipe, training, device=config.device, callback=callback)
     methods = [NONE, comparison.oracle(recipe, task)]
     methods += [comparison.norm(name, weight) for name, weight in NORMS]
     methods += [*map(comparison.dropout, DROPOUT), comparison.variational_dropout()]
@@ -113,8 +109,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         row, diverged = partial(make_row, NAME, config.seed, **keys, step=step), result["diverged"]
         rows.append(row("diverged tasks", count(diverged[i])))
         if not comparison.too_many(diverged[i]):
-            three, paper = (results[0][1], result, results[1][1]), PAPER.get(label(keys))
-            rows += comparison.loss_rows(row, three, i, paper=paper and paper[i])
+            paper = PAPER[label(keys)][i] if label(keys) in PAPER else None
+            rows += comparison.loss_rows(row, results, result, i, paper=paper)
     return Outcome(rows, facts=how_made(networks, parts))
 
 
@@ -175,10 +171,7 @@ def _ranking(last: list[Row]) -> Drawing:
             ax.axvline(row.value, color=COLORS["none"], lw=0.8, ls=":")
     ax.set_yticks(range(len(last)), [label(row.keys) for row in reversed(last)], fontsize=7)
     ax.set(xlabel=f"test loss after {LAST}", ylim=(-0.7, len(last) - 0.3))
-    caption = (
-        "Ours with 95 % interval over tasks (dots) and the paper's (circles). Methods whose "
-        "learners diverge are not shown."
-    )
+    caption = "Dots: ours with 95 % interval. Circles: the paper's. Not shown: what diverges."
     return Drawing("ranking", canvas, f"Test loss after {LAST}", caption)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,23 +32,20 @@ __all__ = ["EXPERIMENT"]
 NAME = "search"
 R2 = "validation R2"  # the metric that chooses
 RECIPE = comparison.sinusoid_recipe()  # the learner of section 4.1
-# How a trial ended: marker and colour.
-LOOKS = {
-    "best": ("o", COLORS["posterior"]),
-    "to the end": ("o", COLORS["none"]),
-    "stopped": ("x", COLORS["direct"]),
-    "diverged": ("v", COLORS["target"]),
+# How a trial ended, and its mark.
+LOOKS: dict[str, dict[str, Any]] = {
+    "best": {"marker": "o", "ms": 8, "color": COLORS["posterior"]},
+    "to the end": {"marker": "o", "ms": 5, "color": COLORS["none"]},
+    "stopped": {"marker": "x", "ms": 5, "color": COLORS["direct"]},
+    "diverged": {"marker": "v", "ms": 5, "color": COLORS["target"]},
 }
 CHOICES = {"encoder_layers": (1, 2), "decoder_layers": (1, 2), "width": (16, 32), "batch": (16, 32)}
 TINY = {"trials": 5, "iterations": 10, "updates": 16, "tasks": 32, "capacity": 10_000, "startup": 2}
+SMOKE = {"head": "posterior", "eval_tasks": 128, "lr": (0.01, 0.0001), **CHOICES, **TINY}
 WIDTHS, RATES = (32, 64, 128, 256), (0.01, 0.003, 0.001, 0.0003)
 MINUTES = {"trials": 16, "iterations": 40, "updates": 24, "tasks": 256, "capacity": 150_000}
-PRESETS = comparison.presets(
-    Config,
-    smoke={"head": "posterior", "eval_tasks": 128, "lr": (0.01, 0.0001), **CHOICES, **TINY},
-    cpu={"head": "posterior", "width": WIDTHS, "batch": WIDTHS, "lr": RATES, **MINUTES},
-    paper={},
-)
+CPU = {"head": "posterior", "width": WIDTHS, "batch": WIDTHS, "lr": RATES, **MINUTES}
+PRESETS = comparison.presets(Config, SMOKE, CPU)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -118,14 +116,13 @@ def tables(rows: list[Row]) -> list[Table]:
     for ended, trial in _found(rows):
         done = trial["iterations"]
         lines.append((*_named(done), f"{done.value:.0f}", ended, show(trial.get(R2), 4)))
+    best = (*_named(r2), *(show(find(rows, metric), 4) for metric in scored))
+    papers = ("the paper's choice", *map(str, PAPER_SETTING.values()), "", "", "")
     return [
         Table(
             f"The best trial on {r2.n:,} held-out tasks",
             ("trial", *SEARCHED, *scored),
-            (
-                (*_named(r2), *(show(find(rows, metric), 4) for metric in scored)),
-                ("the paper's choice", *map(str, PAPER_SETTING.values()), "", "", ""),
-            ),
+            (best, papers),
             "Value ± 95 % interval over tasks. R2 and MAE of the predicted gap: plain learners "
             "after their last step. Share of oracle: learners regularized by this NC, "
             "transductive, after their last step. Tasks left out because a learner diverged: "
@@ -151,17 +148,13 @@ def figures(outcome: Outcome) -> list[Drawing]:
     for look, (_, trial) in reversed([*zip(looks, found, strict=True)]):  # the best on top
         way = outcome.history.get(_named(trial["iterations"])[0], [])
         iterations, left = [s.iteration for s in way], [1 - s.r2 for s in way]
-        marker, color = LOOKS[look]
-        ax.plot(iterations, left, color=color, lw=2 if look == "best" else 1, alpha=0.8)
-        ax.plot(iterations[-1:], left[-1:], marker, ms=5, color=color)
+        width = 2 if look == "best" else 1
+        ax.plot(iterations, left, **LOOKS[look], markevery=slice(-1, None), lw=width, alpha=0.8)
     ax.axvspan(0, outcome.tensors["grace"].item(), color=COLORS["none"], alpha=0.1, lw=0)
     ax.set(xlabel="iteration", ylabel="1 - R2, validation")
     ax.set_xlim(left=0)
     _finish(canvas, ax, looks)
-    caption = (
-        "1 - R2 on the validation learners; a cross is where a trial was stopped. In the shaded "
-        "part none is."
-    )
+    caption = "A cross is where a trial was stopped; in the shaded part none is."
     ways = Drawing("trials", canvas, "The trials on their way", caption)
     ends = [(x, trial[R2]) for x, (_, trial) in zip(looks, found, strict=True) if R2 in trial]
     return [ways, _choices(outcome, sorted(ends, key=lambda end: int(end[1].keys["trial"])))]
@@ -169,12 +162,6 @@ def figures(outcome: Outcome) -> list[Drawing]:
 
 def _choices(outcome: Outcome, ends: list[tuple[str, Row]]) -> Drawing:
     canvas, axes = plots.sketch(8.6, 4.8, 2, 3, sharey=True)
-
-    def mark(ax: Axes, x: float, row: Row, look: str) -> None:
-        marker, color = LOOKS[look]
-        size = 8 if look == "best" else 5
-        ax.plot([x], [1 - row.value], marker, ms=size, color=color, alpha=0.85)
-
     *panels, last = axes.flat
     for ax, name in zip(panels, SEARCHED, strict=True):
         choices = sorted({float(row.keys[name]) for _, row in ends})
@@ -182,23 +169,21 @@ def _choices(outcome: Outcome, ends: list[tuple[str, Row]]) -> Drawing:
             same = [(look, row) for look, row in ends if row.keys[name] == choice]
             spread = np.linspace(-0.25, 0.25, len(same)) if len(same) > 1 else [0.0]
             for aside, (look, row) in zip(spread, same, strict=True):
-                mark(ax, position + aside, row, look)
+                ax.plot(position + aside, 1 - row.value, ls="", alpha=0.85, **LOOKS[look])
             if position:
                 ax.axvline(position - 0.5, color=COLORS["none"], alpha=0.25, lw=0.6)
         ax.set_xticks(range(len(choices)), [f"{choice:g}" for choice in choices])
         ax.set(xlabel=name, xlim=(-0.5, len(choices) - 0.5))
         ax.grid(visible=False, axis="x")
     for look, row in ends:
-        mark(last, outcome.history[_named(row)[0]][-1].seconds, row, look)
+        seconds = outcome.history[_named(row)[0]][-1].seconds
+        last.plot(seconds, 1 - row.value, ls="", alpha=0.85, **LOOKS[look])
     last.set(xlabel="seconds")
     last.set_xlim(left=0)
     for ax in axes[:, 0]:
         ax.set_ylabel("1 - R2, validation")
     _finish(canvas, last, [look for look, _ in ends])
-    caption = (
-        "One mark per trial at its last score; marks of the same choice are spread sideways, from "
-        "trial 0 on. A stopped trial had less time. Last: the seconds that the trial took."
-    )
+    caption = "One mark per trial at its last score, spread sideways; stopped trials had less time."
     return Drawing("choices", canvas, "What each choice gives", caption)
 
 
@@ -208,20 +193,18 @@ def _finish(canvas: Canvas, ax: Axes, looks: list[str]) -> None:
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     ax.yaxis.set_minor_formatter(NullFormatter())
-    for look, (marker, color) in LOOKS.items():
-        if look in looks:
-            ax.plot([], [], marker, ms=5, color=color, label=look)
+    for look in [look for look in LOOKS if look in looks]:
+        ax.plot([], [], ls="", label=look, **LOOKS[look])
     canvas.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=len(LOOKS))
 
 
+CHOICE = " ".join(f"{name}={value}" for name, value in PAPER_SETTING.items())
 LEAD = (
     "A random search as in appendix C of the paper: each trial meta-trains one NC with sizes, "
     "batch and learning rate drawn at random, for the same number of updates. After a grace period "
     "a trial is stopped when its best validation R2 is below the median of the running means, "
     "since that period, of the trials before it. The best trial is then scored once on held-out "
-    "tasks. The paper's search ended with "
-    + " ".join(f"{name}={value}" for name, value in PAPER_SETTING.items())
-    + "."
+    f"tasks. The paper's search ended with {CHOICE}."
 )
 TITLE = "Hyperparameter search on the sinusoid"
 EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures)

@@ -136,12 +136,11 @@ def _rows(config: Config, ends: dict[str, Result], losses: Result) -> list[Row]:
 
 
 def sinusoid_kernel(family: Sinusoids) -> Kernel:
-    """Returns the kernel E y y' of the family itself, E A^2 cos(x - x') / 2.
+    """Returns the kernel E y y' of the family itself, E A^2 cos(x - x') / 2, of rank 2.
 
-    It holds since 2b covers whole turns evenly. A sin(x + b) lies in the span of sin x and cos x,
-    so the kernel has rank 2. As b favours cos x, y is neither normal nor of mean zero: this is the
-    best linear prediction, not the Bayes posterior. But two points settle a sinusoid without noise,
-    so given ten of them both know it.
+    It holds since 2b covers whole turns evenly. As b favours cos x, y is neither normal nor of mean
+    zero: this is the best linear prediction, not the Bayes posterior. But two points without noise
+    settle a sinusoid, so given ten of them both know it.
     """
     low, high = family.amplitude
     square = (low**2 + low * high + high**2) / 3  # E A^2, of a uniform A
@@ -221,14 +220,13 @@ def figures(outcome: Outcome) -> list[Drawing]:
 
 
 # At `paper`, `networks` may name NCs of the paper's size; this costs little.
-PRESETS = comparison.presets(Config, smoke={"eval_tasks": 256}, cpu={}, paper={})
+PRESETS = comparison.presets(Config, {"eval_tasks": 256}, {})
 LEAD = (
     "NC was trained on networks. Here it judges other learners on held-out sinusoids: the mean of "
     "the targets, the nearest neighbour, ridge regression on ten Fourier features, a Gaussian "
-    "process, and for comparison the network after 16 steps. As baselines, two Gaussian processes "
-    "predict the gap from their exact posteriors: one with an RBF kernel, chosen by marginal "
-    "likelihood on other tasks of the family; and one with the family's own kernel, proportional "
-    "to cos(x - x'), which knows that all targets are sinusoids of period 2 pi. The paper gives "
-    "pictures of these learners, no numbers."
+    "process, and the network after 16 steps. As baselines, two Gaussian processes predict the gap "
+    "from their exact posteriors: one with an RBF kernel chosen by marginal likelihood on other "
+    "tasks, one with the family's own kernel, proportional to cos(x - x'), which knows that all "
+    "targets are sinusoids of period 2 pi. The paper gives pictures of these, no numbers."
 )
 EXPERIMENT = Experiment(NAME, "Simple learners", LEAD, Config, PRESETS, run, tables, figures)

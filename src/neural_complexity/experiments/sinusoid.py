@@ -33,12 +33,12 @@ PAPER_LOSS: dict[Key, dict[int, float]] = {
 }
 PAPER_R2 = 0.9589
 METHOD = ("method", "head", "mode")  # keys that name a method
-CURVES = ("loss_tr", "loss_te")
 SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te", "Y_te")
 TASKS_DRAWN, CANDIDATES = 6, 512  # tasks drawn one by one, chosen among the first ones
-# The method of the paper, by head, and the learners on which an NC is scored, by kind.
+# The method of the paper, by head, and the kinds of learners on which each NC is scored.
 PAPERS: dict[str, Keys] = {h: {"method": "NC", "head": h, "mode": "transductive"} for h in HEADS}
 ENDS = {h: {"unregularized": "none", "regularized": label(PAPERS[h])} for h in HEADS}
+KINDS = [(head, *kind) for head, kinds in ENDS.items() for kind in kinds.items()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +50,17 @@ class Config(comparison.LearnerConfig):
 
 
 TINY = training.ours(width=32, batch=64, tasks=64, updates=10, iterations=20, capacity=10_000)
-MINUTES = partial(training.ours, width=128, batch=128, updates=32, capacity=150_000)
-PRESETS = comparison.presets(
-    Config,
-    smoke={"eval_tasks": 256, "posterior": TINY, "direct": TINY},
-    cpu={"posterior": MINUTES(iterations=200), "direct": MINUTES(iterations=300, tasks=256)},
-    paper={},
-)
+CPU = {"posterior": training.minutes(iterations=200)}
+CPU["direct"] = training.minutes(iterations=300, tasks=256)
+SMOKE = {"eval_tasks": 256, "posterior": TINY, "direct": TINY}
+PRESETS = comparison.presets(Config, SMOKE, CPU)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Meta-trains NC with both heads and scores them on held-out tasks."""
     recipe, task = config.recipe(), comparison.evaluation_tasks(config)
     setup = training.Setup(Sinusoids(), recipe, config.seed, config.device)
-    networks: dict[str, NeuralComplexity] = {}
-    history: dict[str, list[Status]] = {}
+    networks, history = dict[str, NeuralComplexity](), dict[str, list[Status]]()
     for head in HEADS:
         own = getattr(config, head)
         networks[head], history[head] = training.train_network(own, head, setup, work, callback)
@@ -82,28 +78,26 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         return found
 
     parts, steps = Parts(work.sub("evaluation"), len(methods), callback), range(config.steps + 1)
-    options = {"seed": config.seed, "steps": steps, "see": see}
-    results = comparison.compare(methods, recipe, task, parts, **options)
+    compare = partial(comparison.compare, seed=config.seed, steps=steps, see=see)
+    results = compare(methods, recipe, task, parts)
     kept = comparison.kept_tasks(result for _, result in results)
     make = partial(make_row, NAME, config.seed)
     rows = [make("diverged tasks", scores.count(~kept), step=config.steps)]
     tensors: Result = {}
     for keys, result in results:
         published = {} if keys.get("mode") == "inductive" else PAPER_LOSS.get(keys["method"], {})
-        three = (results[0][1], result, results[-1][1])
         for step in sorted({step for step in STEPS if step < config.steps} | {config.steps}):
             row = partial(make, **keys, step=step)
-            rows += comparison.loss_rows(row, three, step, kept, published.get(step))
+            rows += comparison.loss_rows(row, results, result, step, kept, published.get(step))
         for key in result.keys() - {"diverged"}:
-            some = result[key][:, kept].mean(dim=1) if key in CURVES else result[key][kept]
-            tensors[f"{label(keys)}/{key}"] = some
+            curve, some = key.startswith("loss"), result[key]
+            tensors[f"{label(keys)}/{key}"] = some[:, kept].mean(dim=1) if curve else some[kept]
     # The posterior head's own mean for y, which regularizing with it pulls h towards.
     nc, given = networks["posterior"], task[kept]
     losses = nc.loss(comparison.own_predictions(nc, given), given.Y_te).mean(dim=1)  # (B,)
     own = {"method": "NC", "head": "posterior", "mode": "its beliefs"}
     rows.append(make("test loss", scores.estimate_mean(losses), **own))
-    kinds = [(head, *kind) for head in HEADS for kind in ENDS[head].items()]
-    for (head, kind, name), (metric, score) in product(kinds, SCORES.items()):
+    for (head, kind, name), (metric, score) in product(KINDS, SCORES.items()):
         fit = scores.estimate(score, tensors[f"{name}/predicted/{head}"], tensors[f"{name}/gap"])
         paper = PAPER_R2 if metric == "R2" else None
         rows.append(make(metric, fit, paper, method="NC", head=head, learners=kind))
@@ -126,13 +120,9 @@ def tables(rows: list[Row]) -> list[Table]:
         published = ["" if r is None or r.paper is None else f"{r.paper:.2f}" for r in found]
         lines.append((f"the paper's {paper['method']}", *published, ""))
     diverged = sum(row.value for row in select(rows, "diverged tasks"))
-    scored = pivot(
-        rows,
-        distinct(fits, "method", "head", "learners"),
-        [(metric, {}) for metric in SCORES],
-        lambda keys: f"{label(keys)}, {keys['learners']} learners",
-        partial(show, digits=4),
-    )
+    kinds, cell = distinct(fits, "method", "head", "learners"), partial(show, digits=4)
+    columns = [(metric, {}) for metric in SCORES]
+    scored = pivot(rows, kinds, columns, lambda k: f"{label(k)}, {k['learners']} learners", cell)
     return [
         Table(
             f"Test loss after learner steps, {losses[0].n:,} held-out tasks",
@@ -162,8 +152,7 @@ def figures(outcome: Outcome) -> list[Drawing]:
 
 def _gap_fit(tensors: Result) -> Drawing:
     canvas, axes = plots.sketch(6.4, 3.1 * len(HEADS), len(HEADS), 2)
-    kinds = [(head, *kind) for head in HEADS for kind in ENDS[head].items()]
-    for ax, (head, kind, name) in zip(axes.flat, kinds, strict=True):
+    for ax, (head, kind, name) in zip(axes.flat, KINDS, strict=True):
         true, predicted = tensors[f"{name}/gap"], tensors[f"{name}/predicted/{head}"]
         score = plots.scatter_gaps(ax, true, predicted, COLORS[head])
         ax.set_title(f"{head} head, {kind}: {score}")
@@ -203,11 +192,10 @@ def _tasks(tensors: Result) -> Drawing:
         true = plots.plot_points(bottom, task, told)
         top.set_title(f"gap {true.mean():.2f}, NC {told['posterior'].mean():.2f}")
         bottom.set_xlabel("x")
-    for ax, what, side in zip(
-        axes[:, 0], ("y", "loss - train loss"), ("left", "right"), strict=True
-    ):
-        ax.set_ylabel(what)
-        canvas.legend(*ax.get_legend_handles_labels(), loc=f"outside lower {side}", ncols=3)
+    axes[0, 0].set_ylabel("y")
+    axes[1, 0].set_ylabel("loss - train loss")
+    canvas.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower left", ncols=3)
+    canvas.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
     caption = (
         "Plain learners, from the smallest to the largest gap predicted by the posterior head. "
         "Above: training points, test targets (never shown to NC) and the learner's predictions. "

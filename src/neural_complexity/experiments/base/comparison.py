@@ -21,7 +21,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers import penalties
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
-from neural_complexity.task import Task
+from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.families import Sinusoids
 
 __all__ = ["LOST_NOTE", "NONE", "SCORES", "LearnerConfig", "Method", "Result", "Results", "beside"]
@@ -41,7 +41,8 @@ LOST_NOTE = (
     "finite; where these are more than 1 %, a method gets no mean, and elsewhere they are left out "
     "of it."
 )
-LABEL = {"head": " {}", "weight": " ({:g})", "points": " ({} points)", "mode": ", {}"}
+LABEL = {"head": " {}", "source": " of {}", "weight": " ({:g})", "points": " ({} points)"}
+LABEL["mode"] = ", {}"
 SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "R2": scores.r_squared,
     "correlation": scores.correlation,
@@ -63,10 +64,10 @@ class Method:
         return label(self.keys)
 
 
-def label(keys: Keys) -> str:
+def label(keys: Keys, before: str = "") -> str:
     """Returns how people call what has these keys, such as `"NC direct (2), inductive"`."""
     said = (form.format(keys[name]) for name, form in LABEL.items() if name in keys)
-    return f"{keys['method']}{''.join(said)}"
+    return f"{before}{keys['method']}{''.join(said)}"
 
 
 NONE = Method({"method": "none"})
@@ -121,15 +122,18 @@ def oracle(recipe: Recipe, task: Task) -> Method:
     return Method({"method": "oracle"}, lambda rows: penalty(task.Y_te[rows]))
 
 
-def presets(config: Callable[..., C], **changes: dict[str, Any]) -> dict[str, Callable[[], C]]:
+def presets(
+    config: Callable[..., C], smoke: dict[str, Any], cpu: dict[str, Any], **paper: Any
+) -> dict[str, Callable[[], C]]:
     """Returns presets by name: the config with some changes."""
+    changes = {"smoke": smoke, "cpu": cpu, "paper": paper}
     return {name: partial(config, **changed) for name, changed in changes.items()}
 
 
-def evaluation_tasks(config: BaseConfig) -> Task:
-    """Returns the held-out sinusoids of an experiment."""
+def evaluation_tasks(config: BaseConfig, family: TaskFamily | None = None) -> Task:
+    """Returns the held-out tasks of an experiment, sinusoids if not of another family."""
     generator = stream(config.seed, "evaluation tasks")
-    return Sinusoids().sample(config.eval_tasks, generator).to(config.device)
+    return (family or Sinusoids()).sample(config.eval_tasks, generator).to(config.device)
 
 
 def sinusoid_recipe(
@@ -156,8 +160,8 @@ class LearnerConfig(BaseConfig):
 
     def recipe(self) -> Recipe:
         """Returns how they learn."""
-        sizes = {"width": self.learner_width, "layers": self.learner_layers}
-        return sinusoid_recipe(**sizes, steps=self.steps, lr=self.lr)
+        width, layers = self.learner_width, self.learner_layers
+        return sinusoid_recipe(width=width, layers=layers, steps=self.steps, lr=self.lr)
 
 
 def train_with(method: Method, recipe: Recipe, task: Task, *, seed: int) -> Trajectory:
@@ -227,13 +231,14 @@ def too_many(diverged: Tensor) -> bool:
 
 def loss_rows(
     row: Callable[..., Row],
-    three: tuple[Result, Result, Result],
+    results: Results,
+    result: Result,
     at: int,
     kept: Tensor | None = None,
     paper: float | None = None,
 ) -> list[Row]:
     """Returns mean losses of a method, between none and the oracle, and its share of the latter."""
-    none, result, best = three
+    none, best = (r for keys, r in results if keys["method"] in ("none", "oracle"))
     # Without `kept` tasks, (B,): those that do not diverge here, under it, or all three for shares.
     own = ~result["diverged"][at] if kept is None else kept
     rows = [
@@ -241,6 +246,7 @@ def loss_rows(
         row("train loss", scores.estimate_mean(result["loss_tr"][at][own])),
     ]
     if result is not none and result is not best:
+        three = (none, result, best)
         common = kept_tasks(three, at) if kept is None else kept
         losses = (r["loss_te"][at][common] for r in three)
         rows.append(row("share of oracle", scores.estimate(scores.share_of_oracle, *losses)))
@@ -250,4 +256,4 @@ def loss_rows(
 def beside(text: str, diverged: Row | None) -> str:
     """Returns a cell: a text and, behind †, how many learners diverged."""
     lost = f"†{diverged.value:,.0f}" if diverged and diverged.value else ""
-    return " ".join(part for part in (text, lost) if part)
+    return f"{text} {lost}".strip()

@@ -88,10 +88,9 @@ def falls_behind(
     """Returns, by the median stopping rule (Vizier, Golovin et al., 2017) whether to stop a trial.
 
     A trial gives up when its best R2 so far is below the median of the earlier trials' running
-    means of R2 at the same iteration. One that gave up votes with what it had reached, otherwise
-    the survivors alone would set the bar, higher and higher. Scores of the first `grace` iterations
-    are not in the means: R2 rises so steeply at first that they would keep the means below any
-    trial's best.
+    means at the same iteration. One that gave up votes with what it had reached, or the survivors
+    alone would raise the bar. The means leave out the first `grace` iterations: R2 rises so steeply
+    there that they would stay below any trial's best.
     """
     now = scores[-1].iteration
     if now <= grace:
@@ -113,10 +112,7 @@ def run_trial(
     work: Workspace,
     callback: ProgressCallback | None,
 ) -> tuple[list[Status], tuple[Estimate, NeuralComplexity] | None]:
-    """Meta-trains one NC, unless an earlier session did; returns its way, and it with its R2.
-
-    The R2 is that of validation learners, at the end; an NC that diverged is none.
-    """
+    """Meta-trains one NC, once; returns the way there, and its R2 and itself unless it diverged."""
     name, sized = f"trial {len(earlier)}", training.ours(**setting, **config.some(SHARED))
 
     def train() -> dict[str, Tensor]:

@@ -25,7 +25,8 @@ from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["PAPERS", "Head", "Setup", "Training", "ours", "train_network", "validation_r2"]
+__all__ = ["PAPERS", "Head", "Part", "Setup", "Training", "minutes", "ours", "train_network"]
+__all__ += ["validation_r2"]
 
 Head = Literal["posterior", "direct"]
 Part = Annotated[float, Between(0, 1, open_end=True)]
@@ -43,7 +44,7 @@ class Training(Checked):
     observed_loss: bool = False  # Direct head: the training loss is subtracted, not predicted.
     pool_first: bool = True  # Direct head: whether test points are averaged before decoding.
     scale_by_width: bool = True  # Attention divides by the root of the whole width (official code).
-    supervision: Literal["point", "set"] = "set"  # One target per test point or learner (paper).
+    supervision: Literal["point", "set"] = "set"  # One target per test point, or learner (paper).
     belief_weight: Annotated[float, AtLeast(0)] = 0.0  # Posterior head: labels' weight beside gaps.
     iterations: Count = 5000  # Collections (the paper does not say).
     updates: Count = 10  # NC updates per collection (the paper does not say).
@@ -85,6 +86,7 @@ def ours(**sizes: Any) -> Training:
 
 
 PAPERS = Training()
+minutes = partial(ours, width=128, batch=128, updates=32, capacity=150_000)  # of one processor
 
 
 @dataclass(frozen=True)
@@ -135,11 +137,9 @@ class Setup:
 
 def validation_r2(learners: Trajectory, nc: NeuralComplexity) -> float:
     """Returns R2 of the gaps predicted of learners that did not diverge; NaN of fewer than two."""
-    usable = ~learners.diverged
-    if usable.sum() < 2:
-        return math.nan
-    whole = learners[usable]
-    return r_squared(judge(nc, whole.end).gap, whole.gap).item()
+    whole = learners[~learners.diverged]
+    few = len(whole.gap) < 2
+    return math.nan if few else r_squared(judge(nc, whole.end).gap, whole.gap).item()
 
 
 def train_network(
