@@ -121,7 +121,7 @@ def tables(rows: list[Row]) -> list[Table]:
         lines.append((f"the paper's {paper['method']}", *published, ""))
     diverged = sum(row.value for row in select(rows, "diverged tasks"))
     kinds, cell = distinct(fits, "method", "head", "learners"), partial(show, digits=4)
-    columns = [(metric, {}) for metric in SCORES]
+    columns: list[tuple[str, Keys]] = [(metric, {}) for metric in SCORES]
     scored = pivot(rows, kinds, columns, lambda k: f"{label(k)}, {k['learners']} learners", cell)
     return [
         Table(
