@@ -89,7 +89,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         for step in sorted({step for step in STEPS if step < config.steps} | {config.steps}):
             row = partial(make, **keys, step=step)
             rows += comparison.loss_rows(row, results, result, step, kept, published.get(step))
-        for key in result.keys() - {"diverged"}:
+        for key in [key for key in result if key != "diverged"]:
             curve, some = key.startswith("loss"), result[key]
             tensors[f"{label(keys)}/{key}"] = some[:, kept].mean(dim=1) if curve else some[kept]
     # The posterior head's own mean for y, which regularizing with it pulls h towards.
