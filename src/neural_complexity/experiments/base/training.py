@@ -137,9 +137,11 @@ class Setup:
 
 def validation_r2(learners: Trajectory, nc: NeuralComplexity) -> float:
     """Returns R2 of the gaps predicted of learners that did not diverge; NaN of fewer than two."""
-    whole = learners[~learners.diverged]
-    few = len(whole.gap) < 2
-    return math.nan if few else r_squared(judge(nc, whole.end).gap, whole.gap).item()
+    usable = ~learners.diverged
+    if usable.sum() < 2:
+        return math.nan
+    whole = learners[usable]
+    return r_squared(judge(nc, whole.end).gap, whole.gap).item()
 
 
 def train_network(
