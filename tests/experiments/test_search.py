@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from neural_complexity.experiments.base import random_search
+from neural_complexity.experiments.base import training
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.random_search import SEARCHED, Config
 from neural_complexity.experiments.base.rows import Row
@@ -157,7 +157,7 @@ def test_a_trial_that_diverges_ends_itself_only(
             return -1.0
         return 0.1 * len(scored)
 
-    monkeypatch.setattr(random_search, "validation_r2", validate)
+    monkeypatch.setattr(training, "validation_r2", validate)
     config = replace(tiny, trials=2)
     outcome = go_on(config, tmp_path)
     assert metric(outcome, "diverged") == {0: 1, 1: 0}

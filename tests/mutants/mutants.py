@@ -259,8 +259,8 @@ MUTANTS = [
     Mutant(
         "every seed has the same sinusoids",
         f"{BASE}/comparison.py",
-        '    generator = stream(config.seed, "evaluation tasks")\n    return Sinusoids()',
-        '    generator = stream(0, "evaluation tasks")\n    return Sinusoids()',
+        '    generator = stream(config.seed, "evaluation tasks")\n    return (family',
+        '    generator = stream(0, "evaluation tasks")\n    return (family',
         "tests/test_leaks.py -k other_seeds",
     ),
     Mutant(
@@ -272,9 +272,9 @@ MUTANTS = [
     ),
     Mutant(
         "the paper's learners of sinusoids are smaller",
-        "experiments/sinusoid.py",
-        "    learner_width: Annotated[int, AtLeast(1)] = 40  #",
-        "    learner_width: Annotated[int, AtLeast(1)] = 20  #",
+        f"{BASE}/comparison.py",
+        "    learner_width: Count = 40  #",
+        "    learner_width: Count = 20  #",
         PRESETS,
     ),
     Mutant(

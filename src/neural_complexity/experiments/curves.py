@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
 
-from matplotlib.figure import Figure as Canvas
+from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.experiments.base import comparison
-from neural_complexity.experiments.base.comparison import NONE, Result, label
-from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
+from neural_complexity.experiments.base import comparison, plots
+from neural_complexity.experiments.base.comparison import NONE, label
+from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
 from neural_complexity.meta.scores import Estimate, count, estimate_mean
@@ -46,15 +45,11 @@ COLOR = {
 class Config(NetworksConfig):
     """Long learning curves."""
 
-    steps: Annotated[int, AtLeast(1)] = 1024  # Updates of the learners; the paper's figure has 16.
+    steps: Count = 1024  # Updates of the learners; the paper's figure has 16.
 
 
-PRESETS = comparison.presets(
-    Config,
-    smoke={"eval_tasks": 64, "steps": 32},
-    cpu={"eval_tasks": 512},
-    paper={},  # all tasks, for a GPU
-)
+# At `paper` all tasks, for a GPU.
+PRESETS = comparison.presets(Config, {"eval_tasks": 64, "steps": 32}, {"eval_tasks": 512})
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -63,56 +58,45 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     task = comparison.evaluation_tasks(config)
     recipe = comparison.sinusoid_recipe(steps=config.steps)
     norms = [comparison.norm("L2", weight) for weight in (0.01, 1.0)]
-    ncs = comparison.nc_methods(networks, task, config)
-    methods = [NONE, *norms, *ncs, comparison.oracle(recipe, task)]
+    ncs, best = comparison.nc_methods(networks, task, config), comparison.oracle(recipe, task)
+    methods = [NONE, *norms, *ncs, best]
     parts, steps = Parts(work, len(methods), callback), range(config.steps + 1)
     results = comparison.compare(methods, recipe, task, parts, seed=config.seed, steps=steps)
-    rows: list[Row] = []
-    tensors = {}
-    for keys, result in results:
+    rows, tensors = list[Row](), dict[str, Tensor]()
+    for _, result in results:
         result["diverged"][:] = result["diverged"][-1].clone()  # left out of whole curves
-        kept = ~result["diverged"][-1]
-        for key in ("loss_tr", "loss_te"):
-            tensors[f"{key}/{label(keys)}"] = result[key][:, kept].mean(dim=1)
     for keys, result in results:
-        rows += _rows(config, keys, (results[0][1], result, results[-1][1]))
+        row, diverged = partial(make_row, NAME, config.seed, **keys), result["diverged"][-1]
+        # (steps + 1, B) of the learners that did not diverge
+        loss_tr, loss_te = (result[key][:, ~diverged] for key in ("loss_tr", "loss_te"))
+        curve_tr, curve_te = loss_tr.mean(dim=1), loss_te.mean(dim=1)
+        tensors |= {f"loss_tr/{label(keys)}": curve_tr, f"loss_te/{label(keys)}": curve_te}
+        rows.append(row("diverged tasks", count(diverged), step=config.steps))
+        if comparison.too_many(diverged):
+            continue
+        for step in reported_steps(config):
+            rows += comparison.loss_rows(partial(row, step=step), results, result, step)
+            rows.append(row("gap", estimate_mean(loss_te[step] - loss_tr[step]), step=step))
+        below = (curve_te < curve_tr)[1:].double().mean().item()
+        for metric, value in ((LOWEST, curve_te.argmin().item()), (BELOW, below)):
+            rows.append(row(metric, Estimate(value, None, loss_te.shape[1])))
     return Outcome(rows, tensors, facts=how_made(networks, parts))
 
 
 def reported_steps(config: Config) -> list[int]:
     """Returns the steps with rows of their own: 1, 2, 4, ..., and the last."""
-    powers = [2**i for i in range(config.steps.bit_length())]
-    return sorted({*powers, config.steps})
-
-
-def _rows(config: Config, keys: Keys, three: tuple[Result, Result, Result]) -> list[Row]:
-    """Losses after some steps, and what whole curves do, of learners that did not diverge."""
-    row, result = partial(make_row, NAME, config.seed, **keys), three[1]
-    diverged = result["diverged"][-1]
-    rows = [row("diverged tasks", count(diverged), step=config.steps)]
-    if comparison.too_many(diverged):
-        return rows
-    loss_tr, loss_te = (result[key][:, ~diverged] for key in ("loss_tr", "loss_te"))
-    for step in reported_steps(config):
-        rows += comparison.loss_rows(partial(row, step=step), three, step)
-        rows.append(row("gap", estimate_mean(loss_te[step] - loss_tr[step]), step=step))
-    curve_te, curve_tr = loss_te.mean(dim=1), loss_tr.mean(dim=1)  # (steps + 1,)
-    below = (curve_te < curve_tr)[1:].double().mean().item()
-    for metric, value in ((LOWEST, curve_te.argmin().item()), (BELOW, below)):
-        rows.append(row(metric, Estimate(value, None, loss_te.shape[1])))
-    return rows
+    return sorted({*(2**i for i in range(config.steps.bit_length())), config.steps})
 
 
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the tables of losses, gaps, shares of the oracle, and of whole curves."""
     last = max(int(row.keys["step"]) for row in select(rows, "test loss"))
     steps = [step for step in TABLE_STEPS if step < last] + [last]
-    tasks = max(row.n for row in rows)
     lost = [row for row in select(rows, "diverged tasks") if row.value]
     some = ", ".join(f"{label(row.keys)} {row.value:.0f}" for row in lost) or "none"
     note = (
-        f"Value ± 95 % interval over {tasks:,} tasks. Left out of their method, since their losses "
-        f"ended ten times above where they began, or not finite: {some}."
+        f"Value ± 95 % interval over {max(row.n for row in rows):,} tasks. Left out of their "
+        f"method, since their losses ended ten times above where they began, or not finite: {some}."
     )
     made = []
     for metric, (title, digits) in TABLES.items():
@@ -122,20 +106,16 @@ def tables(rows: list[Row]) -> list[Table]:
         header = ("regularizer", *(f"{step} steps" for step in steps))
         made.append(Table(f"{title} after learner steps", header, tuple(cells), note))
     methods = distinct(select(rows, LOWEST), *METHOD)
-    whole = pivot(rows, methods, [(LOWEST, {}), (BELOW, {})], label, _digits)
+    columns = [(LOWEST, {}), (BELOW, {})]
+    whole = pivot(rows, methods, columns, label, lambda r: f"{r.value:.3g}" if r else "")
     made.append(Table("Whole curves", ("regularizer", LOWEST, BELOW), tuple(whole)))
     return made
-
-
-def _digits(row: Row | None) -> str:
-    return f"{row.value:.3g}" if row else ""
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the curves."""
     methods = distinct(select(outcome.rows, "diverged tasks"), *METHOD)
-    canvas = Canvas(figsize=(10.5, 4.0), layout="constrained")
-    axes = canvas.subplots(1, 2, sharey=True)
+    canvas, axes = plots.sketch(10.5, 4.0, 1, 2, sharey=True)
     for ax, mode in zip(axes, ("transductive", "inductive"), strict=True):
         for keys in methods:
             # The norms stand beside the paper's NC only.
@@ -151,16 +131,13 @@ def figures(outcome: Outcome) -> list[Drawing]:
         ax.set(xscale="log", yscale="log", xlabel="learner step", title=f"NC {mode}")
         ax.legend(loc="lower left")
     axes[0].set_ylabel("mean squared error")
-    caption = (
-        "Mean over held-out tasks, both axes logarithmic; test solid, train dashed. The dotted "
-        "line is where NC's meta-training ends, and the paper's curves, of which it gives no "
-        "numbers."
-    )
+    caption = "Mean over held-out tasks; test solid, train dashed; dotted: end of meta-training."
     return [Drawing("curves", canvas, "Train and test loss", caption)]
 
 
 LEAD = (
-    "Sinusoid learners trained far beyond the 16 steps on which NC was meta-trained: does it "
-    "stay useful, and does the test loss stay below the train loss, as the paper observes?"
+    "Sinusoid learners trained far beyond the 16 steps of NC's meta-training and of the paper's "
+    "curves, which come without numbers: does it stay useful, and does the test loss stay below "
+    "the train loss, as the paper observes?"
 )
 EXPERIMENT = Experiment(NAME, "Long learning curves", LEAD, Config, PRESETS, run, tables, figures)

@@ -1,19 +1,18 @@
 """Section 4.2: NC on learners unlike those it was trained on."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Annotated
 
-from matplotlib.figure import Figure as Canvas
 from torch import nn
 
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.experiments.base import comparison
-from neural_complexity.experiments.base.comparison import NONE, SCORES, Result, label
-from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
+from neural_complexity.experiments.base import comparison, plots
+from neural_complexity.experiments.base.comparison import NONE, SCORES, label
+from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
@@ -25,12 +24,8 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "ood"
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "sigmoid": nn.Sigmoid,
-    "tanh": nn.Tanh,
-    "none": nn.Identity,
-}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]]
+ACTIVATIONS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "none": nn.Identity}
 # What is changed of the learner, one thing at a time, and to what.
 ALTERED: dict[str, tuple[str | float | int, ...]] = {
     "activation": tuple(ACTIVATIONS),
@@ -46,12 +41,8 @@ HALF = 0.5  # the share of learners that must not have diverged for R2 to mean a
 FITS = ("R2", "MAE")
 # Strengths that did best in the table of regularizers after 16 steps, but for a dropout of 0.7,
 # under which wider learners diverge.
-PLAIN = (
-    NONE,
-    comparison.norm("L2", 1.0),
-    comparison.dropout(0.5),
-    comparison.variational_dropout(),
-)
+PLAIN = [NONE, comparison.norm("L2", 1.0), comparison.dropout(0.5)]
+PLAIN.append(comparison.variational_dropout())
 NC_KEYS: dict[str, Keys] = {head: {"method": "NC", "head": head} for head in HEADS}
 LOOKS = {
     label(keys): (keys, color, style)
@@ -71,75 +62,52 @@ LOOKS = {
 class Config(NetworksConfig):
     """Learners unlike those that NC was trained on."""
 
-    long_tasks: Annotated[int, AtLeast(2)] = 8192
-    """Held-out tasks for learners with more than 256 steps, or with 320 units."""
-    most_steps: Annotated[int, AtLeast(1)] = 4096
-    """Learners with more steps than this are left out."""
-    widest: Annotated[int, AtLeast(1)] = 320  # Learners with wider layers than this are left out.
+    long_tasks: Annotated[int, AtLeast(2)] = 8192  # Tasks for over 256 steps, or for 320 units.
+    most_steps: Count = 4096  # Learners with more steps than this are left out.
+    widest: Count = 320  # Learners with wider layers than this are left out.
 
-    def settings(self) -> Iterator[tuple[str, str | float | int]]:
+    def settings(self) -> list[tuple[str, str | float | int]]:
         """Returns what is altered, and to what."""
         most = {"steps": self.most_steps, "width": self.widest}
-        for altered, values in ALTERED.items():
-            for value in values:
-                if altered not in most or int(value) <= most[altered]:
-                    yield altered, value
+        every = [(altered, value) for altered, values in ALTERED.items() for value in values]
+        return [(a, v) for a, v in every if a not in most or int(v) <= most[a]]
 
 
-PRESETS = comparison.presets(
-    Config,
-    smoke={"eval_tasks": 64, "long_tasks": 64, "most_steps": 16, "widest": 80},
-    cpu={"eval_tasks": 1024, "long_tasks": 256},  # minutes on two cores
-    paper={},  # all tasks everywhere, for a GPU
-)
+SMOKE = {"eval_tasks": 64, "long_tasks": 64, "most_steps": 16, "widest": 80}
+CPU = {"eval_tasks": 1024, "long_tasks": 256}  # minutes on two cores; all tasks are for a GPU
+PRESETS = comparison.presets(Config, SMOKE, CPU)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Changes one thing of the learners at a time; the same NC predicts and regularizes them."""
     networks = load_networks(config.networks, config.device)
     whole = comparison.evaluation_tasks(config)
-    settings = list(config.settings())
-    parts = Parts(work, len(settings) * len(LOOKS), callback)
+    parts = Parts(work, len(config.settings()) * len(LOOKS), callback)
     rows: list[Row] = []
-    for altered, value in settings:
+    for altered, value in config.settings():
         change = ACTIVATIONS[str(value)] if altered == "activation" else value
         recipe = comparison.sinusoid_recipe(**{altered: change})  # type: ignore[arg-type]
         fewer = recipe.steps > LONG or (altered == "width" and int(value) > WIDE)
         task = whole[: config.long_tasks] if fewer else whole
         ncs = [comparison.nc_method(NC_KEYS[head], nc, task) for head, nc in networks.items()]
-        results = comparison.compare(
-            [*PLAIN, *ncs, comparison.oracle(recipe, task)],
-            recipe,
-            task,
-            parts,
-            seed=config.seed,
-            see=comparison.see_gaps(networks),
-            name=partial(_label, f"{altered} {value}"),
-        )
+        methods = [*PLAIN, *ncs, comparison.oracle(recipe, task)]
+        compare = partial(comparison.compare, seed=config.seed, see=comparison.see_gaps(networks))
+        name = partial(label, before=f"{altered} {value}, ")
+        results = compare(methods, recipe, task, parts, name=name)
         row = partial(make_row, NAME, config.seed, altered=altered, value=value)
         for keys, result in results:
-            rows += _rows(row, keys, (results[0][1], result, results[-1][1]))
+            kept = ~result["diverged"][-1]  # all numbers are of learners that did not diverge
+            rows.append(row("diverged tasks", scores.count(~kept), **keys))
+            learners = "plain" if keys == NONE.keys else "regularized"
+            for head, metric in product(sorted(HEADS), FITS):
+                if f"predicted/{head}" in result and kept.sum() >= HALF * kept.numel():
+                    gaps = (result[name][kept] for name in (f"predicted/{head}", "gap"))
+                    fit = scores.estimate(SCORES[metric], *gaps)
+                    rows.append(row(metric, fit, **NC_KEYS[head], learners=learners))
+            if not comparison.too_many(~kept):
+                found = comparison.loss_rows(partial(row, **keys), results, result, -1)
+                rows += [loss for loss in found if loss.metric != "train loss"]
     return Outcome(rows, facts=how_made(networks, parts))
-
-
-def _label(setting: str, keys: Keys) -> str:
-    return f"{setting}, {label(keys)}"
-
-
-def _rows(row: Callable[..., Row], keys: Keys, three: tuple[Result, Result, Result]) -> list[Row]:
-    """Returns fits to the gap and test losses, over the tasks whose learners did not diverge."""
-    result, kept = three[1], ~three[1]["diverged"][-1]
-    rows = [row("diverged tasks", scores.count(~kept), **keys)]
-    learners = "plain" if keys == NONE.keys else "regularized"
-    for head, metric in product(sorted(HEADS), FITS):
-        if f"predicted/{head}" in result and kept.sum() >= HALF * kept.numel():
-            gaps = (result[name][kept] for name in (f"predicted/{head}", "gap"))
-            fit = scores.estimate(SCORES[metric], *gaps)
-            rows.append(row(metric, fit, **NC_KEYS[head], learners=learners))
-    if not comparison.too_many(~kept):
-        found = comparison.loss_rows(partial(row, **keys), three, -1)
-        rows += [loss for loss in found if loss.metric != "train loss"]
-    return rows
 
 
 def tables(rows: list[Row]) -> list[Table]:
@@ -149,16 +117,15 @@ def tables(rows: list[Row]) -> list[Table]:
     for setting in distinct(rows, "altered", "value"):
         altered, value = str(setting["altered"]), setting["value"]
         name = f"{altered} {value}" + (" (NC's own)" if HOME[altered] == value else "")
-        found = [find(rows, m, **setting, head=head, learners=k) for head, k, m in kinds]
-        fits.append((name, *(show(row, 3) for row in found)))
         seek = partial(find, rows, **setting)
+        fits.append((name, *(show(seek(m, head=head, learners=k), 3) for head, k, m in kinds)))
         cells = [
             comparison.beside(show(seek("test loss", **keys)), seek("diverged tasks", **keys))
             for keys, _, _ in LOOKS.values()
         ]
-        shares = [find(rows, "share of oracle", **setting, head=head) for head in HEADS]
-        tasks = str(max(row.n for row in rows if setting.items() <= row.keys.items()))
-        losses.append((name, *cells, *(show(row, 3) for row in shares), tasks))
+        shares = [show(seek("share of oracle", head=head), 3) for head in HEADS]
+        tasks = max(row.n for row in rows if setting.items() <= row.keys.items())
+        losses.append((name, *cells, *shares, str(tasks)))
     return [
         Table(
             "Predicted against true gap",
@@ -179,8 +146,7 @@ def tables(rows: list[Row]) -> list[Table]:
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the paper's figure."""
     rows = outcome.rows
-    canvas = Canvas(figsize=(12.5, 7.2), layout="constrained")
-    axes = canvas.subplots(3, len(ALTERED), sharex="col")
+    canvas, axes = plots.sketch(12.5, 7.2, 3, len(ALTERED), sharex="col")
     for column, (altered, values) in zip(axes.T, ALTERED.items(), strict=True):
         changes = [{"altered": altered, "value": value} for value in values]
         shown = [keys for keys in changes if find(rows, "test loss", **keys, method="none")]
@@ -203,25 +169,22 @@ def figures(outcome: Outcome) -> list[Drawing]:
     axes[2, -1].set(yscale="log")
     for ax, name in zip(axes[:, 0], (*FITS, "test loss"), strict=True):
         ax.set_ylabel(name)
-    handles, labels = axes[2, 0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=len(LOOKS))
+    drawn = axes[2, 0].get_legend_handles_labels()
+    canvas.legend(*drawn, loc="outside lower center", ncols=len(LOOKS))
     caption = (
-        "Above: R2 of predicted against true gap, plain learners, cut off below 0. Middle: mean "
-        "absolute error. Below: test loss after learning. The dotted line marks the learners that "
-        "NC was trained on. Settings in which more than 1 % of the plain learners diverge are not "
-        "shown, nor is a method whose learners do."
+        "Above: R2 of predicted against true gap, plain learners, cut off below 0. Below: test "
+        "loss after learning. Dotted: the learners that NC was trained on. Settings in which more "
+        "than 1 % of the plain learners diverge are not shown, nor is a method whose learners do."
     )
     return [Drawing("ood", canvas, "NC on learners it has never seen", caption)]
 
 
 LEAD = (
-    "NC was trained on ReLU learners with 2 layers of 40 units, learning rate 0.01 and 16 "
-    "steps. Here one of these is changed at a time, and the same NC predicts the gap of the "
-    "learners and regularizes them (transductive), against no regularizer, L2, dropout and "
-    "variational dropout (L2 at the strength that did best in the table of regularizers; "
-    "dropout at 0.5, since wider learners diverge at 0.7; variational dropout as it is). The "
-    "paper shows these as figures without numbers."
+    "NC was trained on ReLU learners with 2 layers of 40 units, learning rate 0.01 and 16 steps. "
+    "Here one of these is changed at a time, and the same NC predicts the gap of the learners and "
+    "regularizes them (transductive), against no regularizer, L2 at the strength that did best in "
+    "the table of regularizers, dropout at 0.5 (wider learners diverge at 0.7) and variational "
+    "dropout. The paper shows these as figures without numbers."
 )
-EXPERIMENT = Experiment(
-    NAME, "Learners that NC was not trained on", LEAD, Config, PRESETS, run, tables, figures
-)
+TITLE = "Learners that NC was not trained on"
+EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures)

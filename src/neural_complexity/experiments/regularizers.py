@@ -6,16 +6,14 @@ from itertools import product
 from typing import Annotated
 
 import torch
-from matplotlib.figure import Figure as Canvas
 
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.baselines.trained import Optimization, train_metareg
-from neural_complexity.experiments.base import comparison
+from neural_complexity.experiments.base import comparison, plots
 from neural_complexity.experiments.base.comparison import NONE, Method, Result, label
-from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, NetworksConfig
+from neural_complexity.experiments.base.config import POSITIVE, Between, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.plots import learner_axis
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
 from neural_complexity.learners.fit import Recipe
@@ -34,9 +32,8 @@ STEPS = (1, 2, 4, 8, 16)
 LAST = f"{STEPS[-1]} steps"
 METHOD = ("method", "head", "weight", "points")  # keys that name a method
 WEIGHTS = (0.5, 1.0, 2.0, 4.0)  # of NC
-NORM_WEIGHTS: dict[str, tuple[float, ...]]
-NORM_WEIGHTS = dict.fromkeys(("L1", "L2"), (10.0, 1.0, 0.1, 0.01))
-NORM_WEIGHTS |= dict.fromkeys(("L1,inf", "L3,1.5", "orthogonal", "Frobenius"), (1.0, 0.1, 0.01))
+NORMS = [*product(("L1", "L2"), (10.0, 1.0, 0.1, 0.01))]
+NORMS += product(("L1,inf", "L3,1.5", "orthogonal", "Frobenius"), (1.0, 0.1, 0.01))
 DROPOUT = (0.1, 0.3, 0.5, 0.7, 0.9)
 # The paper's table; its dropout of 0.9 gave no number after 16 steps.
 PAPER: dict[str, tuple[float | None, ...]] = {
@@ -75,19 +72,16 @@ PAPER: dict[str, tuple[float | None, ...]] = {
 class Config(NetworksConfig):
     """The table of regularizers; the defaults are the paper's where it says."""
 
-    metareg_iterations: Annotated[int, AtLeast(1)] = 2000  # Updates of MetaReg's weights.
-    metareg_tasks: Annotated[int, AtLeast(1)] = 256  # Tasks per update of MetaReg.
+    metareg_iterations: Count = 2000  # Updates of MetaReg's weights.
+    metareg_tasks: Count = 256  # Tasks per update of MetaReg.
     metareg_lr: Annotated[float, POSITIVE] = 0.01  # The learning rate of MetaReg's weights.
     held_out_points: Annotated[int, Between(1, Sinusoids().train_points - 1)] = 3
     """Early stopping: how many of the ten training points decide when to stop."""
 
 
-PRESETS = comparison.presets(
-    Config,
-    smoke={"eval_tasks": 128, "metareg_iterations": 3, "metareg_tasks": 16},
-    cpu={"metareg_iterations": 600},
-    paper={"metareg_iterations": 20_000},  # as long as one likes to wait
-)
+SMOKE = {"eval_tasks": 128, "metareg_iterations": 3, "metareg_tasks": 16}
+CPU = {"metareg_iterations": 600}  # at `paper` as many as one likes to wait for
+PRESETS = comparison.presets(Config, SMOKE, CPU, metareg_iterations=20_000)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -95,41 +89,27 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     recipe = comparison.sinusoid_recipe(steps=max(STEPS))
     networks = load_networks(config.networks, config.device)
     task = comparison.evaluation_tasks(config)
-    metareg = train_metareg(
-        Sinusoids(),
-        recipe,
-        Optimization(updates=config.metareg_iterations, lr=config.metareg_lr),
-        tasks=config.metareg_tasks,
-        seed=config.seed,
-        device=config.device,
-        work=work,
-        callback=callback,
-    )
-    methods = [
-        NONE,
-        comparison.oracle(recipe, task),
-        *(comparison.norm(name, w) for name, weights in NORM_WEIGHTS.items() for w in weights),
-        *(comparison.dropout(p) for p in DROPOUT),
-        comparison.variational_dropout(),
-        *(
-            comparison.nc_method({"method": "NC", "head": head, "weight": w}, nc, task, weight=w)
-            for head, nc in networks.items()
-            for w in WEIGHTS
-        ),
-        Method({"method": "MetaReg"}, lambda _: weighted_l1_penalty(metareg)),
-    ]
+    training = Optimization(updates=config.metareg_iterations, lr=config.metareg_lr)
+    train = partial(train_metareg, tasks=config.metareg_tasks, seed=config.seed, work=work)
+    metareg = train(Sinusoids(), recipe, training, device=config.device, callback=callback)
+    methods = [NONE, comparison.oracle(recipe, task)]
+    methods += [comparison.norm(name, weight) for name, weight in NORMS]
+    methods += [*map(comparison.dropout, DROPOUT), comparison.variational_dropout()]
+    for (head, nc), weight in product(networks.items(), WEIGHTS):
+        keys: Keys = {"method": "NC", "head": head, "weight": weight}
+        methods.append(comparison.nc_method(keys, nc, task, weight=weight))
+    methods.append(Method({"method": "MetaReg"}, lambda _: weighted_l1_penalty(metareg)))
     parts = Parts(work, len(methods) + 1, callback)
     results = comparison.compare(methods, recipe, task, parts, seed=config.seed, steps=STEPS)
     stopped: Keys = {"method": "early stopping", "points": config.held_out_points}
     results.append((stopped, parts.do(label(stopped), lambda: _stop_early(config, recipe, task))))
     rows = []
     for (keys, result), (i, step) in product(results, enumerate(STEPS)):
-        row, name = partial(make_row, NAME, config.seed, **keys, step=step), label(keys)
-        rows.append(row("diverged tasks", count(result["diverged"][i])))
-        if not comparison.too_many(result["diverged"][i]):
-            three = (results[0][1], result, results[1][1])
-            paper = PAPER[name][i] if name in PAPER else None
-            rows += comparison.loss_rows(row, three, i, paper=paper)
+        row, diverged = partial(make_row, NAME, config.seed, **keys, step=step), result["diverged"]
+        rows.append(row("diverged tasks", count(diverged[i])))
+        if not comparison.too_many(diverged[i]):
+            paper = PAPER[label(keys)][i] if label(keys) in PAPER else None
+            rows += comparison.loss_rows(row, results, result, i, paper=paper)
     return Outcome(rows, facts=how_made(networks, parts))
 
 
@@ -159,89 +139,66 @@ def tables(rows: list[Row]) -> list[Table]:
             cells.append(comparison.beside(show(row) + published, lost))
         share = find(rows, "share of oracle", **keys, step=STEPS[-1])
         lines.append((label(keys), *cells, show(share, 4)))
-    tasks = max(row.n for row in rows)
-    return [
-        Table(
-            f"Test loss after learner steps, {tasks:,} held-out tasks (in brackets: the paper)",
-            ("regularizer", *(f"{step} steps" for step in STEPS), "share of oracle"),
-            tuple(lines),
-            f"Value ± 95 % interval over tasks. Share of oracle at {LAST}. {comparison.LOST_NOTE} "
-            "In brackets behind the name: the weight, or the probability to drop a unit.",
-        )
-    ]
+    tasks = f"{max(row.n for row in rows):,} held-out tasks"
+    title = f"Test loss after learner steps, {tasks} (in brackets: the paper)"
+    note = (
+        f"Value ± 95 % interval over tasks. Share of oracle at {LAST}. {comparison.LOST_NOTE} "
+        "In brackets behind the name: the weight, or the probability to drop a unit."
+    )
+    header = ("regularizer", *(f"{step} steps" for step in STEPS), "share of oracle")
+    return [Table(title, header, tuple(lines), note)]
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the table."""
-    return [
-        Drawing(
-            "ranking",
-            _ranking(outcome.rows),
-            f"Test loss after {LAST}",
-            "Ours with 95 % interval over tasks (dots) and the paper's (circles). Methods "
-            "whose learners diverge are not shown.",
-        ),
-        Drawing(
-            "curves",
-            _curves(outcome.rows),
-            "Test loss while learning",
-            "Of each kind of regularizer the strength that is best after the last step, on "
-            "these same tasks; NC with weight 1.",
-        ),
-    ]
+    last = select(outcome.rows, "test loss", step=STEPS[-1])
+    last.sort(key=lambda row: row.value)
+    return [_ranking(last), _curves(outcome.rows, last)]
 
 
 def _color(keys: Keys) -> str:
     return COLORS.get(str(keys.get("head", keys["method"])), COLORS["none"])
 
 
-def _ranking(rows: list[Row]) -> Canvas:
-    last = sorted(select(rows, "test loss", step=STEPS[-1]), key=lambda row: -row.value)
-    canvas = Canvas(figsize=(6.4, 0.19 * len(last) + 0.8), layout="constrained")
-    ax = canvas.subplots()
-    for y, row in enumerate(last):
+def _ranking(last: list[Row]) -> Drawing:
+    canvas, ax = plots.sketch(6.4, 0.19 * len(last) + 0.8)
+    for y, row in enumerate(reversed(last)):
         ax.errorbar(row.value, y, xerr=row.ci95, color=_color(row.keys), marker="o", ms=4, lw=1)
         if row.paper is not None:
             ax.plot(row.paper, y, "o", ms=5, mfc="none", color=COLORS["target"])
         if row.keys["method"] == "none":
             ax.axvline(row.value, color=COLORS["none"], lw=0.8, ls=":")
-    ax.set_yticks(range(len(last)), [label(row.keys) for row in last], fontsize=7)
-    ax.set_ylim(-0.7, len(last) - 0.3)
-    ax.set(xlabel=f"test loss after {LAST}")
-    return canvas
+    ax.set_yticks(range(len(last)), [label(row.keys) for row in reversed(last)], fontsize=7)
+    ax.set(xlabel=f"test loss after {LAST}", ylim=(-0.7, len(last) - 0.3))
+    caption = "Dots: ours with 95 % interval. Circles: the paper's. Not shown: what diverges."
+    return Drawing("ranking", canvas, f"Test loss after {LAST}", caption)
 
 
-def _curves(rows: list[Row]) -> Canvas:
-    canvas = Canvas(figsize=(6.0, 3.6), layout="constrained")
-    ax = canvas.subplots()
-    last = sorted(select(rows, "test loss", step=STEPS[-1]), key=lambda row: row.value)
+def _curves(rows: list[Row], last: list[Row]) -> Drawing:
+    canvas, ax = plots.sketch(6.0, 3.6)
     ncs = [row for row in last if row.keys["method"] == "NC" and row.keys["weight"] == 1]
-    marks = iter("sDv^<>pPX*hd")
-    drawn = set()
+    marks, best = iter("sDv^<>pPX*hd"), dict[tuple[Key, Key | None], Keys]()
     for row in [*ncs, *last]:  # the best of its kind comes first
-        kind = (row.keys["method"], row.keys.get("head"))
-        if kind in drawn:
-            continue
-        drawn.add(kind)
-        keys = {name: row.keys.get(name) for name in METHOD}
-        mark = "o" if kind[0] in ("NC", "oracle", "none") else next(marks)
+        best.setdefault((row.keys["method"], row.keys.get("head")), row.keys)
+    for (method, _), own in best.items():
+        keys = {name: own.get(name) for name in METHOD}
+        mark = "o" if method in ("NC", "oracle", "none") else next(marks)
         (line,) = ax.plot(*series(rows, "test loss", "step", **keys), ms=3.5, lw=1.2)
-        line.set(marker=mark, color=_color(row.keys), label=label(row.keys))
+        line.set(marker=mark, color=_color(own), label=label(own))
     published = [v or torch.nan for v in PAPER["NC direct (1)"]]
     ax.plot(STEPS, published, "--", color=COLORS["target"], lw=0.8, label="the paper's NC")
-    learner_axis(ax, STEPS)
+    plots.learner_axis(ax, STEPS)
     ax.set_ylabel("test loss")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return canvas
+    caption = "Of each kind the strength that is best at the end, on these tasks; NC with weight 1."
+    return Drawing("curves", canvas, "Test loss while learning", caption)
 
 
 LEAD = (
-    "The same learners, with the same initial weights, on the same held-out sinusoid tasks "
-    "under every regularizer of the paper's table, and some of ours: the oracle (the true "
-    "gap), early stopping (some of the ten training points decide when to stop), variational "
-    "dropout, and NC with other weights, all transductive. Dropout is off when a learner is "
-    "evaluated."
+    "The same learners on the same held-out sinusoid tasks under every regularizer of the paper's "
+    "table, and some of ours: the oracle (the true gap), early stopping (some of the ten training "
+    "points decide when to stop), variational dropout, and NC with other weights, all "
+    "transductive. Dropout is off when a learner is evaluated."
 )
-EXPERIMENT = Experiment(
-    NAME, "NC against other regularizers", LEAD, Config, PRESETS, run, tables, figures
-)
+TITLE = "NC against other regularizers"
+EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures)

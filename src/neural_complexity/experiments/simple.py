@@ -1,32 +1,27 @@
 """Section 4.2: NC trained on networks, asked about learners in closed form."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from operator import itemgetter
-from typing import Annotated
 
 import torch
-from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.experiments.base import comparison
+from neural_complexity.experiments.base import comparison, plots
 from neural_complexity.experiments.base.comparison import SCORES, Result
-from neural_complexity.experiments.base.config import AtLeast, NetworksConfig
+from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.plots import plot_targets, scatter_gaps
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.learners import closed_form
-from neural_complexity.learners.closed_form import ClosedForm, GaussianProcess, Kernel
+from neural_complexity.learners.closed_form import ClosedForm, Kernel
 from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import squared_error
 from neural_complexity.meta import scores
 from neural_complexity.model.judgement import judge
-from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import gap, take_snapshot
@@ -38,16 +33,27 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "simple"
 SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "Y_te", "H_te")
-LEARNERS = ("0-th order polynomial", "nearest neighbour", "network", "ridge", "Gaussian process")
 PREDICTORS = ("NC posterior", "NC direct", "GP, RBF kernel", "GP, sinusoid kernel")
 # Twice the range of x, so that no feature repeats within it; none has the family's own period.
 PERIOD, FREQUENCIES, STRENGTH = 20.0, 5, 0.1
 FEATURES = closed_form.fourier_features(PERIOD, FREQUENCIES)
+FITS: dict[str, ClosedForm | None] = {
+    "0-th order polynomial": closed_form.polynomial(0),
+    "nearest neighbour": closed_form.nearest_neighbour,
+    "network": None,  # the paper's, after its 16 steps
+    "ridge": closed_form.ridge(STRENGTH, features=FEATURES),
+}
+LEARNERS = (*FITS, "Gaussian process")
 # RBF kernels to choose from. The family has no noise: the least is what double precision bears.
 LENGTHSCALES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 AMPLITUDES = (1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
 NOISES = (1e-8, 1e-6, 1e-4, 1e-2)
-KERNELS = tuple(product(LENGTHSCALES, AMPLITUDES, NOISES))
+PROCESSES = {
+    (scale, height, noise): closed_form.gaussian_process(
+        closed_form.rbf(scale, height), noise=noise
+    )
+    for scale, height, noise in product(LENGTHSCALES, AMPLITUDES, NOISES)
+}
 NOTES = {
     "test loss": "Mean squared error ± 95 % interval over tasks. Beliefs are a gap predictor's own "
     "mean for y, used as a predictor. The learner called Gaussian process is the one with the RBF "
@@ -63,8 +69,7 @@ NOTES = {
 class Config(NetworksConfig):
     """Simple learners on sinusoids; the paper shows pictures alone, so the sizes are ours."""
 
-    tuning_tasks: Annotated[int, AtLeast(1)] = 512
-    """Other tasks, on which the RBF kernel is chosen by marginal likelihood."""
+    tuning_tasks: Count = 512  # Other tasks, on which the RBF kernel is chosen by likelihood.
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -72,68 +77,69 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     networks = load_networks(config.networks, config.device)
     family, task = Sinusoids(), comparison.evaluation_tasks(config)
     parts = Parts(work, 1 + len(LEARNERS), callback)
-    tried = parts.do("RBF kernel", partial(_likelihoods, config, family))["log_likelihood"]
-    lengthscale, amplitude, noise = KERNELS[int(tried.argmax())]
+
+    def tune() -> Result:
+        """Returns the mean log marginal likelihood of every RBF kernel on tasks of their own."""
+        some = family.sample(config.tuning_tasks, stream(config.seed, "kernel tasks"))
+        some = some.to(config.device)
+        fits = [process(some.X_tr, some.Y_tr) for process in PROCESSES.values()]
+        return {"log_likelihood": torch.stack([fit.log_likelihood().mean() for fit in fits])}
+
+    chosen = [*PROCESSES][int(parts.do("RBF kernel", tune)["log_likelihood"].argmax())]
     own = closed_form.gaussian_process(sinusoid_kernel(family), noise=NOISES[0])
-    processes = {
-        "GP, RBF kernel": _rbf_process(lengthscale, amplitude, noise),
-        "GP, sinusoid kernel": own,
-    }
+    processes = {"GP, RBF kernel": PROCESSES[chosen], "GP, sinusoid kernel": own}
     beliefs = {name: fit(task.X_tr, task.Y_tr) for name, fit in processes.items()}
-    learners: dict[str, ClosedForm | None] = {
-        "0-th order polynomial": closed_form.polynomial(0),
-        "nearest neighbour": closed_form.nearest_neighbour,
-        "network": None,  # the paper's, after its 16 steps
-        "ridge": closed_form.ridge(STRENGTH, features=FEATURES),
-        "Gaussian process": processes["GP, RBF kernel"],
-    }
-    ends = {
-        name: parts.do(name, partial(_judge, config, task, learners[name], networks, beliefs))
-        for name in LEARNERS
-    }
+
+    def train(learner: ClosedForm | None) -> Result:
+        """Returns predictions and losses of one learner on all tasks, and its gap as predicted."""
+        if learner is None:
+            end = train_learners(comparison.sinusoid_recipe(), task, seed=config.seed).end
+        else:
+            end = take_snapshot(learner(task.X_tr, task.Y_tr), task)
+        loss_tr = squared_error(end.H_tr, end.Y_tr).mean(dim=1)  # (B,)
+        loss_te = squared_error(end.H_te, task.Y_te).mean(dim=1)
+        found = {"H_tr": end.H_tr, "H_te": end.H_te, "loss_tr": loss_tr, "loss_te": loss_te[None]}
+        found |= {f"predicted/NC {head}": judge(nc, end).gap for head, nc in networks.items()}
+        for name, process in beliefs.items():
+            expected = squared_error.expected(end.H_te, process.belief(task.X_te))
+            found[f"predicted/{name}"] = expected.mean(dim=1) - loss_tr
+        return found | {"gap": gap(squared_error, end, task.Y_te)}
+
+    learners = FITS | {"Gaussian process": processes["GP, RBF kernel"]}
+    ends = {name: parts.do(name, partial(train, fit)) for name, fit in learners.items()}
     # What each gap predictor's own mean for y achieves as a predictor of y.
     means = {"NC posterior": comparison.own_predictions(networks["posterior"], task)}
     means |= {name: fit(task.X_te) for name, fit in beliefs.items()}
+    losses = {name: squared_error(mean, task.Y_te).mean(dim=1) for name, mean in means.items()}
     facts = {
-        "RBF kernel": {"lengthscale": lengthscale, "amplitude": amplitude, "noise": noise},
+        "RBF kernel": dict(zip(("lengthscale", "amplitude", "noise"), chosen, strict=True)),
         "ridge": {"strength": STRENGTH, "period": PERIOD, "frequencies": FREQUENCIES},
         **how_made(networks, parts),
     }
+    return Outcome(_rows(config, ends, losses), _figure_tensors(task, ends), facts=facts)
+
+
+def _rows(config: Config, ends: dict[str, Result], losses: Result) -> list[Row]:
+    """Returns the losses of learners and of beliefs, and the fits to the gaps."""
     rows, row = [], partial(make_row, NAME, config.seed)
     for learner, end in ends.items():
         for metric, key in (("train loss", "loss_tr"), ("test loss", "loss_te")):
             rows.append(row(metric, scores.estimate_mean(end[key].flatten()), learner=learner))
-    for predictor, mean in means.items():
-        losses = squared_error(mean, task.Y_te).mean(dim=1)  # (B,)
-        rows.append(row("test loss", scores.estimate_mean(losses), predictor=predictor))
+    for predictor, loss in losses.items():
+        rows.append(row("test loss", scores.estimate_mean(loss), predictor=predictor))
     for (learner, end), predictor in product(ends.items(), PREDICTORS):
         for metric, score in SCORES.items():
             fit = scores.estimate(score, end[f"predicted/{predictor}"], end["gap"])
             rows.append(row(metric, fit, predictor=predictor, learner=learner))
-    return Outcome(rows, _figure_tensors(task, ends), facts=facts)
-
-
-def _rbf_process(
-    lengthscale: float, amplitude: float, noise: float
-) -> Callable[[Tensor, Tensor], GaussianProcess]:
-    return closed_form.gaussian_process(closed_form.rbf(lengthscale, amplitude), noise=noise)
-
-
-def _likelihoods(config: Config, family: Sinusoids) -> Result:
-    """Returns the mean log marginal likelihood of every RBF kernel on tasks of their own."""
-    task = family.sample(config.tuning_tasks, stream(config.seed, "kernel tasks"))
-    task = task.to(config.device)
-    fits = [_rbf_process(*kernel)(task.X_tr, task.Y_tr) for kernel in KERNELS]
-    return {"log_likelihood": torch.stack([fit.log_likelihood().mean() for fit in fits])}
+    return rows
 
 
 def sinusoid_kernel(family: Sinusoids) -> Kernel:
-    """Returns the kernel E y y' of the family itself, E A^2 cos(x - x') / 2.
+    """Returns the kernel E y y' of the family itself, E A^2 cos(x - x') / 2, of rank 2.
 
-    It holds since 2b covers whole turns evenly. A sin(x + b) lies in the span of sin x and cos x,
-    so the kernel has rank 2. As b favours cos x, y is neither normal nor of mean zero: this is the
-    best linear prediction, not the Bayes posterior. But two points settle a sinusoid without noise,
-    so given ten of them both know it.
+    It holds since 2b covers whole turns evenly. As b favours cos x, y is neither normal nor of mean
+    zero: this is the best linear prediction, not the Bayes posterior. But two points without noise
+    settle a sinusoid, so given ten of them both know it.
     """
     low, high = family.amplitude
     square = (low**2 + low * high + high**2) / 3  # E A^2, of a uniform A
@@ -142,28 +148,6 @@ def sinusoid_kernel(family: Sinusoids) -> Kernel:
         return 0.5 * square * torch.cos(X - other.mT)  # (B, P, 1) and (B, 1, Q)
 
     return kernel
-
-
-def _judge(
-    config: Config,
-    task: Task,
-    learner: ClosedForm | None,
-    networks: dict[str, NeuralComplexity],
-    beliefs: dict[str, GaussianProcess],
-) -> Result:
-    """Returns predictions and losses of one learner on all tasks, and its gap as predicted."""
-    if learner is None:
-        end = train_learners(comparison.sinusoid_recipe(), task, seed=config.seed).end
-    else:
-        end = take_snapshot(learner(task.X_tr, task.Y_tr), task)
-    loss_tr = squared_error(end.H_tr, end.Y_tr).mean(dim=1)  # (B,)
-    loss_te = squared_error(end.H_te, task.Y_te).mean(dim=1)
-    found = {"H_tr": end.H_tr, "H_te": end.H_te, "loss_tr": loss_tr, "loss_te": loss_te[None]}
-    found |= {f"predicted/NC {head}": judge(nc, end).gap for head, nc in networks.items()}
-    for name, process in beliefs.items():
-        expected = squared_error.expected(end.H_te, process.belief(task.X_te))
-        found[f"predicted/{name}"] = expected.mean(dim=1) - loss_tr
-    return found | {"gap": gap(squared_error, end, task.Y_te)}
 
 
 def _figure_tensors(task: Task, ends: dict[str, Result]) -> Result:
@@ -201,69 +185,47 @@ def tables(rows: list[Row]) -> list[Table]:
 
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the extremes of the predicted gaps, and predicted against true gaps."""
-    return [
-        Drawing(
-            "extremes",
-            _extremes(outcome.tensors),
-            "The smallest and the largest predicted gap",
-            "For each learner, the two held-out tasks at the extremes of the posterior head's "
-            "predictions. Circles are targets, filled at training points and empty at test points "
-            "(never shown to NC); plus signs are predictions. As in the paper, nearest neighbour "
-            "fits the training points perfectly, yet NC penalizes it where the result is no "
-            "sinusoid.",
-        ),
-        Drawing(
-            "gap-fit",
-            _scatter(outcome.tensors),
-            "Predicted against true gap",
-            "One dot per held-out task; the outermost 0.2 % of values are cut off. NC was trained "
-            "on networks alone.",
-        ),
-    ]
-
-
-def _extremes(tensors: dict[str, Tensor]) -> Canvas:
-    canvas = Canvas(figsize=(12, 6.2), layout="constrained")
-    axes = canvas.subplots(2, len(LEARNERS), sharex=True)
+    tensors, size = outcome.tensors, len(LEARNERS)
+    canvas, axes = plots.sketch(12, 6.2, 2, size, sharex=True)
     names = {"true gap": "true", **{f"NC {head}": head for head in HEADS}}
     for ax, (i, learner) in zip(axes.flat, product(range(2), LEARNERS), strict=True):
         task = tensors[f"shown/{learner}/task"][i]
         sets = {name: tensors[f"shown/{learner}/{name}"][i] for name in SETS}
-        plot_targets(ax, sets)
+        plots.plot_targets(ax, sets)
         look = {"color": COLORS["oracle"], "label": "learner on training inputs"}
         ax.plot(sets["X_tr"], sets["H_tr"], "+", ms=6, **look)
-        told = [
-            f"{name} {tensors[f'gaps/{learner}/{key}'][task]:.3g}" for name, key in names.items()
-        ]
+        gaps = {name: tensors[f"gaps/{learner}/{key}"][task] for name, key in names.items()}
+        told = [f"{name} {value:.3g}" for name, value in gaps.items()]
         ax.set_title("\n".join(told if i else [learner, *told]))
-    for ax in axes[1]:
-        ax.set_xlabel("x")
-    axes[0, 0].set_ylabel("smallest predicted gap\n\ny")
-    axes[1, 0].set_ylabel("largest predicted gap\n\ny")
+        ax.set_xlabel("x" if i else "")
+    for ax, extreme in zip(axes[:, 0], ("smallest", "largest"), strict=True):
+        ax.set_ylabel(f"{extreme} predicted gap\n\ny")
     canvas.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return canvas
-
-
-def _scatter(tensors: dict[str, Tensor]) -> Canvas:
-    canvas = Canvas(figsize=(12, 5.2), layout="constrained")
-    axes = canvas.subplots(len(HEADS), len(LEARNERS))
+    caption = (
+        "For each learner, the two held-out tasks at the extremes of the posterior head's "
+        "predictions. Circles are targets, filled at training points and empty at test points "
+        "(never shown to NC); plus signs are predictions. As in the paper, nearest neighbour fits "
+        "the training points perfectly, yet NC penalizes it where the result is no sinusoid."
+    )
+    title = "The smallest and the largest predicted gap"
+    extremes = Drawing("extremes", canvas, title, caption)
+    canvas, axes = plots.sketch(12, 5.2, len(HEADS), size)
     for ax, (head, learner) in zip(axes.flat, product(HEADS, LEARNERS), strict=True):
         true, predicted = (tensors[f"gaps/{learner}/{name}"] for name in ("true", head))
-        fit = scatter_gaps(ax, true, predicted, COLORS[head])
+        fit = plots.scatter_gaps(ax, true, predicted, COLORS[head])
         ax.set_title(f"{learner}\nNC {head}, {fit}")
-    return canvas
+    caption = "One dot per held-out task; the outermost 0.2 % of values are cut off."
+    return [extremes, Drawing("gap-fit", canvas, "Predicted against true gap", caption)]
 
 
 # At `paper`, `networks` may name NCs of the paper's size; this costs little.
-PRESETS = comparison.presets(Config, smoke={"eval_tasks": 256}, cpu={}, paper={})
+PRESETS = comparison.presets(Config, {"eval_tasks": 256}, {})
 LEAD = (
-    "NC was trained on networks. Here it judges other learners on held-out sinusoids with 10 "
-    "training and 15 test points: the mean of the targets, the nearest neighbour, ridge "
-    "regression on ten Fourier features, a Gaussian process, and for comparison the network "
-    "after 16 steps. As baselines, two Gaussian processes predict the gap from their exact "
-    "posteriors: one with an RBF kernel, as a practitioner would use, chosen by marginal "
-    "likelihood on other tasks of the family; and one with the family's own kernel, "
-    "proportional to cos(x - x'), which knows that all targets are sinusoids of period 2 pi. "
-    "The paper gives pictures of these learners, no numbers."
+    "NC was trained on networks. Here it judges other learners on held-out sinusoids: the mean of "
+    "the targets, the nearest neighbour, ridge regression on ten Fourier features, a Gaussian "
+    "process, and the network after 16 steps. As baselines, two Gaussian processes predict the gap "
+    "from their exact posteriors: one with an RBF kernel chosen by marginal likelihood on other "
+    "tasks, one with the family's own kernel, proportional to cos(x - x'), which knows that all "
+    "targets are sinusoids of period 2 pi. The paper gives pictures of these, no numbers."
 )
 EXPERIMENT = Experiment(NAME, "Simple learners", LEAD, Config, PRESETS, run, tables, figures)

@@ -3,38 +3,31 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.experiments.base.config import BaseConfig
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Count
 from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.experiments.base.rows import Keys, Row
+from neural_complexity.learners import trajectory
 from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.trajectory import (
-    CHUNK,
-    Trajectory,
-    diverged,
-    train_learners,
-    usable_rows,
-)
+from neural_complexity.learners.trajectory import CHUNK, Trajectory
 from neural_complexity.meta import scores
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.regularizers import penalties
 from neural_complexity.regularizers.nc import nc_penalty
-from neural_complexity.regularizers.penalties import (
-    VariationalDropout,
-    norm_penalty,
-    oracle_penalty,
-    variational_penalty,
-)
 from neural_complexity.seeding import stream
-from neural_complexity.task import Task
+from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.families import Sinusoids
 
-__all__ = ["NONE", "SCORES", "Method", "Result", "compare", "evaluation_tasks", "label", "oracle"]
+__all__ = ["LOST_NOTE", "NONE", "SCORES", "LearnerConfig", "Method", "Result", "Results", "beside"]
+__all__ += ["compare", "dropout", "evaluation_tasks", "kept_tasks", "label", "loss_rows"]
+__all__ += ["losses_at", "nc_method", "nc_methods", "norm", "oracle", "own_predictions", "presets"]
+__all__ += ["see_gaps", "sinusoid_recipe", "too_many", "train_with", "variational_dropout"]
 
 C = TypeVar("C")
 Result = dict[str, Tensor]
@@ -48,7 +41,8 @@ LOST_NOTE = (
     "finite; where these are more than 1 %, a method gets no mean, and elsewhere they are left out "
     "of it."
 )
-LABEL = {"head": " {}", "weight": " ({:g})", "points": " ({} points)", "mode": ", {}"}
+LABEL = {"head": " {}", "source": " of {}", "weight": " ({:g})", "points": " ({} points)"}
+LABEL["mode"] = ", {}"
 SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "R2": scores.r_squared,
     "correlation": scores.correlation,
@@ -70,15 +64,10 @@ class Method:
         return label(self.keys)
 
 
-def label(keys: Keys) -> str:
-    """Returns how people call what rows with these keys are about.
-
-    Example:
-        >>> label({"method": "NC", "head": "direct", "weight": 2.0, "mode": "inductive"})
-        'NC direct (2), inductive'
-    """
+def label(keys: Keys, before: str = "") -> str:
+    """Returns how people call what has these keys, such as `"NC direct (2), inductive"`."""
     said = (form.format(keys[name]) for name, form in LABEL.items() if name in keys)
-    return f"{keys['method']}{''.join(said)}"
+    return f"{before}{keys['method']}{''.join(said)}"
 
 
 NONE = Method({"method": "none"})
@@ -86,7 +75,9 @@ NONE = Method({"method": "none"})
 
 def norm(name: str, weight: float) -> Method:
     """Returns the method that penalizes a norm of the parameters."""
-    return Method({"method": name, "weight": weight}, lambda _: norm_penalty(name, weight))
+    return Method(
+        {"method": name, "weight": weight}, lambda _: penalties.norm_penalty(name, weight)
+    )
 
 
 def dropout(p: float) -> Method:
@@ -96,8 +87,8 @@ def dropout(p: float) -> Method:
 
 def variational_dropout() -> Method:
     """Returns the method that learns how much noise each unit bears."""
-    keys = {"method": "variational dropout"}
-    return Method(keys, lambda _: variational_penalty(), VariationalDropout)
+    penalty, noise = penalties.variational_penalty, penalties.VariationalDropout
+    return Method({"method": "variational dropout"}, lambda _: penalty(), noise)
 
 
 def nc_method(
@@ -127,18 +118,22 @@ def nc_methods(
 
 def oracle(recipe: Recipe, task: Task) -> Method:
     """Returns the method that adds the true gap."""
-    return Method({"method": "oracle"}, lambda rows: oracle_penalty(recipe.loss, task.Y_te[rows]))
+    penalty = partial(penalties.oracle_penalty, recipe.loss)
+    return Method({"method": "oracle"}, lambda rows: penalty(task.Y_te[rows]))
 
 
-def presets(config: Callable[..., C], **changes: dict[str, Any]) -> dict[str, Callable[[], C]]:
+def presets(
+    config: Callable[..., C], smoke: dict[str, Any], cpu: dict[str, Any], **paper: Any
+) -> dict[str, Callable[[], C]]:
     """Returns presets by name: the config with some changes."""
+    changes = {"smoke": smoke, "cpu": cpu, "paper": paper}
     return {name: partial(config, **changed) for name, changed in changes.items()}
 
 
-def evaluation_tasks(config: BaseConfig) -> Task:
-    """Returns the held-out sinusoids of an experiment."""
+def evaluation_tasks(config: BaseConfig, family: TaskFamily | None = None) -> Task:
+    """Returns the held-out tasks of an experiment, sinusoids if not of another family."""
     generator = stream(config.seed, "evaluation tasks")
-    return Sinusoids().sample(config.eval_tasks, generator).to(config.device)
+    return (family or Sinusoids()).sample(config.eval_tasks, generator).to(config.device)
 
 
 def sinusoid_recipe(
@@ -154,19 +149,34 @@ def sinusoid_recipe(
     return Recipe(make=make, steps=steps, lr=lr)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig(BaseConfig):
+    """An experiment that makes its learners; the defaults are the paper's."""
+
+    learner_width: Count = 40  # Units of each hidden layer of the learner.
+    learner_layers: Annotated[int, AtLeast(0)] = 2  # Hidden layers of the learner.
+    steps: Count = 16  # Updates of the learner.
+    lr: Annotated[float, POSITIVE] = 0.01  # Learning rate of the learner (SGD).
+
+    def recipe(self) -> Recipe:
+        """Returns how they learn."""
+        width, layers = self.learner_width, self.learner_layers
+        return sinusoid_recipe(width=width, layers=layers, steps=self.steps, lr=self.lr)
+
+
 def train_with(method: Method, recipe: Recipe, task: Task, *, seed: int) -> Trajectory:
     """Trains one learner per task under a method; the seed draws the initial learners."""
     if method.noise is not None:
         assert isinstance(recipe.make, partial), "noise needs learners made by mlp"
         recipe = replace(recipe, make=partial(recipe.make, noise=method.noise))
-    return train_learners(recipe, task, seed=seed, penalty=method.penalty)
+    return trajectory.train_learners(recipe, task, seed=seed, penalty=method.penalty)
 
 
-def losses_at(trajectory: Trajectory, steps: Iterable[int]) -> Result:
+def losses_at(learners: Trajectory, steps: Iterable[int]) -> Result:
     """Returns the losses after some steps, and who had diverged then, (steps, B) each."""
-    loss_tr, loss_te = trajectory.loss_tr, trajectory.loss_te
-    found = {"loss_tr": loss_tr, "loss_te": loss_te, "diverged": diverged(loss_tr + loss_te)}
-    return {name: tensor[list(steps)] for name, tensor in found.items()}
+    losses = {"loss_tr": learners.loss_tr, "loss_te": learners.loss_te}
+    losses["diverged"] = trajectory.diverged(learners.loss_tr + learners.loss_te)
+    return {name: tensor[list(steps)] for name, tensor in losses.items()}
 
 
 def compare(
@@ -180,24 +190,18 @@ def compare(
     see: Seer | None = None,
     name: Callable[[Keys], str] = label,
 ) -> Results:
-    """Trains the same learners under one method after another, each of them a part of the run.
-
-    Results are the losses after some steps, at the end if `None`, and what `see` adds.
-    """
+    """Trains the same learners under each method; keeps losses at `steps` and what `see` adds."""
 
     def train(method: Method) -> Result:
-        trajectory = train_with(method, recipe, task, seed=seed)
-        found = losses_at(trajectory, [recipe.steps] if steps is None else steps)
-        return found if see is None else found | see(method, trajectory)
+        learners = train_with(method, recipe, task, seed=seed)
+        found = losses_at(learners, [recipe.steps] if steps is None else steps)
+        return found if see is None else found | see(method, learners)
 
     return [(m.keys, parts.do(name(m.keys), partial(train, m))) for m in methods]
 
 
 def see_gaps(networks: Mapping[str, NeuralComplexity]) -> Seer:
-    """Returns what adds the gap, and what the NCs that matter predict of it, (B,) each.
-
-    All do of plain learners; of others the one that regularized them.
-    """
+    """Returns what adds the gap, (B,), as it is and as all NCs, or the method's, predict it."""
 
     def see(method: Method, learners: Trajectory) -> Result:
         own = method.keys.get("head")
@@ -217,7 +221,7 @@ def own_predictions(nc: NeuralComplexity, task: Task) -> Tensor:
 
 def kept_tasks(results: Iterable[Result], at: int = -1) -> Tensor:
     """Returns on which tasks no method's learner had diverged, at the end, (B,)."""
-    return usable_rows(result["diverged"][at] for result in results)
+    return trajectory.usable_rows(result["diverged"][at] for result in results)
 
 
 def too_many(diverged: Tensor) -> bool:
@@ -227,23 +231,22 @@ def too_many(diverged: Tensor) -> bool:
 
 def loss_rows(
     row: Callable[..., Row],
-    three: tuple[Result, Result, Result],
+    results: Results,
+    result: Result,
     at: int,
     kept: Tensor | None = None,
     paper: float | None = None,
 ) -> list[Row]:
-    """Returns mean losses of a method, between none and the oracle, and its share of the latter.
-
-    Over `kept` tasks, (B,), or else those whose learners have not diverged at this step: of the
-    method for its losses, of all three for the share.
-    """
-    none, result, best = three
+    """Returns mean losses of a method, between none and the oracle, and its share of the latter."""
+    none, best = (r for keys, r in results if keys["method"] in ("none", "oracle"))
+    # Without `kept` tasks, (B,): those that do not diverge here, under it, or all three for shares.
     own = ~result["diverged"][at] if kept is None else kept
     rows = [
         row("test loss", scores.estimate_mean(result["loss_te"][at][own]), paper),
         row("train loss", scores.estimate_mean(result["loss_tr"][at][own])),
     ]
     if result is not none and result is not best:
+        three = (none, result, best)
         common = kept_tasks(three, at) if kept is None else kept
         losses = (r["loss_te"][at][common] for r in three)
         rows.append(row("share of oracle", scores.estimate(scores.share_of_oracle, *losses)))
@@ -253,4 +256,4 @@ def loss_rows(
 def beside(text: str, diverged: Row | None) -> str:
     """Returns a cell: a text and, behind †, how many learners diverged."""
     lost = f"†{diverged.value:,.0f}" if diverged and diverged.value else ""
-    return " ".join(part for part in (text, lost) if part)
+    return f"{text} {lost}".strip()

@@ -1,6 +1,7 @@
 """Parts of figures that several experiments draw."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +14,13 @@ from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.trainer import Status
 
 __all__ = ["learner_axis", "plot_meta_training", "plot_points", "plot_targets", "scatter_gaps"]
+__all__ += ["sketch"]
+
+
+def sketch(width: float, height: float, *grid: int, **options: Any) -> tuple[Canvas, Any]:
+    """Returns a canvas, in inches, and its one pair of axes, or a grid of rows and columns."""
+    canvas = Canvas(figsize=(width, height), layout="constrained")
+    return canvas, canvas.subplots(*grid, **options)
 
 
 def scatter_gaps(
@@ -58,8 +66,7 @@ def learner_axis(ax: Axes, steps: tuple[int, ...]) -> None:
 
 def plot_meta_training(history: Mapping[str, Sequence[Status]], paper: float) -> Canvas:
     """Draws 1 - R2 by seconds of meta-training, one line per head, and the paper's final value."""
-    canvas = Canvas(figsize=(5.2, 3.2), layout="constrained")
-    ax = canvas.subplots()
+    canvas, ax = sketch(5.2, 3.2)
     for head, scores in history.items():
         seconds, left = zip(*((s.seconds, 1 - s.r2) for s in scores), strict=True)
         ax.plot(seconds, left, ".-", color=COLORS[head], label=f"{head} head")

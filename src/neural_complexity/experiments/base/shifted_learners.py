@@ -19,25 +19,19 @@ from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily
-from neural_complexity.tasks.families import (
-    GaussianProcesses,
-    Polynomials,
-    Sinusoids,
-    StepFunctions,
-)
+from neural_complexity.tasks import families
 from neural_complexity.tasks.splits import ArrayStore, Splits, own_digits
 
 __all__ = ["CALIBRATED", "DigitLearners", "SinusoidLearners", "calibration_of"]
 
 PART = 512  # learners trained at a time: bounds memory
-MOVED = 5.0  # how far inputs of sinusoids are moved
-LONGER = 16  # times as many steps
-WRONG = 0.3  # the share of training labels that are made wrong
+# How far inputs of sinusoids are moved; times as many steps; the share of wrong training labels.
+MOVED, LONGER, WRONG = 5.0, 16, 0.3
 CALIBRATED, LONG = "like those calibrated on", f"{LONGER} times the steps"
 FAMILIES: dict[str, TaskFamily] = {
-    "Gaussian processes": GaussianProcesses(),
-    "step functions": StepFunctions(),
-    "polynomials": Polynomials(),
+    "Gaussian processes": families.GaussianProcesses(),
+    "step functions": families.StepFunctions(),
+    "polynomials": families.Polynomials(),
 }
 
 Learners = tuple[Snapshot, Tensor]  # with their test targets
@@ -73,7 +67,7 @@ class Domain:
         return {key: torch.cat(parts) for key, parts in found.items()}
 
     def train(self, recipe: Recipe, task: Task) -> Learners:
-        """Returns trained learners and their test targets."""
+        """Returns them when they are trained."""
         task = task.to(self.device)
         return train_learners(recipe, task, seed=self.seed).end.detach(), task.Y_te
 
@@ -95,7 +89,7 @@ class SinusoidLearners(Domain):
 
     def learners(self, kind: str, tasks: int, generator: torch.Generator) -> Learners:
         """Returns learners of one kind and their test targets."""
-        task = FAMILIES.get(kind, Sinusoids()).sample(tasks, generator)
+        task = FAMILIES.get(kind, families.Sinusoids()).sample(tasks, generator)
         steps = sinusoid_recipe().steps * (LONGER if kind == LONG else 1)
         s, Y_te = self.train(sinusoid_recipe(steps=steps), task)
         if kind == "inputs moved":
@@ -121,10 +115,9 @@ class DigitLearners(Domain):
     def __post_init__(self) -> None:
         for nc in self.networks.values():
             if not nc.labels or math.prod(nc.shape) != 64 or not (nc.symmetric or nc.outputs == 10):
-                raise ValueError(
-                    "nc must be for 10 classes of digits with 64 pixels, got one for "
-                    f"{nc.outputs} outputs, {nc.loss.name} and inputs {nc.shape}"
-                )
+                got = f"{nc.outputs} outputs, {nc.loss.name} and inputs {nc.shape}"
+                need = "nc must be for 10 classes of digits with 64 pixels"
+                raise ValueError(f"{need}, got one for {got}")
 
     def learners(self, kind: str, tasks: int, generator: torch.Generator) -> Learners:
         """Returns learners of one kind and their test targets."""
@@ -135,12 +128,12 @@ class DigitLearners(Domain):
         store = ArrayStore(values, torch.from_numpy(y), tuple(range(10)))
         sizes = {"train": self.M, "test": self.N, "M": self.M, "N": self.N}
         task = Splits(store, torch.arange(len(y)), **sizes).sample(tasks, generator).loaded()
-        Y_tr = task.Y_tr
         if kind == "wrong training labels":
-            other = torch.randint(1, 10, Y_tr.shape, generator=generator)
-            wrong = torch.rand(Y_tr.shape, generator=generator) < WRONG
+            Y_tr, size = task.Y_tr, task.Y_tr.shape
+            other = torch.randint(1, 10, size, generator=generator)
+            wrong = torch.rand(size, generator=generator) < WRONG
             Y_tr = torch.where(wrong, (Y_tr + other) % 10, Y_tr)
-        task = Task(task.X_tr, Y_tr, task.X_te, task.Y_te)
+            task = Task(task.X_tr, Y_tr, task.X_te, task.Y_te)
         steps = self.steps * (LONGER if kind == LONG else 1)
         return self.train(Recipe(make=_network, loss=cross_entropy, steps=steps, lr=0.5), task)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import torch
 
 from neural_complexity import ledger
-from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked, Count
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import Trajectory, train_learners
 from neural_complexity.meta.executor import CollectionQueue
@@ -25,10 +25,10 @@ from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["Head", "Setup", "Training", "ours", "train_network", "validation_r2"]
+__all__ = ["PAPERS", "Head", "Part", "Setup", "Training", "minutes", "ours", "train_network"]
+__all__ += ["validation_r2"]
 
 Head = Literal["posterior", "direct"]
-Count = Annotated[int, AtLeast(1)]
 Part = Annotated[float, Between(0, 1, open_end=True)]
 
 
@@ -41,15 +41,11 @@ class Training(Checked):
     encoder_layers: Count = 3  # n_enc.
     decoder_layers: Count = 3  # n_dec.
     query_skip: bool = False  # Whether the decoder also sees the test point's own embedding.
-    observed_loss: bool = False
-    """Direct head: whether the observed training loss is subtracted, not predicted."""
+    observed_loss: bool = False  # Direct head: the training loss is subtracted, not predicted.
     pool_first: bool = True  # Direct head: whether test points are averaged before decoding.
-    scale_by_width: bool = True
-    """Whether attention divides by the root of the whole width, as the official code does."""
-    supervision: Literal["point", "set"] = "set"
-    """One target per learner ("set", the paper) or per test point ("point")."""
-    belief_weight: Annotated[float, AtLeast(0)] = 0.0
-    """Posterior head: how much the labels count beside the gaps."""
+    scale_by_width: bool = True  # Attention divides by the root of the whole width (official code).
+    supervision: Literal["point", "set"] = "set"  # One target per test point, or learner (paper).
+    belief_weight: Annotated[float, AtLeast(0)] = 0.0  # Posterior head: labels' weight beside gaps.
     iterations: Count = 5000  # Collections (the paper does not say).
     updates: Count = 10  # NC updates per collection (the paper does not say).
     tasks: Count = 512  # New tasks per collection (the paper does not say).
@@ -57,19 +53,16 @@ class Training(Checked):
     lr: Annotated[float, POSITIVE] = 0.0005  # Adam's learning rate, or its peak.
     warmup: Part = 0.0  # The part of training in which the learning rate rises.
     decay: bool = False  # Whether the learning rate then falls to zero along a cosine.
-    ramp: Part = 0.5
-    """The part of training in which the weight of NC rises to 1 (the paper does not say)."""
-    spread_weights: bool = False
-    """Whether each learner draws its own weight below the scheduled one."""
+    ramp: Part = 0.5  # The part in which the weight of NC rises to 1 (the paper does not say).
+    spread_weights: bool = False  # Whether each learner draws a weight below the scheduled one.
     capacity: Count = 1_000_000  # Rows of the memory bank (the paper does not say).
     validation_tasks: Count = 512  # Other tasks, on whose learners NC is scored on its way.
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, got width={self.width}, heads={self.heads}"
-            )
+            got = f"width={self.width}, heads={self.heads}"
+            raise ValueError(f"width must be a multiple of heads, got {got}")
 
     def architecture(self, head: Head) -> dict[str, Any]:
         """Returns the fields of NC's `Architecture` for a head."""
@@ -92,7 +85,11 @@ def ours(**sizes: Any) -> Training:
     return Training(**(wiring | sizes))
 
 
-@dataclass(frozen=True, kw_only=True)
+PAPERS = Training()
+minutes = partial(ours, width=128, batch=128, updates=32, capacity=150_000)  # of one processor
+
+
+@dataclass(frozen=True)
 class Setup:
     """What an NC is meta-trained on."""
 
@@ -165,15 +162,8 @@ def train_network(
     """
     if validate is None:
         validate = partial(validation_r2, setup.validation_learners(training.validation_tasks))
-    nc, inputs = setup.network(training, head)
-    learner = MetaLearner(
-        nc,
-        setup.family,
-        setup.recipe,
-        seed=setup.seed,
-        training=MetaTraining(**training.learning()),
-        collections=setup.collections,
-        workspace=work.sub(name or head, training, head, setup),
-        inputs=inputs,
-    )
-    return nc, meta_train(learner, validate, stage=name or head, callback=callback, stop=stop)
+    (nc, inputs), stage = setup.network(training, head), name or head
+    own, kept = MetaTraining(**training.learning()), work.sub(stage, training, head, setup)
+    more: dict[str, Any] = {"collections": setup.collections, "workspace": kept, "inputs": inputs}
+    learner = MetaLearner(nc, setup.family, setup.recipe, seed=setup.seed, training=own, **more)
+    return nc, meta_train(learner, validate, stage=stage, callback=callback, stop=stop)
