@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pooch
 import pytest
 import torch
 
@@ -18,7 +19,6 @@ from neural_complexity.experiments.base.few_shot_images import (
 )
 from neural_complexity.experiments.base.table_views import distinct, find, select
 from neural_complexity.experiments.omniglot import EXPERIMENT, FIT, LEARNERS, Config
-from neural_complexity.tasks import image_datasets as datasets
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
 
@@ -147,10 +147,10 @@ def test_without_data_the_command_says_where_to_put_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fail(url: str, path: Path, checksum: str) -> None:
+    def fail(*call: object) -> None:
         raise OSError("no network")
 
-    monkeypatch.setattr(datasets, "_download", fail)
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", fail)
     data, out = tmp_path / "data", tmp_path / "run"
     line = ["run", name, "--preset", "smoke", "--data", str(data), "--out", str(out)]
     assert main(line) == 1
