@@ -5,12 +5,13 @@ from functools import partial
 
 import torch
 
+from neural_complexity.assessment.tables import Table
 from neural_complexity.experiments import single
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_learners import NC_METHODS, PLAIN
-from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes, load_data
+from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made
 from neural_complexity.learners.networks import pooled
@@ -20,9 +21,9 @@ from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
 
-NAME = "capacity"
+NAME, TITLE = "capacity", "Network size"
 # Table 4 of the paper: accuracies.
-PAPER_METHODS = (*(replace(PLAIN, times=n) for n in (1, 2, 4)), single.PAPER_METHODS[-1])
+PAPER_METHODS = (*(PLAIN._replace(times=n) for n in (1, 2, 4)), single.PAPER_METHODS[-1])
 PAPER = {"svhn": (93.23, 93.59, 93.88, 93.83), "cifar-10": (79.76, 79.64, 80.47, 81.15)}
 
 
@@ -50,12 +51,11 @@ PRESETS = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains plain learners of each capacity, and learners of the usual one with each NC."""
-    data = load_data(config)
-    ncs = images.load_ncs(config, data)
+    data, ncs = images.load_ncs(config)
     recipe, recipes = data.recipe(), {}
     for times in config.times:
         make = recipe.make if times == 1 else partial(pooled, recipe.make, times)
-        recipes[replace(PLAIN, times=times)] = replace(recipe, make=make)
+        recipes[PLAIN._replace(times=times)] = replace(recipe, make=make)
     methods = (*recipes, *NC_METHODS)
     parts = Parts(work, len(methods) * len(config.chunks(config.runs)), callback)
     published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
@@ -73,18 +73,15 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
 
 
-EXPERIMENT = Experiment(
-    name=NAME,
-    title="Network size",
-    lead=(
-        "Does NC help only because there are more parameters? Plain learners of a multiple of the "
-        "capacity, which are several networks trained jointly whose predictions are averaged, at "
-        f"the same learning rate, against learners of the usual size with NC. {report.MODES}NC's "
-        "own parameters are not the learner's and are not counted."
-    ),
-    config=Config,
-    presets=PRESETS,
-    run=run,
-    tables=lambda rows: [report.accuracy_table(rows), report.reference_table(rows)],
-    figures=report.draw_accuracies,
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns the paper's table, and what shows where NC's help comes from."""
+    return [report.accuracy_table(rows), report.reference_table(rows)]
+
+
+LEAD = (
+    "Does NC help only because there are more parameters? Plain learners of a multiple of the "
+    "capacity, which are several networks trained jointly whose predictions are averaged, at the "
+    f"same learning rate, against learners of the usual size with NC. {report.MODES}NC's own "
+    "parameters are not the learner's and are not counted."
 )
+EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, report.draw_accuracies)

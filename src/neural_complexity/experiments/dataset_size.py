@@ -1,6 +1,6 @@
 """Section 4.4, "Effect of Dataset Size": the gap and NC's estimate of it by training images."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import matplotlib as mpl
@@ -12,11 +12,10 @@ from neural_complexity.experiments import single
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_report import FITS, fit_lines, fit_rows
-from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes, load_data
+from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
-from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
@@ -46,25 +45,21 @@ PRESETS = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains learners of each size and compares their gap on the test images with NC's estimate."""
-    data = load_data(config)
+    data, ncs = images.load_ncs(config)
     n = len(data.train)
     if max(config.sizes) > n:
         raise ValueError(f"sizes must be at most the {n} training images, got {config.sizes}")
-    ncs = images.load_ncs(config, data)
-    together = config.chunks(config.runs)
+    together, plain = config.chunks(config.runs), images.WholeDataset(data, {}, {})
     parts = Parts(work, len(config.sizes) * len(together), callback)
 
     def train(size: int, runs: range) -> images.Results:
         generator = stream(config.seed, "dataset size", size, runs.start)
-        tasks = data.subsets(data.train, data.test, size, len(runs), generator)
-        seed = stream(config.seed, "runs", runs.start).initial_seed()
-        times = log_steps(config.steps, config.looks)
-        return images.run_trial(images.Trial(config, data.recipe(), *tasks, seed, times=times), ncs)
+        task, evaluation = data.subsets(data.train, data.test, size, len(runs), generator)
+        trial = plain.trial(images.PLAIN, runs)
+        return images.run_trial(replace(trial, task=task, evaluation=evaluation), ncs)
 
-    found = {
-        size: images.in_chunks(parts, f"{size} images", together, partial(train, size))
-        for size in config.sizes
-    }
+    names = {size: f"{size} images" for size in config.sizes}
+    found = images.train_all(parts, names, together, train)
     make = partial(make_row, NAME, config.seed)
     rows = []
     for size, result in found.items():

@@ -222,10 +222,8 @@ def tables(rows: list[Row]) -> list[Table]:
     """Returns the paper's table, the fits to the gap, and the choice of strengths."""
     lines = []
     for row in select(rows, TUNING):
-        choice = "chosen" if row.keys["chosen"] else ""
-        lines.append(
-            (images.ImageMethod.of(row).label, f"{row.keys['strength']:g}", show(row), choice)
-        )
+        strength, choice = f"{row.keys['strength']:g}", "chosen" if row.keys["chosen"] else ""
+        lines.append((images.ImageMethod.of(row).label, strength, show(row), choice))
     header = ("method", "strength", "accuracy in %", "choice")
     note = "Of one learner each, trained without the held-out training images and judged on them."
     tuning = Table("Choice of the baselines' strengths", header, tuple(lines), note)

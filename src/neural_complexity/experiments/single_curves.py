@@ -13,7 +13,7 @@ from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_learners import LONG, PLAIN, ImageMethod
-from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, load_data
+from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
@@ -48,8 +48,7 @@ PRESETS = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains learners with each NC and without, and a plain one for longer."""
-    data = load_data(config)
-    ncs = images.load_ncs(config, data)
+    data, ncs = images.load_ncs(config)
     methods = (PLAIN, LONG, *images.NC_METHODS)
     parts = Parts(work, len(methods) * len(config.chunks(config.runs)), callback)
     recipes = {LONG: replace(data.recipe(), steps=config.long_steps)}
@@ -98,10 +97,10 @@ def tables(rows: list[Row]) -> list[Table]:
     made = []
     for metric, digits in (("accuracy", 2), ("test loss", 3), ("train loss", 3)):
         title = metric.capitalize() + (" in % on the test images" if digits == 2 else "")
-        lines = []
-        for method in methods:
-            cells = [show(find(rows, metric, **method.keys, step=step), digits) for step in steps]
-            lines.append((method.label, *cells))
+        lines = [
+            (m.label, *(show(find(rows, metric, **m.keys, step=step), digits) for step in steps))
+            for m in methods
+        ]
         note = f"Value ± 95 % interval over {runs} runs."
         made.append(Table(f"{title} after learner steps", header, tuple(lines), note))
     lines = []

@@ -18,9 +18,9 @@ from neural_complexity.experiments.base.image_learners import (
     HeldOutSplits,
     ImageMethod,
     WholeDataset,
-    in_chunks,
     load_ncs,
     run_trial,
+    train_all,
     tune,
 )
 from neural_complexity.experiments.base.image_report import gap_tables, split_rows
@@ -59,9 +59,9 @@ def data() -> ImageData:
 
 
 @pytest.fixture
-def ncs(smoke_runs: SmokeRuns, data: ImageData) -> dict[Head, EmbeddedNC]:
+def ncs(smoke_runs: SmokeRuns) -> dict[Head, EmbeddedNC]:
     folder = str(smoke_runs("single").folder)
-    return load_ncs(SingleNetworksConfig.like(smoke, networks=folder), data)
+    return load_ncs(SingleNetworksConfig.like(smoke, networks=folder))[1]
 
 
 def test_a_method_survives_its_row_and_every_label_is_its_own() -> None:
@@ -147,13 +147,14 @@ def test_convolutional_learners_are_trained_one_by_one_and_joined(tmp_path: Path
     assert config.chunks(3) == [range(1), range(1, 2), range(2, 3)]
     asked: list[range] = []
 
-    def train(runs: range) -> dict[str, Tensor]:
+    def train(kind: int, runs: range) -> dict[str, Tensor]:
         asked.append(runs)
         first = float(runs.start)
         return {"step": torch.tensor([0, 2]), "error": torch.full((2, len(runs)), first)}
 
     for _ in range(2):  # the second time from the folder
-        found = in_chunks(Parts(Workspace(tmp_path), 3, None), "method", config.chunks(3), train)
+        parts = Parts(Workspace(tmp_path), 3, None)
+        found = train_all(parts, {7: "method"}, config.chunks(3), train)[7]
         assert found["error"].tolist() == [[0, 1, 2], [0, 1, 2]]
         assert found["step"].tolist() == [0, 2]
     assert asked == config.chunks(3)

@@ -33,9 +33,9 @@ def data() -> ImageData:
 
 
 @pytest.fixture
-def ncs(smoke_runs: SmokeRuns, data: ImageData) -> dict[Head, EmbeddedNC]:
+def ncs(smoke_runs: SmokeRuns) -> dict[Head, EmbeddedNC]:
     folder = str(smoke_runs("single").folder)
-    return load_ncs(SingleNetworksConfig.like(smoke, networks=folder), data)
+    return load_ncs(SingleNetworksConfig.like(smoke, networks=folder))[1]
 
 
 def test_images_are_divided_once_and_by_the_seed_alone(data: ImageData) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ from neural_complexity.workspace import Workspace
 
 __all__ = ["BASELINES", "BELIEFS", "CNN", "DISTILLED", "EARLY", "LONG", "METHODS", "NC_METHODS"]
 __all__ += ["PLAIN", "BySize", "HeldOutSplits", "ImageMethod", "Results", "Trial", "WholeDataset"]
-__all__ += ["in_chunks", "load_ncs", "run_trial", "tune"]
+__all__ += ["load_ncs", "run_trial", "train_all", "tune"]
 
 SNAPSHOTS = 5  # of learners on held-out splits
 # What must be as it was when the networks were trained: which images those have seen.
@@ -48,10 +48,10 @@ SAME = ("dataset", "train_images", "test_images", "held", "seed")
 # `predicted/HEAD`, (times, B); if kept, also `H_tr` and `H_te`, (times, B, points, C).
 Results = dict[str, Tensor]
 BySize = dict[int, Results]
+K = TypeVar("K")
 
 
-@dataclass(frozen=True)
-class ImageMethod:
+class ImageMethod(NamedTuple):
     """What learners are trained with, or what predicts without one."""
 
     method: str
@@ -62,7 +62,7 @@ class ImageMethod:
     @property
     def keys(self) -> dict[str, Any]:
         """The method as keys of rows."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
     @property
     def label(self) -> str:
@@ -74,8 +74,8 @@ class ImageMethod:
     @classmethod
     def of(cls, row: Row) -> "ImageMethod":
         """Returns the method of a row."""
-        keys: dict[str, Any] = {field.name: row.keys.get(field.name) for field in fields(cls)}
-        return cls(**keys)
+        keys: Any = (row.keys.get(name) for name in cls._fields)
+        return cls(*keys)
 
 
 PLAIN = ImageMethod("cross-entropy")
@@ -92,8 +92,8 @@ BASELINES["sam"] = ImageMethod("SAM")
 METHODS = (PLAIN, *BASELINES.values(), EARLY, *NC_METHODS, DISTILLED)
 
 
-def load_ncs(config: one_dataset.SingleNetworksConfig, data: ImageData) -> dict[Head, EmbeddedNC]:
-    """Loads the NCs that a config names, trained on the same images, and embeds all images."""
+def load_ncs(config: one_dataset.SingleNetworksConfig) -> tuple[ImageData, dict[Head, EmbeddedNC]]:
+    """Loads the data and the NCs of a config, trained on the same images, and embeds all images."""
     if not config.networks or not Path(config.networks).is_dir():
         raise ValueError(
             f"networks must be the folder of a finished run of single on {config.dataset}, "
@@ -111,9 +111,9 @@ def load_ncs(config: one_dataset.SingleNetworksConfig, data: ImageData) -> dict[
             )
     # How NCs were trained decides how many points they should see at a time.
     own: dict[str, Any] = {h: config_from_dict(one_dataset.SplitTraining, theirs[h]) for h in HEADS}
-    trained = replace(data, config=replace(config, **own))
+    data = one_dataset.load_data(replace(config, **own))
     ncs = {head: load_network(config.networks, head, "single", config.device) for head in HEADS}
-    return {head: EmbeddedNC(nc, trained) for head, nc in ncs.items()}
+    return data, {head: EmbeddedNC(nc, data) for head, nc in ncs.items()}
 
 
 @dataclass(frozen=True)
@@ -174,14 +174,17 @@ def _predict(h: BatchedLearner, X: Tensor) -> Tensor:
     return torch.cat([h(X[:, start : start + PART]) for start in starts], dim=1)  # (B, n, C)
 
 
-def in_chunks(
-    parts: Parts, name: str, together: Sequence[range], train: Callable[[range], Results]
-) -> Results:
-    """Trains learners, each chunk of them as a part of the run, and joins their results."""
-    names = [name if len(together) == 1 else f"{name}, run {runs.start}" for runs in together]
-    found = [parts.do(n, partial(train, r)) for n, r in zip(names, together, strict=True)]
-    joined = {k: torch.cat([f[k] for f in found], dim=1) for k in found[0] if k != "step"}
-    return {"step": found[0]["step"], **joined}
+def train_all(
+    parts: Parts, names: Mapping[K, str], chunks: list[range], train: Callable[[K, range], Results]
+) -> dict[K, Results]:
+    """Trains learners of each kind, chunk by chunk as parts of the run, and joins their results."""
+    results = {}
+    for kind, name in names.items():
+        runs = {name if len(chunks) == 1 else f"{name}, run {c.start}": c for c in chunks}
+        found = [parts.do(part, partial(train, kind, chunk)) for part, chunk in runs.items()]
+        joined = {k: torch.cat([f[k] for f in found], dim=1) for k in found[0] if k != "step"}
+        results[kind] = {"step": found[0]["step"], **joined}
+    return results
 
 
 @dataclass(frozen=True)
@@ -197,12 +200,12 @@ class WholeDataset:
         self, parts: Parts, methods: Iterable[ImageMethod], *, predict: bool = False
     ) -> dict[ImageMethod, Results]:
         """Trains the learners of some methods, whose gaps the NCs may predict."""
-        together = self.data.config.chunks(self.data.config.runs)
 
         def train(method: ImageMethod, runs: range) -> Results:
             return run_trial(self.trial(method, runs), self.ncs if predict else {})
 
-        return {m: in_chunks(parts, m.label, together, partial(train, m)) for m in methods}
+        chunks = self.data.config.chunks(self.data.config.runs)
+        return train_all(parts, {method: method.label for method in methods}, chunks, train)
 
     def trial(self, method: ImageMethod, runs: range) -> Trial:
         """Returns some of the learners of one method, which start alike for every method."""
@@ -266,7 +269,7 @@ class HeldOutSplits:
                 return run_trial(trial, keep=True)
 
         names = {size: f"splits of {size}, {name}" for size in self.tasks}
-        return {z: in_chunks(parts, n, together, partial(train, z)) for z, n in names.items()}
+        return train_all(parts, names, together, train)
 
     def with_gaps(self, results: BySize, *ncs: EmbeddedNC) -> BySize:
         """Returns results of `train` with predicted gaps in the place of predictions."""
