@@ -1,7 +1,7 @@
 """Section 4.3, "Loss Surface Visualization": losses, gap and NC around a converged learner."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.baselines.gap_surface import gap_measure
 from neural_complexity.experiments.base.comparison import NONE, label
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
@@ -21,12 +20,16 @@ from neural_complexity.experiments.base.few_shot_images import FewShotConfig, dr
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
-from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.loss_surface import surface
+from neural_complexity.learners.batched import BatchedLearner, PlacedLearner
+from neural_complexity.learners.loss_surface import Measure, surface
 from neural_complexity.learners.trajectory import usable_rows
+from neural_complexity.losses import PointLoss
 from neural_complexity.meta import scores
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
+from neural_complexity.snapshot import gap, take_snapshot
+from neural_complexity.task import Task
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
@@ -83,7 +86,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         h = BatchedLearner(recipe.make(), state).to(config.device)
 
     def measure(b: int) -> dict[str, Tensor]:
-        gaps = gap_measure(networks, task[b : b + 1], loss=recipe.loss, classes=config.ways)
+        gaps = gap_measure(networks, task[b : b + 1].loaded(), recipe.loss, config.ways)
         how: Any = {name: getattr(config, name) for name in ("size", "radius", "chunk")}
         return surface(h.one(b), gaps, generator=stream(config.seed, "directions", b), **how)
 
@@ -93,6 +96,42 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     planes = {name: plane[kept] for name, plane in planes.items()}
     tensors = {name: plane[:DRAWN].clone() for name, plane in planes.items()}
     return Outcome(_rows(config, planes, kept), tensors, facts=how_made(networks, parts))
+
+
+def gap_measure(
+    networks: dict[str, NeuralComplexity], task: Task, loss: PointLoss, classes: int | None = None
+) -> Measure:
+    """Returns what `surface` measures of K learners of one task, (K,) each: losses, gaps, NCs."""
+    contexts = {}  # once for the whole plane
+    for name, nc in networks.items():
+        nc.check(classes=classes, X_tr=task.X_tr, Y_tr=task.Y_tr, X_te=task.X_te)
+        with torch.no_grad():
+            contexts[name] = nc.encode(task.X_tr, task.Y_tr, task.X_te, classes=classes)
+
+    def measure(copies: PlacedLearner) -> dict[str, Tensor]:
+        K = len(next(copies.parameters()))
+        tasks: Task = _expanded(task, K)
+        snapshot = take_snapshot(copies, tasks)
+        loss_tr = loss(snapshot.H_tr, tasks.Y_tr).mean(dim=1)  # (K,)
+        true_gap = gap(loss, snapshot, tasks.Y_te)
+        found = {"train loss": loss_tr, "test loss": loss_tr + true_gap, "gap": true_gap}
+        for name, nc in networks.items():
+            predicted = nc.points(_expanded(contexts[name], K), snapshot.H_tr, snapshot.H_te)
+            found[f"NC, {name}"] = predicted.mean(dim=1)
+            # Eq. (4) at weight 1.
+            found[f"regularized loss, {name}"] = loss_tr + found[f"NC, {name}"]
+        return found
+
+    return measure
+
+
+def _expanded(tree: Any, K: int) -> Any:
+    """Returns all tensors of a tree of dataclasses, (1, ...), as (K, ...) without copying them."""
+    if isinstance(tree, Tensor):  # what has one axis is of no task: centres and scales
+        return tree.expand(K, *tree.shape[1:]) if tree.ndim > 1 else tree
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return replace(tree, **{name: _expanded(part, K) for name, part in vars(tree).items()})
+    return tree
 
 
 def _rows(config: Config, planes: dict[str, Tensor], kept: Tensor) -> list[Row]:
