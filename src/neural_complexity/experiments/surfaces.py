@@ -1,6 +1,6 @@
 """Section 4.3, "Loss Surface Visualization": losses, gap and NC around a converged learner."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.experiments.base.comparison import NONE, label
+from neural_complexity.experiments.base import few_shot_images as few_shot
+from neural_complexity.experiments.base.comparison import NONE, label, presets
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.few_shot_images import FewShotConfig, draw_held_out_tasks
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
@@ -55,7 +55,7 @@ Panel = tuple[str, Plane, dict[str, Any]]  # title, values, and the scale: `norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(FewShotConfig):
+class Config(few_shot.FewShotConfig):
     """Planes of parameters around learners that were trained without NC."""
 
     networks: str = ""  # The folder of a run of `omniglot`, for its NCs; the shipped ones if empty.
@@ -67,17 +67,14 @@ class Config(FewShotConfig):
 
 
 SMOKE: dict[str, Any] = {"queries": 2, "eval_tasks": 4, "learner_width": 16}
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(**SMOKE, steps=20, size=7, radius=1.0),
-    "cpu": lambda: Config(eval_tasks=48),
-    # The paper shows one task.
-    "paper": lambda: Config(eval_tasks=512, size=51, learner_width=500, lr=0.01, steps=5000),
-}
+SMOKE |= {"steps": 20, "size": 7, "radius": 1.0}
+PAPERS = few_shot.PAPERS_LEARNERS | {"steps": 5000, "size": 51}  # it shows one task
+PRESETS = presets(Config, smoke=SMOKE, cpu={"eval_tasks": 48}, paper=PAPERS)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     networks = load_networks(config.networks, config.device, "omniglot")
-    task = draw_held_out_tasks(config).task
+    task = few_shot.draw_held_out_tasks(config)[0]
     recipe = config.recipe(tuple(task.X_tr.shape[2:]))
     parts = Parts(work, 1 + len(task), callback)
     generator = stream(config.seed, "learners")
@@ -168,7 +165,6 @@ def tables(rows: list[Row]) -> list[Table]:
     whole, three = select(rows, task=None), partial(show, digits=3)
     (lost,), (at_learner,) = (select(whole, metric) for metric in ("diverged tasks", AT_LEARNER))
     metrics = ("test loss", "change", "share of oracle", AT_EDGE, WITH_TEST, WITH_GAP)
-    by_metric: list[tuple[str, Keys]] = [(metric, {}) for metric in metrics]
     columns = {
         **{f"test loss, {label(keys)}": ("test loss", keys) for keys in METHODS},
         **{f"with test loss, {label(keys)}": (WITH_TEST, keys) for keys in METHODS[:-1]},
@@ -179,7 +175,7 @@ def tables(rows: list[Row]) -> list[Table]:
         Table(
             f"Where each objective is lowest on the plane, {at_learner.n:,} tasks",
             ("lowest point of the objective", *metrics),
-            tuple(pivot(whole, METHODS, by_metric, lambda keys: NAMES[label(keys)], three)),
+            tuple(pivot(whole, METHODS, metrics, lambda keys: NAMES[label(keys)], three)),
             "Mean over tasks ± 95 % interval. Change: of the learner's test loss. Share of oracle: "
             "of the change that the plane allows. At the edge: share of tasks whose lowest point "
             "is there. Correlations are over each plane. The train loss is lowest at the learner "
