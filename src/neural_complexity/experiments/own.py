@@ -105,6 +105,7 @@ PRESETS = presets(Config, smoke=SMOKE, cpu={}, paper={"budget": "30min", "eval_t
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     data = own_digits()
+    ledger.record("report", *(torch.from_numpy(part)[None] for part in data[2:]))
     where: Any = {"folder": None if work.folder is None else work.folder / "nc"}
     where |= {"seed": config.seed, "device": config.device, "progress": callback or False}
     recipe = RECIPE(make=partial(mlp, 64, (64,), CLASSES), steps=config.learner_steps)
@@ -148,9 +149,7 @@ def _budget(text: str) -> float | Plan:
 
 def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[str, Tensor]:
     """Assesses models of a kind, and compares with their true gap."""
-    X, y, X_te, y_te = data
-    ledger.record("report", torch.from_numpy(X_te)[None], torch.from_numpy(y_te)[None])
-    told = []
+    (X, y, X_te, y_te), told = data, []
     for index in range(config.eval_tasks):
         generator = stream(config.seed, "own learners", kind, index)
         share = torch.rand((), generator=generator).item()
@@ -182,10 +181,8 @@ def _regularize(
     config: Config, nc: NeuralComplexity, method: str, size: int, data: Data
 ) -> dict[str, Tensor]:
     """Trains models that differ by their method alone from those of the same seeds."""
-    X, y, X_te, y_te = data
-    ledger.record("report", torch.from_numpy(X_te)[None], torch.from_numpy(y_te)[None])
+    (X, y, X_te, y_te), accuracies = data, []
     used = None if METHODS[method] is None else nc
-    accuracies = []
     for seed in range(config.runs):
         rows = torch.randperm(len(X), generator=stream(seed, "own rows"))[:size].numpy()
         ledger.record("train", torch.from_numpy(X[rows])[None], torch.from_numpy(y[rows])[None])

@@ -217,7 +217,7 @@ def embed(few_shot: FewShot, task: Task) -> Any:
 def test_accuracies_are_by_method_and_by_what_it_sees(
     few_shot: FewShot, small: FewShotConfig
 ) -> None:
-    task = few_shot.sample(5, stream(0, "tasks"))
+    task = few_shot.sample(5, stream(0, "tasks")).loaded()
     state = train_prototypical(small, TRAINING, few_shot)
     found = without_learner(small, embed(few_shot, task), state)
     assert list(found) == [
@@ -243,7 +243,7 @@ def test_accuracies_are_by_method_and_by_what_it_sees(
 def test_images_that_were_seen_are_classified_without_error(
     few_shot: FewShot, small: FewShotConfig
 ) -> None:
-    drawn = few_shot.sample(5, stream(0, "tasks"))
+    drawn = few_shot.sample(5, stream(0, "tasks")).loaded()
     same = Task(drawn.X_tr, drawn.Y_tr, drawn.X_tr, drawn.Y_tr)
     found = without_learner(
         small, embed(few_shot, same), train_prototypical(small, TRAINING, few_shot)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -137,9 +137,7 @@ def draw_held_out_tasks(config: FewShotConfig) -> HeldOut:
 class EmbeddedTasks:
     """Held-out tasks whose images an NC, or one with the same encoder (`like`), embedded once."""
 
-    def __init__(
-        self, nc: NeuralComplexity, tasks: HeldOut, like: "EmbeddedTasks | None" = None
-    ) -> None:
+    def __init__(self, nc: NeuralComplexity, tasks: HeldOut, like: Self | None = None) -> None:
         self.nc, (self.task, self.X_unlabelled) = nc, tasks
         self._contexts: dict[tuple[int, int, bool], Context] = {}
         sets = (self.task.X_tr, self.task.X_te, self.X_unlabelled) if like is None else ()
@@ -221,18 +219,17 @@ def without_learner(
     """Returns accuracies without a learner, (B,), by method and by what it sees of test images."""
     task, place = embedded.task, embedded.nc.head.network.place
     E_tr, E_te, _ = embedded.embedded
-    X_tr, X_te = values(task.X_tr), values(task.X_te)
     found = {("NC posterior, its beliefs", "transductive"): embedded.beliefs()}
     one = "NC posterior, its beliefs one image at a time"
     found[one, "inductive"] = embedded.beliefs(alone=True)
     for space, K, Q in (
         ("where NC compares images", place(E_tr), place(E_te)),
         ("NC's image embedding", E_tr, E_te),
-        ("pixels", X_tr.flatten(2), X_te.flatten(2)),
+        ("pixels", task.X_tr.flatten(2), task.X_te.flatten(2)),
     ):
         logits = trained.nearest_neighbour_logits(K, task.Y_tr, Q, classes=config.ways)
         found[f"nearest neighbour in {space}", "inductive"] = logits
-    encoder = _encoder(X_tr.shape[2:], channels=state["blocks.0.filters"].shape[0])
+    encoder = _encoder(task.X_tr.shape[2:], channels=state["blocks.0.filters"].shape[0])
     encoder.load_state_dict(state)
     network = trained.PrototypicalNetwork(encoder.to(config.device))
     parts = [task[i : i + PART] for i in range(0, len(task), PART)]
