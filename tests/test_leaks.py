@@ -110,7 +110,7 @@ def test_floor_and_spread_of_weights_reach_learners_of_splits() -> None:
 def test_other_seeds_have_other_tasks_and_images(glyph_folder: str) -> None:
     for name, draw in (
         ("curves", lambda config: evaluation_tasks(config).X_te),
-        ("omniglot", lambda config: draw_held_out_tasks(config).task.X_te),
+        ("omniglot", lambda config: draw_held_out_tasks(config)[0].X_te),
         ("single", lambda config: load_data(config).held),
     ):
         data = {"data": glyph_folder} if name == "omniglot" else {}

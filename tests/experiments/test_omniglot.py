@@ -9,6 +9,7 @@ import torch
 from neural_complexity.cli import main
 from neural_complexity.experiments import omniglot
 from neural_complexity.experiments.base import few_shot_images as few_shot
+from neural_complexity.experiments.base.comparison import SCORES
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.few_shot_images import (
     PROTOTYPICAL,
@@ -18,7 +19,7 @@ from neural_complexity.experiments.base.few_shot_images import (
     without_learner,
 )
 from neural_complexity.experiments.base.table_views import distinct, find, select
-from neural_complexity.experiments.omniglot import EXPERIMENT, FIT, LEARNERS, Config
+from neural_complexity.experiments.omniglot import EXPERIMENT, LEARNERS, Config
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
 
@@ -49,7 +50,7 @@ def test_every_learner_and_method_has_its_rows(outcome: Outcome, config: Config)
             assert len(select(rows, metric, evaluated_on=None)) == 6
         for head in ("posterior", "direct"):
             for end in omniglot.ENDS:
-                for metric in FIT:
+                for metric in SCORES:
                     row = find(rows, metric, head=head, evaluated_on=end)
                     assert row is not None
                     assert row.n == config.eval_tasks
@@ -65,7 +66,7 @@ def test_the_papers_accuracy_stands_beside_its_own_method_and_learners(outcome: 
 
 
 def test_heads_share_what_they_know_of_images_if_asked_to(outcome: Outcome, config: Config) -> None:
-    X = draw_held_out_tasks(config).task.X_tr
+    X = draw_held_out_tasks(config)[0].X_tr
     quick = {"iterations": 1, "updates": 1, "validation_tasks": 2}
     alone = replace(
         config,

@@ -1,7 +1,6 @@
 """The ablation study: NC's components for images and labels, removed one after the other."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import few_shot_images as few_shot
-from neural_complexity.experiments.base.comparison import label, oracle
+from neural_complexity.experiments.base.comparison import label, oracle, presets
 from neural_complexity.experiments.base.config import Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
@@ -64,14 +63,13 @@ class Config(few_shot.FewShotConfig):
 
 
 TINY = few_shot.TINY | {"updates": 2, "batch": 16, "decoder_layers": 1}
-SHORT = {"iterations": 48, "tasks": 8, "updates": 24, "batch": 40, "validation_tasks": 16}
+SHORT: Any = {"iterations": 48, "tasks": 8, "updates": 24, "batch": 40, "validation_tasks": 16}
 SMALL: Any = {"training": few_shot.direct(**TINY), "encoder": few_shot.posterior(**TINY)}
+SMALL |= few_shot.SMOKE | {"seeds": 2}
 LARGER: Any = {"encoder": few_shot.posterior(iterations=220, tasks=32), "eval_tasks": 128}
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(**few_shot.SMOKE, **SMALL, seeds=2),
-    "cpu": lambda: Config(**LARGER, training=few_shot.direct(**SHORT)),  # an hour on two cores
-    "paper": lambda: Config(learner_width=500, lr=0.01, steps=2000),
-}
+LARGER |= {"training": few_shot.direct(**SHORT)}
+# On two cores, `cpu` takes an hour.
+PRESETS = presets(Config, smoke=SMALL, cpu=LARGER, paper=few_shot.PAPERS_LEARNERS)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -104,7 +102,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             kept |= {f"{prefix}{n}": t for n, t in inductive.items()}
         return kept
 
-    plain, best = partial(train, {"nc": embedded}), oracle(recipe, tasks.task).penalty
+    plain, best = partial(train, {"nc": embedded}), oracle(recipe, tasks[0]).penalty
     once = {"no NC": plain, "oracle": partial(plain, best)}
     once["posterior head"] = partial(judged, embedded)
     rows = [r for name, do in once.items() for r in _rows(seed, parts.do(name, do), method=name)]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import shifted_learners as shifted
-from neural_complexity.experiments.base.comparison import label
+from neural_complexity.experiments.base.comparison import label, presets
 from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
@@ -62,12 +62,10 @@ class Config(NetworksConfig):
                 raise ValueError(f"{name} must be {least}, got {getattr(self, name)}")
 
 
-SMALL: dict[str, Any] = {"eval_tasks": 256, "digits_tasks": 256, "calibration": 100}
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(**SMALL, draws=1000, unlike=32),
-    "cpu": lambda: Config(eval_tasks=4096, unlike=256),
-    "paper": Config,  # as many learners as other experiments have; the paper has no such table
-}
+SMOKE: dict[str, Any] = {"eval_tasks": 256, "digits_tasks": 256, "calibration": 100}
+SMOKE |= {"draws": 1000, "unlike": 32}
+# The paper has no such table; `paper` has as many learners as other experiments.
+PRESETS = presets(Config, smoke=SMOKE, cpu={"eval_tasks": 4096, "unlike": 256}, paper={})
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from neural_complexity.assessment.tables import Table
+from neural_complexity.assessment.report import Table
 from neural_complexity.experiments import single
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report

@@ -1,6 +1,6 @@
 """Section 4.3: NC on few-shot images, its fit to the gap and its use as a regularizer."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -12,15 +12,15 @@ from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
+from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base import few_shot_images as few_shot
-from neural_complexity.experiments.base.comparison import NONE, Method, label, oracle
+from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, Result, label
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import scatter_gaps
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
+from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made
 from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.experiments.base.training import Setup, train_network
-from neural_complexity.learners.trajectory import usable_rows
 from neural_complexity.meta import scores
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -30,7 +30,6 @@ __all__ = ["EXPERIMENT"]
 NAME = "omniglot"
 LEARNERS = ("MLP", "CNN")  # NC is trained on the first
 MODES = {"transductive": "-", "inductive": "--"}  # and their lines
-FIT = {"R2": scores.r_squared, "correlation": scores.correlation, "MAE": scores.mean_absolute_error}
 PAPERS = ("MLP", "NC direct, transductive")
 ENDS = {"unregularized": "none", "regularized": "NC {}, transductive"}  # learners that NC judges
 INTERVAL = "Value ± 95 % interval over tasks"
@@ -42,9 +41,6 @@ FIT_NOTE = (
     f"{INTERVAL}. Learners after their last step, without NC (unregularized) and with it; or both "
     "on the way, too, which is easier (no gap at first). R2 is the coefficient of determination."
 )
-
-Results = dict[str, Tensor]  # by name
-Name = Callable[[Keys], str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +56,8 @@ TINY, SMOKE = few_shot.TINY, few_shot.SMOKE | {"learner_channels": 4, "share_ima
 SMOKE |= {"posterior": few_shot.posterior(**TINY), "direct": few_shot.direct(**TINY)}
 CPU: Any = {"posterior": few_shot.posterior(iterations=220, tasks=32), "share_images": True}
 CPU |= {"direct": few_shot.direct(iterations=150, tasks=32, updates=24), "eval_tasks": 256}
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(**SMOKE),
-    "cpu": lambda: Config(**CPU),  # half an hour of meta-training on two cores
-    "paper": lambda: Config(learner_width=500, lr=0.01, steps=2000),
-}
+# On two cores, `cpu` takes half an hour of meta-training.
+PRESETS = comparison.presets(Config, smoke=SMOKE, cpu=CPU, paper=few_shot.PAPERS_LEARNERS)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
@@ -82,7 +75,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         for mode in MODES:
             penalty = partial(embedded[head].penalty, inductive=mode == "inductive")
             methods.append(Method({"method": "NC", "head": head, "mode": mode}, penalty))
-    methods.append(oracle(setup.recipe, tasks.task))
+    methods.append(comparison.oracle(setup.recipe, tasks[0]))
     parts = Parts(work, len(methods) * len(LEARNERS) + 1, callback)
     rows: list[Row] = []
     tensors: dict[str, Tensor] = {}
@@ -90,12 +83,13 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         train = partial(few_shot.train_and_predict, recipe, config.seed, embedded)
         do = {m.name: partial(train, m.penalty) for m in methods}
         results = {name: parts.do(f"{name}, {learner}", part) for name, part in do.items()}
-        kept = usable_rows(result.pop("diverged").squeeze(0) for result in results.values())
+        kept = comparison.kept_tasks(results.values())
         results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in results.items()}
         row = partial(make_row, NAME, config.seed, learner=learner)
         rows += _rows(row, learner, methods, results)
         rows.append(row("diverged tasks", scores.count(~kept)))
-        tensors |= {f"{learner}/{m}/{k}": t for m, r in results.items() for k, t in r.items()}
+        for name, result in results.items():
+            tensors |= {f"{learner}/{name}/{k}": t for k, t in result.items() if k != "diverged"}
     train = partial(few_shot.train_prototypical, config, config.posterior, family, callback)
     state = parts.do(few_shot.PROTOTYPICAL, train)
     tensors |= {f"{few_shot.PROTOTYPICAL}/{k}": t for k, t in state.items()}
@@ -109,29 +103,25 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 
 
 def _rows(
-    row: Callable[..., Row], learner: str, methods: list[Method], results: dict[str, Results]
+    row: Callable[..., Row], learner: str, methods: list[Method], results: dict[str, Result]
 ) -> list[Row]:
     """Scores learners after their last step, and predicted gaps and accuracies."""
     rows, accuracies = [], []
-    none, best = (results[name]["loss_te"][-1] for name in ("none", "oracle"))
+    trained = [(method.keys, results[method.name]) for method in methods]
     for method in methods:
-        add, last = partial(row, **method.keys), {k: t[-1] for k, t in results[method.name].items()}
+        add, own = partial(row, **method.keys), results[method.name]
         paper = few_shot.PAPER_ACCURACY if (learner, method.name) == PAPERS else None
-        rows.append(add("accuracy", scores.estimate_mean(100 * last["accuracy"]), paper))
-        rows.append(add("test loss", scores.estimate_mean(last["loss_te"])))
-        rows.append(add("train loss", scores.estimate_mean(last["loss_tr"])))
-        if "head" in method.keys:
-            share = scores.estimate(scores.share_of_oracle, none, last["loss_te"], best)
-            rows.append(add("share of oracle", share))
+        rows.append(add("accuracy", scores.estimate_mean(100 * own["accuracy"][-1]), paper))
+        rows += comparison.loss_rows(add, trained, own, -1)
     for head in HEADS:
         both = {end: results[name.format(head)] for end, name in ENDS.items()}
         pairs = [(result[f"predicted/{head}"], result["gap"]) for result in both.values()]
         every = [torch.cat([t.flatten().double() for t in s]) for s in zip(*pairs, strict=True)]
         add = partial(row, method="NC", head=head)
         for end, (p, true) in zip(both, pairs, strict=True):
-            for metric, score in FIT.items():
+            for metric, score in SCORES.items():
                 rows.append(add(metric, scores.estimate(score, p[-1], true[-1]), evaluated_on=end))
-        for metric, score in FIT.items():  # a task's steps are not independent: no interval
+        for metric, score in SCORES.items():  # a task's steps are not independent: no interval
             value = scores.Estimate(score(*every).item(), None, pairs[0][1].shape[1])
             rows.append(add(metric, value, evaluated_on="both, all the way"))
         for end, result in both.items() if head == "posterior" else ():
@@ -143,20 +133,25 @@ def _rows(
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    learners, fits, metrics = [], [], ("test loss", "train loss", "share of oracle")
+    learners, fits, three = [], [], partial(show, digits=3)
+    metrics = ("test loss", "train loss", "share of oracle")
     for learner in LEARNERS:
         every = select(rows, learner=learner)
         own = select(every, evaluated_on=None)
         found, (diverged,) = select(own, "accuracy"), select(own, "diverged tasks")
         title = f"{learner} learners after their last step, {found[0].n:,} held-out tasks"
         header = ("regularizer", "paper's accuracy", "accuracy", *metrics)
-        cells = zip(found, _lines(own, "accuracy", metrics, label), strict=True)
-        lines = ((n, f"{r.paper:.2f}" if r.paper else "", show(r), *c) for r, (n, *c) in cells)
+        cells = pivot(own, [r.keys for r in found], metrics, label, three)
+        both = zip(found, cells, strict=True)
+        lines = ((n, f"{r.paper:.2f}" if r.paper else "", show(r), *c) for r, (n, *c) in both)
         learners.append(Table(title, header, tuple(lines), LEARNERS_NOTE.format(diverged.value)))
         title = f"Predicted against true gap of {learner} learners, {found[0].n:,} held-out tasks"
-        fit = _lines(every, "R2", FIT, lambda keys: f"{label(keys)}; {keys['evaluated_on']}")
-        fits.append(Table(title, ("gap predictor; learners", *FIT), fit, FIT_NOTE))
+        kinds = [r.keys for r in select(every, "R2")]
+        fit = pivot(every, kinds, SCORES, lambda k: f"{label(k)}; {k['evaluated_on']}", three)
+        fits.append(Table(title, ("gap predictor; learners", *SCORES), tuple(fit), FIT_NOTE))
     alone, told = select(rows, learner=None), ("predicted accuracy", "accuracy", "accuracy MAE")
+    predicted = select(rows, told[0])
+    kinds = [r.keys for r in predicted]
     without = Table(
         f"Accuracy in % without a learner, {alone[0].n:,} held-out tasks",
         ("method", "accuracy"),
@@ -167,21 +162,12 @@ def tables(rows: list[Row]) -> list[Table]:
         "means to the test images that choose them, as in NC, but not in training.",
     )
     accuracies = Table(
-        f"Accuracy in % that NC's beliefs predict, {select(rows, told[0])[0].n:,} held-out tasks",
+        f"Accuracy in % that NC's beliefs predict, {predicted[0].n:,} held-out tasks",
         ("learners", "predicted", "true", "MAE"),
-        _lines(rows, told[0], told, "{learner}, {evaluated_on}".format_map, digits=2),
+        tuple(pivot(rows, kinds, told, "{learner}, {evaluated_on}".format_map)),
         f"{INTERVAL}. Beliefs about test labels say how many of a learner's answers are right.",
     )
     return [*learners, without, *fits, accuracies]
-
-
-def _lines(
-    rows: list[Row], first: str, metrics: Iterable[str], name: Name, digits: int = 3
-) -> tuple[tuple[str, ...], ...]:
-    """Returns a line for each row of the metric `first`."""
-    lines = [row.keys for row in select(rows, first)]
-    columns: list[tuple[str, Keys]] = [(metric, {}) for metric in metrics]
-    return tuple(pivot(rows, lines, columns, name, partial(show, digits=digits)))
 
 
 def figures(outcome: Outcome) -> list[Drawing]:

@@ -17,6 +17,7 @@ from torch.optim import Adam
 from neural_complexity import ledger
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.convert.arrays_in import columns_of, in_order, predict
+from neural_complexity.experiments.base.comparison import SCORES, presets
 from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, make_row
@@ -49,8 +50,7 @@ LOOP, PENALTY = "a plain loop", "with NCRegularizer"
 # Ways to train a model, and the baseline of each.
 METHODS = {PLAIN: None, TRANSDUCTIVE: PLAIN, INDUCTIVE: PLAIN, LOOP: None, PENALTY: LOOP}
 ALL, SHIFT = "all kinds", "distribution shift"
-FIT = {"R2": scores.r_squared, "correlation": scores.correlation, "MAE": scores.mean_absolute_error}
-COLUMNS = dict.fromkeys((*FIT, "true gap"), 3)  # metrics and their digits
+COLUMNS = dict.fromkeys((*SCORES, "true gap"), 3)  # metrics and their digits
 COLUMNS |= dict.fromkeys(("inside the bound", "width of the bound", SHIFT), 2)
 # Models that NC was not trained on, which were MLPs with one layer of 64: networks, by how they
 # are made, and models of scikit-learn, by how they are made of a seed.
@@ -96,16 +96,15 @@ class Config(BaseConfig):
             raise ValueError("sizes must be at least one number, got none")
 
 
-SMALL: dict[str, Any] = {"budget": "2x2", "learner_steps": 10, "eval_tasks": 2, "runs": 2}
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(**SMALL, sizes=(50,), steps=5),
-    "cpu": Config,
-    "paper": lambda: Config(budget="30min", eval_tasks=64),  # the paper has no such experiment
-}
+SMOKE: dict[str, Any] = {"budget": "2x2", "learner_steps": 10, "eval_tasks": 2, "runs": 2}
+SMOKE |= {"sizes": (50,), "steps": 5}
+# The paper has no such experiment.
+PRESETS = presets(Config, smoke=SMOKE, cpu={}, paper={"budget": "30min", "eval_tasks": 64})
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     data = own_digits()
+    ledger.record("report", *(torch.from_numpy(part)[None] for part in data[2:]))
     where: Any = {"folder": None if work.folder is None else work.folder / "nc"}
     where |= {"seed": config.seed, "device": config.device, "progress": callback or False}
     recipe = RECIPE(make=partial(mlp, 64, (64,), CLASSES), steps=config.learner_steps)
@@ -117,7 +116,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for kind, told in {ALL: every, **assessed}.items():
         row = partial(make_row, NAME, config.seed, model=kind)
         predicted, true, low, high, p = (told[name] for name in ASSESSED)
-        rows += [row(m, scores.estimate(score, predicted, true)) for m, score in FIT.items()]
+        rows += [row(m, scores.estimate(score, predicted, true)) for m, score in SCORES.items()]
         inside = (low <= true) & (true <= high)
         means = {"true gap": true, "inside the bound": inside, SHIFT: p <= LEVEL}
         if (high - low).isfinite().all():
@@ -149,9 +148,7 @@ def _budget(text: str) -> float | Plan:
 
 def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict[str, Tensor]:
     """Assesses models of a kind, and compares with their true gap."""
-    X, y, X_te, y_te = data
-    ledger.record("report", torch.from_numpy(X_te)[None], torch.from_numpy(y_te)[None])
-    told = []
+    (X, y, X_te, y_te), told = data, []
     for index in range(config.eval_tasks):
         generator = stream(config.seed, "own learners", kind, index)
         share = torch.rand((), generator=generator).item()
@@ -183,10 +180,8 @@ def _regularize(
     config: Config, nc: NeuralComplexity, method: str, size: int, data: Data
 ) -> dict[str, Tensor]:
     """Trains models that differ by their method alone from those of the same seeds."""
-    X, y, X_te, y_te = data
-    ledger.record("report", torch.from_numpy(X_te)[None], torch.from_numpy(y_te)[None])
+    (X, y, X_te, y_te), accuracies = data, []
     used = None if METHODS[method] is None else nc
-    accuracies = []
     for seed in range(config.runs):
         rows = torch.randperm(len(X), generator=stream(seed, "own rows"))[:size].numpy()
         ledger.record("train", torch.from_numpy(X[rows])[None], torch.from_numpy(y[rows])[None])

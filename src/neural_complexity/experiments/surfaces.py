@@ -1,7 +1,7 @@
 """Section 4.3, "Loss Surface Visualization": losses, gap and NC around a converged learner."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -12,19 +12,22 @@ from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.baselines.gap_surface import gap_measure
-from neural_complexity.experiments.base.comparison import NONE, label
+from neural_complexity.experiments.base import few_shot_images as few_shot
+from neural_complexity.experiments.base.comparison import NONE, label, presets
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.few_shot_images import FewShotConfig, draw_held_out_tasks
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
-from neural_complexity.learners.batched import BatchedLearner, surface
+from neural_complexity.learners.batched import BatchedLearner, Measure, PlacedLearner, surface
 from neural_complexity.learners.trajectory import usable_rows
+from neural_complexity.losses import PointLoss
 from neural_complexity.meta import scores
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
+from neural_complexity.snapshot import gap, take_snapshot
+from neural_complexity.task import Task
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
@@ -50,7 +53,7 @@ Panel = tuple[str, Plane, dict[str, Any]]  # title, values, and the scale: `norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(FewShotConfig):
+class Config(few_shot.FewShotConfig):
     """Planes of parameters around learners that were trained without NC."""
 
     networks: str = ""  # The folder of a run of `omniglot`, for its NCs; the shipped ones if empty.
@@ -62,17 +65,14 @@ class Config(FewShotConfig):
 
 
 SMOKE: dict[str, Any] = {"queries": 2, "eval_tasks": 4, "learner_width": 16}
-PRESETS: dict[str, Callable[[], Config]] = {
-    "smoke": lambda: Config(**SMOKE, steps=20, size=7, radius=1.0),
-    "cpu": lambda: Config(eval_tasks=48),
-    # The paper shows one task.
-    "paper": lambda: Config(eval_tasks=512, size=51, learner_width=500, lr=0.01, steps=5000),
-}
+SMOKE |= {"steps": 20, "size": 7, "radius": 1.0}
+PAPERS = few_shot.PAPERS_LEARNERS | {"steps": 5000, "size": 51}  # it shows one task
+PRESETS = presets(Config, smoke=SMOKE, cpu={"eval_tasks": 48}, paper=PAPERS)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     networks = load_networks(config.networks, config.device, "omniglot")
-    task = draw_held_out_tasks(config).task
+    task = few_shot.draw_held_out_tasks(config)[0]
     recipe = config.recipe(tuple(task.X_tr.shape[2:]))
     parts = Parts(work, 1 + len(task), callback)
     generator = stream(config.seed, "learners")
@@ -81,7 +81,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         h = BatchedLearner(recipe.make(), state).to(config.device)
 
     def measure(b: int) -> dict[str, Tensor]:
-        gaps = gap_measure(networks, task[b : b + 1], loss=recipe.loss, classes=config.ways)
+        gaps = gap_measure(networks, task[b : b + 1].loaded(), recipe.loss, config.ways)
         how: Any = {name: getattr(config, name) for name in ("size", "radius", "chunk")}
         return surface(h.one(b), gaps, generator=stream(config.seed, "directions", b), **how)
 
@@ -91,6 +91,42 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     planes = {name: plane[kept] for name, plane in planes.items()}
     tensors = {name: plane[:DRAWN].clone() for name, plane in planes.items()}
     return Outcome(_rows(config, planes, kept), tensors, facts=how_made(networks, parts))
+
+
+def gap_measure(
+    networks: dict[str, NeuralComplexity], task: Task, loss: PointLoss, classes: int | None = None
+) -> Measure:
+    """Returns what `surface` measures of K learners of one task, (K,) each: losses, gaps, NCs."""
+    contexts = {}  # once for the whole plane
+    for name, nc in networks.items():
+        nc.check(classes=classes, X_tr=task.X_tr, Y_tr=task.Y_tr, X_te=task.X_te)
+        with torch.no_grad():
+            contexts[name] = nc.encode(task.X_tr, task.Y_tr, task.X_te, classes=classes)
+
+    def measure(copies: PlacedLearner) -> dict[str, Tensor]:
+        K = len(next(copies.parameters()))
+        tasks: Task = _expanded(task, K)
+        snapshot = take_snapshot(copies, tasks)
+        loss_tr = loss(snapshot.H_tr, tasks.Y_tr).mean(dim=1)  # (K,)
+        true_gap = gap(loss, snapshot, tasks.Y_te)
+        found = {"train loss": loss_tr, "test loss": loss_tr + true_gap, "gap": true_gap}
+        for name, nc in networks.items():
+            predicted = nc.points(_expanded(contexts[name], K), snapshot.H_tr, snapshot.H_te)
+            found[f"NC, {name}"] = predicted.mean(dim=1)
+            # Eq. (4) at weight 1.
+            found[f"regularized loss, {name}"] = loss_tr + found[f"NC, {name}"]
+        return found
+
+    return measure
+
+
+def _expanded(tree: Any, K: int) -> Any:
+    """Returns all tensors of a tree of dataclasses, (1, ...), as (K, ...) without copying them."""
+    if isinstance(tree, Tensor):  # what has one axis is of no task: centres and scales
+        return tree.expand(K, *tree.shape[1:]) if tree.ndim > 1 else tree
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return replace(tree, **{name: _expanded(part, K) for name, part in vars(tree).items()})
+    return tree
 
 
 def _rows(config: Config, planes: dict[str, Tensor], kept: Tensor) -> list[Row]:
@@ -127,7 +163,6 @@ def tables(rows: list[Row]) -> list[Table]:
     whole, three = select(rows, task=None), partial(show, digits=3)
     (lost,), (at_learner,) = (select(whole, metric) for metric in ("diverged tasks", AT_LEARNER))
     metrics = ("test loss", "change", "share of oracle", AT_EDGE, WITH_TEST, WITH_GAP)
-    by_metric: list[tuple[str, Keys]] = [(metric, {}) for metric in metrics]
     columns = {
         **{f"test loss, {label(keys)}": ("test loss", keys) for keys in METHODS},
         **{f"with test loss, {label(keys)}": (WITH_TEST, keys) for keys in METHODS[:-1]},
@@ -138,7 +173,7 @@ def tables(rows: list[Row]) -> list[Table]:
         Table(
             f"Where each objective is lowest on the plane, {at_learner.n:,} tasks",
             ("lowest point of the objective", *metrics),
-            tuple(pivot(whole, METHODS, by_metric, lambda keys: NAMES[label(keys)], three)),
+            tuple(pivot(whole, METHODS, metrics, lambda keys: NAMES[label(keys)], three)),
             "Mean over tasks ± 95 % interval. Change: of the learner's test loss. Share of oracle: "
             "of the change that the plane allows. At the edge: share of tasks whose lowest point "
             "is there. Correlations are over each plane. The train loss is lowest at the learner "

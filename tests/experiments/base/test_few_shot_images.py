@@ -9,7 +9,7 @@ from neural_complexity.experiments.base.few_shot_images import (
     PROTOTYPICAL,
     EmbeddedTasks,
     FewShotConfig,
-    HeldOutTasks,
+    HeldOut,
     LabelTraining,
     direct,
     draw_held_out_tasks,
@@ -53,10 +53,10 @@ def test_held_out_characters_are_others_and_half_of_their_images_unlabelled(
     glyph_folder: str,
 ) -> None:
     config = FewShotConfig(data=glyph_folder, ways=4, queries=2, train_queries=3)
-    train, held_out = config.train_family(), draw_held_out_tasks(config)
-    assert (train.queries, held_out.task.X_te.shape[1], held_out.X_unlabelled.shape[1]) == (3, 8, 8)
+    train, (task, X_unlabelled) = config.train_family(), draw_held_out_tasks(config)
+    assert (train.queries, task.X_te.shape[1], X_unlabelled.shape[1]) == (3, 8, 8)
     ours = values(train.images(torch.arange(len(train.images)))).flatten(1)
-    for X in (held_out.task.X_tr, held_out.task.X_te, held_out.X_unlabelled):
+    for X in (task.X_tr, task.X_te, X_unlabelled):
         assert torch.cdist(X.flatten(0, 1).flatten(1), ours).min() > 0
 
 
@@ -102,40 +102,46 @@ def config(glyph_folder: str) -> FewShotConfig:
 
 
 @pytest.fixture
-def tasks(config: FewShotConfig) -> HeldOutTasks:
+def tasks(config: FewShotConfig) -> HeldOut:
     return draw_held_out_tasks(config)
 
 
-def make(tasks: HeldOutTasks, head: str) -> EmbeddedTasks:
-    nc = NeuralComplexity.for_tasks(tasks.task, head=head, width=8, heads=2, channels=4)
+def make(tasks: HeldOut, head: str) -> EmbeddedTasks:
+    nc = NeuralComplexity.for_tasks(tasks[0], head=head, width=8, heads=2, channels=4)
     return EmbeddedTasks(nc, tasks)
 
 
+def gaps(embedded: EmbeddedTasks, rows: slice, snapshot: Snapshot) -> torch.Tensor:
+    """Returns what NC predicts of learners of some of the tasks, (B,)."""
+    points = embedded.nc.points(embedded.context(rows), snapshot.H_tr, snapshot.H_te)
+    return points.mean(dim=1)
+
+
 def test_unlabelled_images_are_others_of_the_same_classes(
-    config: FewShotConfig, tasks: HeldOutTasks
+    config: FewShotConfig, tasks: HeldOut
 ) -> None:
-    assert tasks.task.X_te.shape[:2] == tasks.X_unlabelled.shape[:2] == (4, 6)
-    test, other = (X.flatten(2) for X in (tasks.task.X_te, tasks.X_unlabelled))
+    assert tasks[0].X_te.shape[:2] == tasks[1].shape[:2] == (4, 6)
+    test, other = (X.flatten(2) for X in (tasks[0].X_te, tasks[1]))
     assert (torch.cdist(test, other) > 0).all()
     again = draw_held_out_tasks(replace(config, eval_tasks=4))
-    assert torch.equal(again.task.X_tr, tasks.task.X_tr)
+    assert torch.equal(again[0].X_tr, tasks[0].X_tr)
 
 
 @pytest.mark.parametrize("head", ["posterior", "direct"])
-def test_gaps_are_those_that_nc_predicts_of_the_images(tasks: HeldOutTasks, head: str) -> None:
-    embedded, task = make(tasks, head), tasks.task
+def test_gaps_are_those_that_nc_predicts_of_the_images(tasks: HeldOut, head: str) -> None:
+    embedded, task = make(tasks, head), tasks[0]
     H_tr, H_te = torch.randn(4, 3, 3), torch.randn(4, 6, 3)
     snapshot = Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
     rows = slice(1, 3)
-    predicted = embedded.gaps(rows, snapshot[rows])
+    predicted = gaps(embedded, rows, snapshot[rows])
     torch.testing.assert_close(predicted, judge(embedded.nc, snapshot).gap[rows])
     other = EmbeddedTasks(embedded.nc, tasks, like=embedded)
-    assert torch.equal(other.gaps(rows, snapshot[rows]), predicted)
+    assert torch.equal(gaps(other, rows, snapshot[rows]), predicted)
     penalty = embedded.penalty(slice(0, 4))(lambda _: H_te, snapshot)  # type: ignore[arg-type]
     torch.testing.assert_close(penalty, judge(embedded.nc, snapshot).gap)
 
 
-def test_inductive_regularizing_sees_the_other_images(tasks: HeldOutTasks) -> None:
+def test_inductive_regularizing_sees_the_other_images(tasks: HeldOut) -> None:
     embedded = make(tasks, "posterior")
     asked = []
 
@@ -143,25 +149,25 @@ def test_inductive_regularizing_sees_the_other_images(tasks: HeldOutTasks) -> No
         asked.append(X)
         return torch.zeros(4, 6, 3)
 
-    task = tasks.task
+    task = tasks[0]
     snapshot = Snapshot(task.X_tr, task.Y_tr, torch.zeros(4, 3, 3), task.X_te, torch.zeros(4, 6, 3))
     embedded.penalty(slice(0, 4), inductive=True)(h, snapshot)  # type: ignore[arg-type]
-    assert torch.equal(asked[0], tasks.X_unlabelled)
+    assert torch.equal(asked[0], tasks[1])
 
 
-def test_only_the_posterior_head_has_beliefs(tasks: HeldOutTasks) -> None:
+def test_only_the_posterior_head_has_beliefs(tasks: HeldOut) -> None:
     ours, papers = make(tasks, "posterior"), make(tasks, "direct")
     assert papers.nc.head.belief(papers.context(slice(0, 2)).state) is None
-    assert ours.beliefs().shape == ours.beliefs_one_by_one().shape == (4, 6, 3)
-    task = tasks.task
+    assert ours.beliefs().shape == ours.beliefs(alone=True).shape == (4, 6, 3)
+    task = tasks[0]
     alone = ours.nc.belief(task.X_tr, task.Y_tr, task.X_te[:, 2:3])
-    torch.testing.assert_close(ours.beliefs_one_by_one()[:, 2:3], alone.prediction)
+    torch.testing.assert_close(ours.beliefs(alone=True)[:, 2:3], alone.prediction)
 
 
 def test_what_ncs_predict_on_the_way_is_of_the_learners_at_that_step(
-    config: FewShotConfig, tasks: HeldOutTasks
+    config: FewShotConfig, tasks: HeldOut
 ) -> None:
-    task, steps = tasks.task, 5
+    task, steps = tasks[0], 5
     recipe = replace(config, steps=steps, learner_width=8).recipe(task.X_tr.shape[2:])
     embedded = {head: make(tasks, head) for head in ("posterior", "direct")}
     found = train_and_predict(recipe, 0, embedded)
@@ -175,7 +181,7 @@ def test_what_ncs_predict_on_the_way_is_of_the_learners_at_that_step(
 
     recipe.train(task, stream(0, "evaluate learners", 0), observe=observe)
     for head, own in embedded.items():
-        predicted = torch.stack([own.gaps(slice(0, 4), snapshot) for snapshot in seen])
+        predicted = torch.stack([gaps(own, slice(0, 4), snapshot) for snapshot in seen])
         torch.testing.assert_close(found[f"predicted/{head}"], predicted)
     true = found["loss_te"] - found["loss_tr"]
     torch.testing.assert_close(found["gap"], true[[0, 1, 2, 4, steps]])
@@ -202,17 +208,16 @@ def embed(few_shot: FewShot, task: Task) -> Any:
     logits = torch.nn.functional.one_hot(task.Y_te, few_shot.ways).double()
     return SimpleNamespace(
         nc=nc,
-        tasks=SimpleNamespace(task=task),
+        task=task,
         embedded=[E_tr, E_te, E_te],
-        beliefs=lambda: logits,
-        beliefs_one_by_one=lambda: logits.flip(-1),
+        beliefs=lambda alone=False: logits.flip(-1) if alone else logits,
     )
 
 
 def test_accuracies_are_by_method_and_by_what_it_sees(
     few_shot: FewShot, small: FewShotConfig
 ) -> None:
-    task = few_shot.sample(5, stream(0, "tasks"))
+    task = few_shot.sample(5, stream(0, "tasks")).loaded()
     state = train_prototypical(small, TRAINING, few_shot)
     found = without_learner(small, embed(few_shot, task), state)
     assert list(found) == [
@@ -238,7 +243,7 @@ def test_accuracies_are_by_method_and_by_what_it_sees(
 def test_images_that_were_seen_are_classified_without_error(
     few_shot: FewShot, small: FewShotConfig
 ) -> None:
-    drawn = few_shot.sample(5, stream(0, "tasks"))
+    drawn = few_shot.sample(5, stream(0, "tasks")).loaded()
     same = Task(drawn.X_tr, drawn.Y_tr, drawn.X_tr, drawn.Y_tr)
     found = without_learner(
         small, embed(few_shot, same), train_prototypical(small, TRAINING, few_shot)

@@ -1,9 +1,9 @@
 """Few-shot classification of Omniglot: data, learners, NCs for it, held-out tasks, baselines."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -29,12 +29,13 @@ from neural_complexity.task import Task
 from neural_complexity.tasks.images import FewShot
 from neural_complexity.tasks.omniglot_files import omniglot
 
-__all__ = ["PROTOTYPICAL", "EmbeddedTasks", "FewShotConfig", "HeldOutTasks", "LabelTraining"]
-__all__ += ["direct", "draw_held_out_tasks", "posterior", "train_and_predict", "train_prototypical"]
-__all__ += ["without_learner"]
+__all__ = ["OURS", "PAPERS", "PAPERS_LEARNERS", "PAPER_ACCURACY", "PROTOTYPICAL", "SMOKE", "TINY"]
+__all__ += ["EmbeddedTasks", "FewShotConfig", "HeldOut", "LabelTraining", "direct", "posterior"]
+__all__ += ["draw_held_out_tasks", "train_and_predict", "train_prototypical", "without_learner"]
 
 _encoder: Callable[..., ImageEncoder] = partial(ImageEncoder, layers=4)  # of prototypical networks
 Penalty = Callable[[slice], Regularizer]  # of some of the tasks
+HeldOut = tuple[Task, Tensor]  # and unlabelled images of their classes, (B, N, channels, H, W)
 PART = 64  # tasks whose images are embedded at a time: bounds memory
 PROTOTYPICAL = "prototypical network"
 PAPER_ACCURACY = 92.93  # of MLP learners with NC, 10 ways, 1 shot
@@ -42,6 +43,7 @@ PAPER_ACCURACY = 92.93  # of MLP learners with NC, 10 ways, 1 shot
 SMOKE: dict[str, Any] = {"ways": 4, "queries": 2, "eval_tasks": 16, "learner_width": 16, "steps": 6}
 TINY: dict[str, Any] = {"width": 16, "heads": 2, "channels": 8, "iterations": 2, "tasks": 8}
 TINY |= {"validation_tasks": 8, "updates": 4}
+PAPERS_LEARNERS: dict[str, Any] = {"learner_width": 500, "lr": 0.01, "steps": 2000}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +88,10 @@ PAPERS = LabelTraining()
 OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
 OURS |= {"made_up": 0.5, "warmup": 0.03, "decay": True, "lr": 0.002}
 OURS |= {"tasks": 64, "updates": 16, "capacity": 50_000}
-
-
-def posterior(**sizes: Any) -> LabelTraining:
-    """Returns what we found to work for the posterior head, at any size."""
-    own = {"belief_weight": 1.0, "self_layers": 0, "batch": 10}
-    return LabelTraining(**{**OURS, **HEADS["posterior"].for_labels, **own, **sizes})
-
-
-def direct(**sizes: Any) -> LabelTraining:
-    """Returns what we found to work for the direct head, at any size."""
-    return LabelTraining(**{**OURS, **HEADS["direct"].for_labels, "batch": 48, "run": 4, **sizes})
+OURS_BY_HEAD = {head: {**OURS, **HEADS[head].for_labels} for head in ("posterior", "direct")}
+OURS_BY_HEAD["posterior"] |= {"belief_weight": 1.0, "self_layers": 0, "batch": 10}
+OURS_BY_HEAD["direct"] |= {"batch": 48, "run": 4}
+posterior, direct = (partial(LabelTraining, **own) for own in OURS_BY_HEAD.values())  # at any size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,33 +124,23 @@ class FewShotConfig(BaseConfig):
         return Recipe(make=make, loss=cross_entropy, steps=self.steps, lr=lr)
 
 
-class HeldOutTasks(NamedTuple):
-    """Held-out tasks, and further unlabelled images of their classes."""
-
-    task: Task
-    X_unlabelled: Tensor  # (B, N, channels, height, width)
-
-
-def draw_held_out_tasks(config: FewShotConfig) -> HeldOutTasks:
+def draw_held_out_tasks(config: FewShotConfig) -> HeldOut:
     """Draws tasks of evaluation characters; half of their test images become unlabelled."""
     images = omniglot("evaluation", folder=config.data or None)
     family = FewShot(images, ways=config.ways, shots=config.shots, queries=2 * config.queries)
     task = family.sample(config.eval_tasks, stream(config.seed, "evaluation tasks"))
     task = task.to(config.device).loaded()
     N = config.ways * config.queries
-    X_te, X_unlabelled = task.X_te[:, :N], task.X_te[:, N:]
-    return HeldOutTasks(Task(task.X_tr, task.Y_tr, X_te, task.Y_te[:, :N]), X_unlabelled)
+    return replace(task, X_te=task.X_te[:, :N], Y_te=task.Y_te[:, :N]), task.X_te[:, N:]
 
 
 class EmbeddedTasks:
     """Held-out tasks whose images an NC, or one with the same encoder (`like`), embedded once."""
 
-    def __init__(
-        self, nc: NeuralComplexity, tasks: HeldOutTasks, like: "EmbeddedTasks | None" = None
-    ) -> None:
-        self.nc, self.tasks = nc, tasks
+    def __init__(self, nc: NeuralComplexity, tasks: HeldOut, like: Self | None = None) -> None:
+        self.nc, (self.task, self.X_unlabelled) = nc, tasks
         self._contexts: dict[tuple[int, int, bool], Context] = {}
-        sets = (tasks.task.X_tr, tasks.task.X_te, tasks.X_unlabelled) if like is None else ()
+        sets = (self.task.X_tr, self.task.X_te, self.X_unlabelled) if like is None else ()
         with torch.no_grad():
             embedded = [torch.cat([nc.embed(x) for x in X.split(PART)]) for X in sets]
         self.embedded: list[Tensor] = embedded if like is None else like.embedded
@@ -166,34 +151,28 @@ class EmbeddedTasks:
         key = (rows.start, rows.stop, inductive)
         if key not in self._contexts:
             E_tr, E_te = (self.embedded[i][rows] for i in (0, 2 if inductive else 1))
-            self._contexts[key] = self.nc.context(E_tr, self.tasks.task.Y_tr[rows], E_te)
+            self._contexts[key] = self.nc.context(E_tr, self.task.Y_tr[rows], E_te)
         return self._contexts[key]
 
     def penalty(self, rows: slice, *, inductive: bool = False) -> Regularizer:
         """Returns the paper's regularizer for some of the tasks."""
-        X = self.tasks.X_unlabelled[rows] if inductive else None
-        context, task = self.context(rows, inductive=inductive), self.tasks.task[rows]
+        X = self.X_unlabelled[rows] if inductive else None
+        context, task = self.context(rows, inductive=inductive), self.task[rows]
         return nc_penalty(self.nc, task, safeguard=False, X_unlabelled=X, context=context)
 
     @torch.no_grad()
-    def gaps(self, rows: slice, snapshot: Snapshot) -> Tensor:
-        """Predicts the gaps of learners of some of the tasks, (B,)."""
-        return self.nc.points(self.context(rows), snapshot.H_tr, snapshot.H_te).mean(dim=1)
-
-    @torch.no_grad()
-    def beliefs(self) -> Tensor:
-        """Returns the posterior head's beliefs about all test labels as logits, (B, N, C)."""
-        return self.nc.believe(self.context(slice(0, len(self.tasks.task)))).prediction
-
-    @torch.no_grad()
-    def beliefs_one_by_one(self) -> Tensor:
-        """Returns the same where each test image is seen without the others, (B, N, C)."""
-        N, parts = self.tasks.task.X_te.shape[1], []
-        for rows in torch.arange(len(self.tasks.task)).split(PART):
-            E_tr = self.embedded[0][rows].repeat_interleave(N, dim=0)  # (part N, M, features)
-            Y_tr = self.tasks.task.Y_tr[rows].repeat_interleave(N, dim=0)
-            alone = self.nc.context(E_tr, Y_tr, self.embedded[1][rows].flatten(0, 1).unsqueeze(1))
-            parts.append(self.nc.believe(alone).prediction.view(len(rows), N, -1))
+    def beliefs(self, *, alone: bool = False) -> Tensor:
+        """Returns beliefs about test labels, of images perhaps seen alone, as logits, (B, N, C)."""
+        if not alone:
+            return self.nc.believe(self.context(slice(0, len(self.task)))).prediction
+        N, parts = self.task.X_te.shape[1], []
+        for rows in torch.arange(len(self.task)).split(PART):
+            # (part N, M, ...), and (part N, 1, features).
+            train = (self.embedded[0], self.task.Y_tr)
+            E_tr, Y_tr = (tensor[rows].repeat_interleave(N, dim=0) for tensor in train)
+            E_te = self.embedded[1][rows].flatten(0, 1).unsqueeze(1)
+            seen = self.nc.believe(self.nc.context(E_tr, Y_tr, E_te)).prediction
+            parts.append(seen.view(len(rows), N, -1))
         return torch.cat(parts)
 
 
@@ -205,7 +184,7 @@ def train_and_predict(
     Returns losses and accuracies after each step, (steps + 1, B), predictions and gaps at snapshot
     times, (times, B), and who diverged, (1, B).
     """
-    task = next(iter(embedded.values())).tasks.task
+    task = next(iter(embedded.values())).task
     snapshot_times = {0, recipe.steps, *(2**k for k in range(20) if 2**k < recipe.steps)}
     seen: dict[str, dict[int, list[Tensor]]] = {}
 
@@ -216,8 +195,10 @@ def train_and_predict(
         if step in snapshot_times:
             found["gap"] = gap(recipe.loss, snapshot, part.Y_te)
             for name, tasks in embedded.items():
-                found[f"predicted/{name}"] = tasks.gaps(rows, snapshot)
-                belief = tasks.nc.head.belief(tasks.context(rows).state)
+                nc, context = tasks.nc, tasks.context(rows)
+                points = nc.points(context, snapshot.H_tr, snapshot.H_te)
+                found[f"predicted/{name}"] = points.mean(dim=1)
+                belief = nc.head.belief(context.state)
                 if belief is not None:
                     wrong = zero_one.expected(snapshot.H_te, belief)
                     found["predicted accuracy"] = 1 - wrong.mean(dim=1)
@@ -236,20 +217,19 @@ def without_learner(
     config: FewShotConfig, embedded: EmbeddedTasks, state: dict[str, Tensor]
 ) -> dict[tuple[str, str], Tensor]:
     """Returns accuracies without a learner, (B,), by method and by what it sees of test images."""
-    task, place = embedded.tasks.task, embedded.nc.head.network.place
+    task, place = embedded.task, embedded.nc.head.network.place
     E_tr, E_te, _ = embedded.embedded
-    X_tr, X_te = values(task.X_tr), values(task.X_te)
     found = {("NC posterior, its beliefs", "transductive"): embedded.beliefs()}
-    alone = "NC posterior, its beliefs one image at a time"
-    found[alone, "inductive"] = embedded.beliefs_one_by_one()
+    one = "NC posterior, its beliefs one image at a time"
+    found[one, "inductive"] = embedded.beliefs(alone=True)
     for space, K, Q in (
         ("where NC compares images", place(E_tr), place(E_te)),
         ("NC's image embedding", E_tr, E_te),
-        ("pixels", X_tr.flatten(2), X_te.flatten(2)),
+        ("pixels", task.X_tr.flatten(2), task.X_te.flatten(2)),
     ):
         logits = trained.nearest_neighbour_logits(K, task.Y_tr, Q, classes=config.ways)
         found[f"nearest neighbour in {space}", "inductive"] = logits
-    encoder = _encoder(X_tr.shape[2:], channels=state["blocks.0.filters"].shape[0])
+    encoder = _encoder(task.X_tr.shape[2:], channels=state["blocks.0.filters"].shape[0])
     encoder.load_state_dict(state)
     network = trained.PrototypicalNetwork(encoder.to(config.device))
     parts = [task[i : i + PART] for i in range(0, len(task), PART)]

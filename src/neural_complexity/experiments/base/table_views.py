@@ -38,14 +38,14 @@ def show(row: Row | None, digits: int = 2) -> str:
 def pivot(
     rows: Sequence[Row],
     lines: Iterable[Keys],
-    columns: Iterable[tuple[str, Keys]],
+    columns: Iterable[str | tuple[str, Keys]],
     label: Callable[[Keys], str],
     cell: Callable[[Row | None], str] = show,
 ) -> list[tuple[str, ...]]:
-    """Returns a line per element of `lines`: its label, then a cell per metric and further keys."""
-    columns = list(columns)
+    """Returns lines: a label, then a cell per column, a metric, perhaps with further keys."""
+    named = [(column, {}) if isinstance(column, str) else column for column in columns]
     return [
-        (label(line), *(cell(find(rows, metric, **{**line, **keys})) for metric, keys in columns))
+        (label(line), *(cell(find(rows, metric, **{**line, **keys})) for metric, keys in named))
         for line in lines
     ]
 
