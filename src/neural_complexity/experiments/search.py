@@ -202,7 +202,10 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     parts, task = Parts(work.sub("evaluation"), 3, callback), comparison.evaluation_tasks(config)
     # The best trial's NC on tasks that had no part in choosing it.
     ours = comparison.nc_method({"method": "NC"}, nc, task)
-    methods, see = (NONE, ours, comparison.oracle(RECIPE, task)), comparison.see_gaps({"best": nc})
+    methods, see = (
+        (NONE, ours, comparison.oracle(RECIPE, task)),
+        partial(comparison.see_gaps, {"best": nc}),
+    )
     compared = comparison.compare(methods, RECIPE, task, parts, seed=config.seed, see=see)
     results = [result for _, result in compared]
     kept = comparison.kept_tasks(results)
@@ -283,10 +286,7 @@ def figures(outcome: Outcome) -> list[Drawing]:
     caption = "A cross is where a trial was stopped; in the shaded part none is."
     ways = Drawing("trials", canvas, "The trials on their way", caption)
     ends = [(x, trial[R2]) for x, (_, trial) in zip(looks, found, strict=True) if R2 in trial]
-    return [ways, _choices(outcome, sorted(ends, key=lambda end: int(end[1].keys["trial"])))]
-
-
-def _choices(outcome: Outcome, ends: list[tuple[str, Row]]) -> Drawing:
+    ends.sort(key=lambda end: int(end[1].keys["trial"]))
     canvas, axes = plots.sketch(8.6, 4.8, 2, 3, sharey=True)
     *panels, last = axes.flat
     for ax, name in zip(panels, SEARCHED, strict=True):
@@ -310,7 +310,7 @@ def _choices(outcome: Outcome, ends: list[tuple[str, Row]]) -> Drawing:
         ax.set_ylabel("1 - R2, validation")
     _finish(canvas, last, [look for look, _ in ends])
     caption = "One mark per trial at its last score, spread sideways; stopped trials had less time."
-    return Drawing("choices", canvas, "What each choice gives", caption)
+    return [ways, Drawing("choices", canvas, "What each choice gives", caption)]
 
 
 def _finish(canvas: Canvas, ax: Axes, looks: list[str]) -> None:
