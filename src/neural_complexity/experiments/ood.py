@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import nn
 
@@ -84,7 +84,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     parts = Parts(work, len(config.settings()) * len(LOOKS), callback)
     rows: list[Row] = []
     for altered, value in config.settings():
-        change = ACTIVATIONS[str(value)] if altered == "activation" else value
+        change: Any = ACTIVATIONS[str(value)] if altered == "activation" else value
         recipe = comparison.sinusoid_recipe(**{altered: change})
         fewer = recipe.steps > LONG or (altered == "width" and int(value) > WIDE)
         task = whole[: config.long_tasks] if fewer else whole
