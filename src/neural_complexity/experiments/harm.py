@@ -87,7 +87,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 
     def see(method: Method, learners: Trajectory) -> Result:
         """Returns the gaps of plain learners, and how far a safeguarded NC is trusted."""
-        found, end = comparison.see_gaps(networks)(method, learners), learners.end
+        found, end = comparison.see_gaps(networks, method, learners), learners.end
         if method.keys.get("mode") == SAFE:
             nc = networks[f"{method.keys['head']}/{method.keys['source']}"]
             chunks = (end[i : i + CHUNK] for i in range(0, len(end.X_tr), CHUNK))
@@ -194,15 +194,11 @@ def tables(rows: list[Row]) -> list[Table]:
 
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the changes, and how trust foretells them."""
-    return [_overview(outcome.rows), _foretold(outcome.tensors)]
-
-
-def _overview(rows: list[Row]) -> Drawing:
     canvas, axes = plots.sketch(11.5, 6.0, len(HEADS), len(MODES))
     for ax, (head, mode) in zip(axes.flat, product(HEADS, MODES), strict=True):
         ratios = np.full((len(SOURCES), len(FAMILIES)), np.nan)
         for (a, source), (b, family) in product(enumerate(SOURCES), enumerate(FAMILIES)):
-            seek = partial(find, rows, "test loss", family=family)
+            seek = partial(find, outcome.rows, "test loss", family=family)
             none, with_nc = seek(method="none"), seek(source=source, head=head, mode=mode)
             if none and with_nc:
                 ratios[a, b] = with_nc.value / none.value
@@ -217,11 +213,8 @@ def _overview(rows: list[Row]) -> Drawing:
         ax.set_title(f"NC {head}, {mode}")
         ax.grid(False)
     caption = "Rows: what NC was trained on. Columns: what it is judged on. Below 1 NC helps."
-    return Drawing("change", canvas, "Test loss with NC over test loss without", caption)
-
-
-def _foretold(tensors: Result) -> Drawing:
-    grid = len(HEADS), len(SOURCES)
+    changes = Drawing("change", canvas, "Test loss with NC over test loss without", caption)
+    tensors, grid = outcome.tensors, (len(HEADS), len(SOURCES))
     canvas, axes = plots.sketch(10.5, 4.8, *grid, sharex=True, sharey=True)
     for ax, (head, source) in zip(axes.flat, product(HEADS, SOURCES), strict=True):
         for family in FAMILIES:
@@ -229,16 +222,15 @@ def _foretold(tensors: Result) -> Drawing:
             change = tensors[f"change/{name}"].nan_to_num(3.0, 3.0).clamp(max=3.0)
             ax.plot(tensors[f"trust/{name}"], change, ".", ms=2.5, alpha=0.4, label=family)
         ax.axhline(0, color=COLORS["target"], lw=0.8)
-        ax.set(
-            title=f"NC {head} of {source}", xlabel="trust", ylabel="relative change of test loss"
-        )
+        ax.set(xlabel="trust", ylabel="relative change of test loss")
+        ax.set_title(f"NC {head} of {source}")
         ax.label_outer()
     handles, _ = axes[0, 0].get_legend_handles_labels()
     names = [f"judged on {family}" for family in FAMILIES]
     canvas.legend(handles, names, loc="outside lower center", ncols=len(names), markerscale=4)
     caption = "One dot per task; above the line it is hurt. Changes beyond 3 are drawn at 3."
     title = "What NC does without a safeguard, by how far it would be trusted"
-    return Drawing("trust", canvas, title, caption)
+    return [changes, Drawing("trust", canvas, title, caption)]
 
 
 LEAD = (

@@ -79,7 +79,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     parts = Parts(work, len(STARTS) * (len(HEADS) + 2), callback)
     results: dict[str, Results] = {}
     for start, recipe in recipes.items():
-        own, see = networks[start].items(), comparison.see_gaps(networks[start])
+        own, see = networks[start].items(), partial(comparison.see_gaps, networks[start])
         ncs = [comparison.nc_method({"method": "NC", "head": h}, nc, task) for h, nc in own]
         methods = [NONE, *ncs, comparison.oracle(recipe, task)]
         compare = partial(comparison.compare, seed=config.seed, name=partial(_label, start=start))

@@ -1,11 +1,10 @@
 """Section 4.2: NC on learners unlike those it was trained on."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import nn
 
@@ -24,7 +23,6 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "ood"
-ACTIVATIONS: dict[str, Callable[[], nn.Module]]
 ACTIVATIONS = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "none": nn.Identity}
 # What is changed of the learner, one thing at a time, and to what.
 ALTERED: dict[str, tuple[str | float | int, ...]] = {
@@ -82,16 +80,17 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     """Changes one thing of the learners at a time; the same NC predicts and regularizes them."""
     networks = load_networks(config.networks, config.device)
     whole = comparison.evaluation_tasks(config)
+    see = partial(comparison.see_gaps, networks)
     parts = Parts(work, len(config.settings()) * len(LOOKS), callback)
     rows: list[Row] = []
     for altered, value in config.settings():
-        change = ACTIVATIONS[str(value)] if altered == "activation" else value
-        recipe = comparison.sinusoid_recipe(**{altered: change})  # type: ignore[arg-type]
+        change: Any = ACTIVATIONS[str(value)] if altered == "activation" else value
+        recipe = comparison.sinusoid_recipe(**{altered: change})
         fewer = recipe.steps > LONG or (altered == "width" and int(value) > WIDE)
         task = whole[: config.long_tasks] if fewer else whole
         ncs = [comparison.nc_method(NC_KEYS[head], nc, task) for head, nc in networks.items()]
         methods = [*PLAIN, *ncs, comparison.oracle(recipe, task)]
-        compare = partial(comparison.compare, seed=config.seed, see=comparison.see_gaps(networks))
+        compare = partial(comparison.compare, seed=config.seed, see=see)
         name = partial(label, before=f"{altered} {value}, ")
         results = compare(methods, recipe, task, parts, name=name)
         row = partial(make_row, NAME, config.seed, altered=altered, value=value)

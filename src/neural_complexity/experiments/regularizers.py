@@ -149,18 +149,14 @@ def tables(rows: list[Row]) -> list[Table]:
     return [Table(title, header, tuple(lines), note)]
 
 
-def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws the table."""
-    last = select(outcome.rows, "test loss", step=STEPS[-1])
-    last.sort(key=lambda row: row.value)
-    return [_ranking(last), _curves(outcome.rows, last)]
-
-
 def _color(keys: Keys) -> str:
     return COLORS.get(str(keys.get("head", keys["method"])), COLORS["none"])
 
 
-def _ranking(last: list[Row]) -> Drawing:
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws the table."""
+    last = select(outcome.rows, "test loss", step=STEPS[-1])
+    last.sort(key=lambda row: row.value)
     canvas, ax = plots.sketch(6.4, 0.19 * len(last) + 0.8)
     for y, row in enumerate(reversed(last)):
         ax.errorbar(row.value, y, xerr=row.ci95, color=_color(row.keys), marker="o", ms=4, lw=1)
@@ -171,10 +167,7 @@ def _ranking(last: list[Row]) -> Drawing:
     ax.set_yticks(range(len(last)), [label(row.keys) for row in reversed(last)], fontsize=7)
     ax.set(xlabel=f"test loss after {LAST}", ylim=(-0.7, len(last) - 0.3))
     caption = "Dots: ours with 95 % interval. Circles: the paper's. Not shown: what diverges."
-    return Drawing("ranking", canvas, f"Test loss after {LAST}", caption)
-
-
-def _curves(rows: list[Row], last: list[Row]) -> Drawing:
+    ranking = Drawing("ranking", canvas, f"Test loss after {LAST}", caption)
     canvas, ax = plots.sketch(6.0, 3.6)
     ncs = [row for row in last if row.keys["method"] == "NC" and row.keys["weight"] == 1]
     marks, best = iter("sDv^<>pPX*hd"), dict[tuple[Key, Key | None], Keys]()
@@ -183,7 +176,7 @@ def _curves(rows: list[Row], last: list[Row]) -> Drawing:
     for (method, _), own in best.items():
         keys = {name: own.get(name) for name in METHOD}
         mark = "o" if method in ("NC", "oracle", "none") else next(marks)
-        (line,) = ax.plot(*series(rows, "test loss", "step", **keys), ms=3.5, lw=1.2)
+        (line,) = ax.plot(*series(outcome.rows, "test loss", "step", **keys), ms=3.5, lw=1.2)
         line.set(marker=mark, color=_color(own), label=label(own))
     published = [v or torch.nan for v in PAPER["NC direct (1)"]]
     ax.plot(STEPS, published, "--", color=COLORS["target"], lw=0.8, label="the paper's NC")
@@ -191,7 +184,7 @@ def _curves(rows: list[Row], last: list[Row]) -> Drawing:
     ax.set_ylabel("test loss")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     caption = "Of each kind the strength that is best at the end, on these tasks; NC with weight 1."
-    return Drawing("curves", canvas, "Test loss while learning", caption)
+    return [ranking, Drawing("curves", canvas, "Test loss while learning", caption)]
 
 
 LEAD = (

@@ -1,8 +1,16 @@
-"""Appendix C: random search for NC's sizes, batch and learning rate on the sinusoid."""
+"""Appendix C: random search for NC's sizes, batch and learning rate on the sinusoid.
+
+No search library: drawing and median stopping are a few lines, a setting is a pure function of the
+seed and the trial's index, and a killed search continues inside the trial that was running.
+"""
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass
 from functools import partial
-from typing import Any
+from statistics import fmean, median
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -11,24 +19,31 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.experiments.base import comparison, plots, random_search
-from neural_complexity.experiments.base.comparison import NONE, SCORES
+from neural_complexity.experiments.base import comparison, plots, training
+from neural_complexity.experiments.base.comparison import NONE, SCORES, Result
+from neural_complexity.experiments.base.config import BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.random_search import PAPER_SETTING, SEARCHED, Config
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
-from neural_complexity.experiments.base.training import Setup
+from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta import scores
 from neural_complexity.meta.scores import Estimate
 from neural_complexity.meta.trainer import Status
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
+from neural_complexity.seeding import stream
 from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
 
 NAME = "search"
+Setting = dict[str, Any]  # the searched fields of a `Training`
+Way = list[Status]  # the scores of a trial
+SEARCHED = ("encoder_layers", "width", "decoder_layers", "batch", "lr")
+SHARED = ("iterations", "updates", "tasks", "capacity")  # by all trials
+PAPER_SETTING: Setting = dict(zip(SEARCHED, (3, 1024, 3, 512, 0.0005), strict=True))
 R2 = "validation R2"  # the metric that chooses
 RECIPE = comparison.sinusoid_recipe()  # the learner of section 4.1
 # How a trial ended, and its mark.
@@ -38,6 +53,44 @@ LOOKS: dict[str, dict[str, Any]] = {
     "stopped": {"marker": "x", "ms": 5, "color": COLORS["direct"]},
     "diverged": {"marker": "v", "ms": 5, "color": COLORS["target"]},
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(BaseConfig):
+    """Random search; the defaults are the paper's ranges. All other settings are ours."""
+
+    head: training.Head = "direct"  # Which head; the paper's is direct.
+    trials: Count = 64  # How many settings to try (the paper does not say).
+    encoder_layers: tuple[int, ...] = (1, 2, 3)  # Choices for n_enc.
+    width: tuple[int, ...] = (128, 256, 512, 1024)  # Choices for d.
+    decoder_layers: tuple[int, ...] = (1, 2, 3)  # Choices for n_dec.
+    batch: tuple[int, ...] = (128, 256, 512, 1024)  # Choices for bs.
+    lr: tuple[float, ...] = (0.005, 0.001, 0.0005, 0.0001)  # Choices for Adam's peak learning rate.
+    iterations: int = 5000  # Collections per trial (the paper does not say).
+    updates: int = 10  # NC updates per collection (the paper does not say).
+    tasks: int = 512  # New tasks per collection (the paper does not say).
+    capacity: int = 1_000_000  # Rows of the memory bank (the paper does not say).
+    grace: Annotated[float, Between(0, 1)] = 0.25  # The part of a trial in which it is not stopped.
+    startup: Count = 4  # The first trials, which are never stopped: a median of fewer says little.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ranges = self.some(SEARCHED)
+        for name, choices in ranges.items():
+            if not choices or len(set(choices)) < len(choices):
+                raise ValueError(f"{name} must have choices, each once, got {choices}")
+            for choice in choices:
+                training.ours(**{name: choice})  # checks itself
+        training.ours(**self.some(SHARED))
+        settings = math.prod(map(len, ranges.values()))
+        if self.trials > settings:
+            raise ValueError(f"trials must be at most {settings}, all settings, got {self.trials}")
+
+    def some(self, names: Sequence[str]) -> dict[str, Any]:
+        """Returns the fields with these names."""
+        return {name: getattr(self, name) for name in names}
+
+
 CHOICES = {"encoder_layers": (1, 2), "decoder_layers": (1, 2), "width": (16, 32), "batch": (16, 32)}
 TINY = {"trials": 5, "iterations": 10, "updates": 16, "tasks": 32, "capacity": 10_000, "startup": 2}
 SMOKE = {"head": "posterior", "eval_tasks": 128, "lr": (0.01, 0.0001), **CHOICES, **TINY}
@@ -47,14 +100,88 @@ CPU = {"head": "posterior", "width": WIDTHS, "batch": WIDTHS, "lr": RATES, **MIN
 PRESETS = comparison.presets(Config, SMOKE, CPU)
 
 
+def draw_settings(config: Config) -> list[Setting]:
+    """Draws one setting per trial, each from a stream of its own, none twice."""
+    settings: list[Setting] = []
+    for index in range(config.trials):
+        generator, setting = stream(config.seed, "trial", index), Setting()
+        while not setting or setting in settings:  # the same run again would teach nothing
+            for name, choices in config.some(SEARCHED).items():
+                setting[name] = choices[int(torch.randint(len(choices), (), generator=generator))]
+        settings.append(setting)
+    return settings
+
+
+def falls_behind(way: Way, earlier: list[Way], *, grace: float) -> bool:
+    """Returns, by the median stopping rule (Vizier, Golovin et al., 2017) whether to stop a trial.
+
+    A trial gives up when its best R2 so far is below the median of the earlier trials' running
+    means at the same iteration. One that gave up votes with what it had reached, or the survivors
+    alone would raise the bar. The means leave out the first `grace` iterations: R2 rises so steeply
+    there that they would stay below any trial's best.
+    """
+    now = way[-1].iteration
+    if now <= grace:
+        return False
+    running = [
+        fmean(max(-math.inf, status.r2) for status in trial if grace < status.iteration <= now)
+        for trial in earlier
+        if any(status.iteration > grace for status in trial)
+    ]  # NaN is not above minus infinity
+    return bool(running) and max(-math.inf, *(status.r2 for status in way)) < median(running)
+
+
+def run_trial(
+    config: Config,
+    setup: training.Setup,
+    learners: Trajectory,
+    setting: Setting,
+    earlier: list[Way],
+    work: Workspace,
+    callback: ProgressCallback | None,
+) -> tuple[Way, tuple[Estimate, NeuralComplexity] | None]:
+    """Meta-trains one NC, once; returns the way there, and its R2 and itself unless it diverged."""
+    name, sized = f"trial {len(earlier)}", training.ours(**setting, **config.some(SHARED))
+
+    def train() -> Result:
+        """Returns the history, (scores, 7), and unless NC diverged its score and weights."""
+        way: Way = []
+
+        def stop(status: Status) -> bool:
+            way.append(status)
+            grace = config.grace * config.iterations
+            return len(earlier) >= config.startup and falls_behind(way, earlier, grace=grace)
+
+        found = {}
+        with suppress(FloatingPointError):  # ends nothing but the trial
+            more: dict[str, Any] = {"validate": partial(training.validation_r2, learners)}
+            more |= {"name": name, "stop": stop}
+            nc, _ = training.train_network(sized, config.head, setup, work, callback, **more)
+            if math.isfinite(way[-1].r2):
+                whole = learners[~learners.diverged]
+                r2 = scores.estimate(scores.r_squared, judge(nc, whole.end).gap, whole.gap)
+                found = nc.state_dict() | {"r2": torch.tensor(astuple(r2), dtype=torch.float64)}
+        history = torch.tensor([astuple(status) for status in way], dtype=torch.float64)
+        return {**found, "history": history.reshape(-1, 7)}
+
+    found = work.do(f"{name}, result", train)
+    work.remove(name)  # its checkpoints and its bank
+    history = [Status(*map(int, row[:4]), *row[4:]) for row in found.pop("history").tolist()]
+    if not found:
+        return history, None
+    value, ci95, n = found.pop("r2").tolist()
+    nc, _ = setup.network(sized, config.head)
+    nc.load_state_dict(found)
+    return history, (Estimate(value, ci95, int(n)), nc)
+
+
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Meta-trains one NC per trial and scores the best one on held-out tasks."""
-    setup = Setup(Sinusoids(), RECIPE, config.seed, config.device)
-    learners, rows = setup.validation_learners(), list[Row]()
-    ways: list[list[Status]] = []
+    setup = training.Setup(Sinusoids(), RECIPE, config.seed, config.device)
+    learners, rows, ways = setup.validation_learners(), list[Row](), list[Way]()
     best: tuple[float, Keys, NeuralComplexity] | None = None
-    for index, setting in enumerate(random_search.draw_settings(config)):
-        way, found = random_search.run_trial(config, setup, learners, setting, ways, work, callback)
+    for index, setting in enumerate(draw_settings(config)):
+        way, found = run_trial(config, setup, learners, setting, ways, work, callback)
         ways.append(way)
         row = partial(make_row, NAME, config.seed, trial=index, **setting)
         done = way[-1].iteration if way else 0
@@ -75,7 +202,10 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     parts, task = Parts(work.sub("evaluation"), 3, callback), comparison.evaluation_tasks(config)
     # The best trial's NC on tasks that had no part in choosing it.
     ours = comparison.nc_method({"method": "NC"}, nc, task)
-    methods, see = (NONE, ours, comparison.oracle(RECIPE, task)), comparison.see_gaps({"best": nc})
+    methods, see = (
+        (NONE, ours, comparison.oracle(RECIPE, task)),
+        partial(comparison.see_gaps, {"best": nc}),
+    )
     compared = comparison.compare(methods, RECIPE, task, parts, seed=config.seed, see=see)
     results = [result for _, result in compared]
     kept = comparison.kept_tasks(results)
@@ -156,10 +286,7 @@ def figures(outcome: Outcome) -> list[Drawing]:
     caption = "A cross is where a trial was stopped; in the shaded part none is."
     ways = Drawing("trials", canvas, "The trials on their way", caption)
     ends = [(x, trial[R2]) for x, (_, trial) in zip(looks, found, strict=True) if R2 in trial]
-    return [ways, _choices(outcome, sorted(ends, key=lambda end: int(end[1].keys["trial"])))]
-
-
-def _choices(outcome: Outcome, ends: list[tuple[str, Row]]) -> Drawing:
+    ends.sort(key=lambda end: int(end[1].keys["trial"]))
     canvas, axes = plots.sketch(8.6, 4.8, 2, 3, sharey=True)
     *panels, last = axes.flat
     for ax, name in zip(panels, SEARCHED, strict=True):
@@ -183,7 +310,7 @@ def _choices(outcome: Outcome, ends: list[tuple[str, Row]]) -> Drawing:
         ax.set_ylabel("1 - R2, validation")
     _finish(canvas, last, [look for look, _ in ends])
     caption = "One mark per trial at its last score, spread sideways; stopped trials had less time."
-    return Drawing("choices", canvas, "What each choice gives", caption)
+    return [ways, Drawing("choices", canvas, "What each choice gives", caption)]
 
 
 def _finish(canvas: Canvas, ax: Axes, looks: list[str]) -> None:

@@ -116,12 +116,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         "ridge": {"strength": STRENGTH, "period": PERIOD, "frequencies": FREQUENCIES},
         **how_made(networks, parts),
     }
-    return Outcome(_rows(config, ends, losses), _figure_tensors(task, ends), facts=facts)
-
-
-def _rows(config: Config, ends: dict[str, Result], losses: Result) -> list[Row]:
-    """Returns the losses of learners and of beliefs, and the fits to the gaps."""
-    rows, row = [], partial(make_row, NAME, config.seed)
+    rows, row = list[Row](), partial(make_row, NAME, config.seed)
     for learner, end in ends.items():
         for metric, key in (("train loss", "loss_tr"), ("test loss", "loss_te")):
             rows.append(row(metric, scores.estimate_mean(end[key].flatten()), learner=learner))
@@ -131,7 +126,7 @@ def _rows(config: Config, ends: dict[str, Result], losses: Result) -> list[Row]:
         for metric, score in SCORES.items():
             fit = scores.estimate(score, end[f"predicted/{predictor}"], end["gap"])
             rows.append(row(metric, fit, predictor=predictor, learner=learner))
-    return rows
+    return Outcome(rows, _figure_tensors(task, ends), facts=facts)
 
 
 def sinusoid_kernel(family: Sinusoids) -> Kernel:

@@ -146,10 +146,7 @@ def figures(outcome: Outcome) -> list[Drawing]:
     canvas, title = plots.plot_meta_training(outcome.history, PAPER_R2), "What meta-training buys"
     caption = "1 - R2 on 512 validation learners; the line is the paper's final value."
     bought = Drawing("meta-training", canvas, title, caption)
-    return [_gap_fit(outcome.tensors), _curves(outcome.tensors), _tasks(outcome.tensors), bought]
-
-
-def _gap_fit(tensors: Result) -> Drawing:
+    tensors = outcome.tensors
     canvas, axes = plots.sketch(6.4, 3.1 * len(HEADS), len(HEADS), 2)
     for ax, (head, kind, name) in zip(axes.flat, KINDS, strict=True):
         true, predicted = tensors[f"{name}/gap"], tensors[f"{name}/predicted/{head}"]
@@ -160,10 +157,7 @@ def _gap_fit(tensors: Result) -> Drawing:
         f"off. The paper's R2 is {PAPER_R2}. Left: plain learners. Right: learners regularized by "
         "the same NC."
     )
-    return Drawing("gap-fit", canvas, "Predicted against true gap", caption)
-
-
-def _curves(tensors: Result) -> Drawing:
+    fit = Drawing("gap-fit", canvas, "Predicted against true gap", caption)
     canvas, ax = plots.sketch(5.2, 3.4)
     names = {"none": "none"} | {f"NC {head}": label(PAPERS[head]) for head in reversed(HEADS)}
     for text, name in names.items():
@@ -177,7 +171,8 @@ def _curves(tensors: Result) -> Drawing:
     ax.set(xlabel="learner step", ylabel="mean squared error")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     caption = "Mean over held-out tasks. In the paper NC's test loss is below its train loss."
-    return Drawing("learning-curves", canvas, "Train and test loss while learning", caption)
+    title = "Train and test loss while learning"
+    return [fit, Drawing("learning-curves", canvas, title, caption), _tasks(tensors), bought]
 
 
 def _tasks(tensors: Result) -> Drawing:

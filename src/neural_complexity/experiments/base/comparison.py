@@ -30,6 +30,7 @@ __all__ += ["losses_at", "nc_method", "nc_methods", "norm", "oracle", "own_predi
 __all__ += ["see_gaps", "sinusoid_recipe", "too_many", "train_with", "variational_dropout"]
 
 C = TypeVar("C")
+Networks = Mapping[str, NeuralComplexity]  # by head
 Result = dict[str, Tensor]
 Results = list[tuple[Keys, Result]]  # by method
 Seer = Callable[["Method", Trajectory], Result]
@@ -75,9 +76,8 @@ NONE = Method({"method": "none"})
 
 def norm(name: str, weight: float) -> Method:
     """Returns the method that penalizes a norm of the parameters."""
-    return Method(
-        {"method": name, "weight": weight}, lambda _: penalties.norm_penalty(name, weight)
-    )
+    keys: Keys = {"method": name, "weight": weight}
+    return Method(keys, lambda _: penalties.norm_penalty(name, weight))
 
 
 def dropout(p: float) -> Method:
@@ -103,9 +103,7 @@ def nc_method(
     return Method(keys, penalty)
 
 
-def nc_methods(
-    networks: Mapping[str, NeuralComplexity], task: Task, config: BaseConfig
-) -> list[Method]:
+def nc_methods(networks: Networks, task: Task, config: BaseConfig) -> list[Method]:
     """Returns the methods of NCs by head, on the test inputs themselves and on other ones."""
     generator = stream(config.seed, "unlabelled inputs")
     X_other = Sinusoids().sample(config.eval_tasks, generator).X_te.to(config.device)  # (B, N, 1)
@@ -137,16 +135,11 @@ def evaluation_tasks(config: BaseConfig, family: TaskFamily | None = None) -> Ta
 
 
 def sinusoid_recipe(
-    *,
-    width: int = 40,
-    layers: int = 2,
-    activation: Callable[[], nn.Module] = nn.ReLU,
-    steps: int = 16,
-    lr: float = 0.01,
+    *, width: int = 40, layers: int = 2, activation: type[nn.Module] = nn.ReLU, **learning: Any
 ) -> Recipe:
     """Returns the learners of the sinusoid experiments; the defaults are the paper's."""
     make = partial(mlp, 1, [width] * layers, 1, activation=activation)
-    return Recipe(make=make, steps=steps, lr=lr)
+    return Recipe(make=make, **learning)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,16 +193,12 @@ def compare(
     return [(m.keys, parts.do(name(m.keys), partial(train, m))) for m in methods]
 
 
-def see_gaps(networks: Mapping[str, NeuralComplexity]) -> Seer:
-    """Returns what adds the gap, (B,), as it is and as all NCs, or the method's, predict it."""
-
-    def see(method: Method, learners: Trajectory) -> Result:
-        own = method.keys.get("head")
-        ncs = {head: nc for head, nc in networks.items() if method is NONE or head == own}
-        predicted = {f"predicted/{head}": judge(nc, learners.end).gap for head, nc in ncs.items()}
-        return {"gap": learners.gap, **predicted}
-
-    return see
+def see_gaps(networks: Networks, method: Method, learners: Trajectory) -> Result:
+    """Returns the gap, (B,), as it is and as all NCs, or the method's, predict it."""
+    own = method.keys.get("head")
+    ncs = {head: nc for head, nc in networks.items() if method is NONE or head == own}
+    predicted = {f"predicted/{head}": judge(nc, learners.end).gap for head, nc in ncs.items()}
+    return {"gap": learners.gap, **predicted}
 
 
 @torch.no_grad()
