@@ -227,6 +227,7 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
     they were given; any other callable gets a tensor of the type and device of `like`.
     """
     what = f"the model's predictions for {name}"
+    place: Any = {"labels": False, "dtype": like.dtype, "device": like.device}
     if not callable(model):
         wanted = ""
         if not hasattr(model, "predict"):
@@ -242,8 +243,7 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
             array = array.float() if array.dtype == torch.bfloat16 else array
             X = array.numpy().reshape(len(array), -1)
         H = numbers(what, _call(name, model.predict_proba if labels else model.predict, X))
-        H = logarithms(what, H) if labels else H
-        return targets(what, H.to(like), labels=False, dtype=like.dtype)
+        return targets(what, logarithms(what, H) if labels else H, **place)
     points = numbers(name, X)
     points = points.unsqueeze(1) if points.ndim == 1 else points
     size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))
@@ -254,9 +254,7 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
             H = numbers(what, _call(name, model, part.to(like if own is None else own, copy=True)))
             if len(part) == 1 and H.ndim < 2:  # a model may squeeze the axis of a point
                 H = H.reshape(1, -1)
-            parts.append(
-                targets(what, H.to(like), labels=False, points=len(part), dtype=like.dtype)
-            )
+            parts.append(targets(what, H, points=len(part), **place))
     return torch.cat(parts)
 
 
