@@ -169,10 +169,8 @@ def _arrange(
         y_tr = given.encode(y_tr, known, name="y_tr")
     Y_tr = given.targets("y_tr", y_tr, labels=True, points=points)
     if len(known) == 1 and Y_tr.any():
-        raise ValueError(
-            "predictions must have one column for each class, got one column for several "
-            "labels: a single logit z of two classes is the columns 0 and z"
-        )
+        wanted, got = "one column for each class", f"one column for several labels{given.SINGLE}"
+        raise ValueError(f"predictions must have {wanted}, got {got}")
     return given.targets("y_tr", Y_tr, labels=True, outputs=len(known)).to(H_tr.device), H_tr, H_te
 
 

@@ -72,10 +72,11 @@ class Calibration:
     @classmethod
     def read(cls, tensors: dict[str, Tensor], text: str) -> "Calibration":
         """Returns what `tensors` and `text` describe; raises errors of any kind if damaged."""
-        own: list[Any] = [tensors[name] for name in TENSORS]
+        own: dict[str, Any] = {name: tensors[name] for name in TENSORS}
         rest = json.loads(text)
         M, N = ((int(low), int(high)) for low, high in rest["sizes"])
-        return cls(*own, tuple(map(str, rest["names"])), (M, N), str(rest["note"]))
+        names, note = tuple(map(str, rest["names"])), str(rest["note"])
+        return cls(**own, names=names, sizes=(M, N), note=note)
 
     def beyond(self, M: int, N: int) -> str:
         """Returns a sentence if a set is less than half or more than twice as large as those."""
@@ -91,10 +92,10 @@ class Calibration:
 
 def join(calibrations: Sequence[Calibration]) -> Calibration:
     """Joins calibrations whose learners have the same features; notes are lost."""
-    tensors: Any = (torch.cat([getattr(c, name) for c in calibrations]) for name in TENSORS)
+    own: Any = {name: torch.cat([getattr(c, name) for c in calibrations]) for name in TENSORS}
     spans = zip(*(c.sizes for c in calibrations), strict=True)
     M, N = ((min(low for low, _ in span), max(high for _, high in span)) for span in spans)
-    return Calibration(*tensors, calibrations[0].names, (M, N))
+    return Calibration(**own, names=calibrations[0].names, sizes=(M, N))
 
 
 @dataclass(frozen=True)
