@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from neural_complexity.integrations import sklearn as estimators
-from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor, RegularizedTraining
+from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor, Training
 from neural_complexity.learners.fit import Recipe, evaluate
 from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import Categorical, cross_entropy
@@ -282,20 +282,20 @@ def test_whatever_comes_gives_finite_predictions_or_a_clear_error(data: st.DataO
         assert set(found) <= set(y) if labels else np.isfinite(found).all()
 
 
-def regularized(points: int, seed: int = 0, head: str = "posterior") -> RegularizedTraining:
+def regularized(points: int, seed: int = 0, head: str = "posterior") -> Training:
     """An NC that sees ten points at most, and points of three classes."""
     options = {"loss": "cross_entropy", "symmetric": True, "metric": True, "head": head}
     nc = NeuralComplexity(3, 3, width=8, heads=2, **options)
     nc.card = Card(context_size=10)
     X, Y = torch.randn(points, 3), torch.arange(points) % 3
     recipe = Recipe(make=partial(mlp, 3, (8,), 3), loss=cross_entropy, steps=5, lr=0.1)
-    return RegularizedTraining(X, Y, recipe, batch=8, seed=seed, nc=nc, classes=3, floor=None)
+    return Training(X, Y, recipe, batch=8, seed=seed, nc=nc, classes=3, floor=None)
 
 
 @pytest.mark.parametrize("n", [2, 5, 40])
 def test_without_other_inputs_nc_judges_on_points_that_it_does_not_see(n: int) -> None:
     own = regularized(40, seed=n)
-    task, seen = own.arrange(torch.arange(n), torch.arange(0))
+    task, seen, _ = own.arrange(torch.arange(n), torch.arange(0))
     known, judged = set(raw(seen.X_tr)[0].tolist()), set(raw(task.X_te)[0].tolist())
     assert known | judged <= set(range(n))
     assert not known & judged
@@ -304,11 +304,11 @@ def test_without_other_inputs_nc_judges_on_points_that_it_does_not_see(n: int) -
     assert torch.equal(raw(task.X_te), raw(seen.X_te))
     assert torch.equal(seen.Y_tr[0], own.Y[raw(seen.X_tr)[0]])
     if n == 40:
-        other, _ = regularized(40, seed=1).arrange(torch.arange(n), torch.arange(0))
+        other, *_ = regularized(40, seed=1).arrange(torch.arange(n), torch.arange(0))
         assert not torch.equal(raw(other.X_te), raw(task.X_te))
 
 
-def gap(own: RegularizedTraining, encode: Encoder, h: nn.Module, snapshot: Snapshot) -> float:
+def gap(own: Training, encode: Encoder, h: nn.Module, snapshot: Snapshot) -> float:
     return minibatch_penalty(own.nc, encode, floor=None)(h, snapshot).item()
 
 
@@ -316,17 +316,16 @@ def gap(own: RegularizedTraining, encode: Encoder, h: nn.Module, snapshot: Snaps
 def test_a_penalty_speaks_for_the_points_that_it_judges_on(head: str) -> None:
     own = regularized(40, head=head)
     points = torch.arange(40)
-    task, seen = own.arrange(points[:30], points[30:])
-    encode = own.encoder(seen)
+    task, _, encode = own.arrange(points[:30], points[30:])
     h = own.train(task)
     whole = own.penalty(encode, task, 0.5)
     assert whole is not None
     snapshot = evaluate(h, task)
     assert whole(h, snapshot).item() == pytest.approx(0.5 * gap(own, encode, h, snapshot))
     assert own.penalty(encode, task, 0.0) is None
-    inductive, seen = own.arrange(points, points[:0])  # a quarter of the training points
-    part = own.penalty(own.encoder(seen), inductive, 0.5)
+    inductive, _, encode = own.arrange(points, points[:0])  # a quarter of the training points
+    part = own.penalty(encode, inductive, 0.5)
     assert part is not None
     again = evaluate(h, inductive)
-    predicted = gap(own, own.encoder(seen), h, again)
+    predicted = gap(own, encode, h, again)
     assert part(h, again).item() == pytest.approx(0.5 * predicted / 4)

@@ -81,7 +81,7 @@ def assess(
     (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
     if y_tr is None:
         raise TypeError("y_tr must be the training targets, got None")
-    points = _points(nc, X_tr, X_te)  # checked before the model stumbles over them
+    points, _ = _points(nc, X_tr, X_te)  # checked before the model stumbles over them
     H_tr, H_te = (
         given.predict(name, model, X, labels=nc.labels, like=nc.x_mean)
         for name, X in (("X_tr", X_tr), ("X_te", X_te))
@@ -113,14 +113,9 @@ def assess_predictions(
     if classes is not None and not nc.labels:
         raise ValueError("classes must be None where NC judges real targets, got classes")
     (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
-    X_tr, X_te = _points(nc, X_tr, X_te)
-    like = nc.x_mean
-    H_tr, H_te = (
-        given.targets(
-            name, given.numbers(name, H).to(like), labels=False, points=len(X), dtype=like.dtype
-        )
-        for name, H, X in (("H_tr", H_tr, X_tr), ("H_te", H_te, X_te))
-    )
+    (X_tr, X_te), place = _points(nc, X_tr, X_te)
+    H_tr = given.targets("H_tr", H_tr, labels=False, points=len(X_tr), **place)
+    H_te = given.targets("H_te", H_te, labels=False, points=len(X_te), **place)
     shares = nc.labels and H_tr.shape[1] > 1 and given.looks_like_shares(H_tr, H_te)
     Y_tr, H_tr, H_te = _arrange(nc, y_tr, H_tr, H_te, classes)
     snapshot = Snapshot(*(t[None] for t in (X_tr, Y_tr, H_tr, X_te, H_te)))
@@ -145,9 +140,11 @@ def _check_sets(X_tr: object, y_tr: object, X_te: object) -> list[str]:
     return [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
 
 
-def _points(nc: NeuralComplexity, X_tr: object, X_te: object) -> list[Tensor]:
-    place: Any = {"shape": nc.shape, "dtype": nc.x_mean.dtype, "device": nc.device}
-    return [given.inputs("X_tr", X_tr, **place), given.inputs("X_te", X_te, **place)]
+def _points(nc: NeuralComplexity, X_tr: object, X_te: object) -> tuple[list[Tensor], Any]:
+    """Returns both inputs, and the type and device that NC wants everything in."""
+    place: Any = {"dtype": nc.x_mean.dtype, "device": nc.device}
+    sets = (("X_tr", X_tr), ("X_te", X_te))
+    return [given.inputs(name, X, shape=nc.shape, **place) for name, X in sets], place
 
 
 def _arrange(
@@ -172,10 +169,8 @@ def _arrange(
         y_tr = given.encode(y_tr, known, name="y_tr")
     Y_tr = given.targets("y_tr", y_tr, labels=True, points=points)
     if len(known) == 1 and Y_tr.any():
-        raise ValueError(
-            "predictions must have one column for each class, got one column for several "
-            "labels: a single logit z of two classes is the columns 0 and z"
-        )
+        wanted, got = "one column for each class", f"one column for several labels{given.SINGLE}"
+        raise ValueError(f"predictions must have {wanted}, got {got}")
     return given.targets("y_tr", Y_tr, labels=True, outputs=len(known)).to(H_tr.device), H_tr, H_te
 
 

@@ -88,10 +88,8 @@ class File:
 
     def header(self) -> list[str] | None:
         """Returns the classes of predictions, as far as the file names its columns."""
-        if self.is_table:
-            return list(self.arrays)
-        names = self.arrays.get("classes")
-        return None if names is None else [str(name) for name in names.ravel().tolist()]
+        names = list(self.arrays) if self.is_table else self.arrays.get("classes")
+        return None if names is None else list(map(str, np.ravel(names).tolist()))
 
 
 def read_file(path: Path) -> File:
@@ -189,25 +187,22 @@ def assess_files(
 def _read_points(files: ModelFiles) -> tuple[Any, Any, Any, list[str]]:
     """Returns training inputs and targets, test inputs, and notes on what else is in that file."""
     train, test = read_file(files.train), read_file(files.test)
-    target, features = list(files.target), None
-    if not train.is_table:
-        target = target or ["y"]
-        if len(target) > 1:
-            raise ValueError(f"--target must be one array of {train.path}, got {', '.join(target)}")
-        X_tr, y_tr = train["X"], train[target[0]]
-        y_tr = y_tr.squeeze(1) if y_tr.ndim == 2 and y_tr.shape[1] == 1 else y_tr
-    else:
-        target = target or list(train.arrays)[-1:]
+    target = list(files.target) or (list(train.arrays)[-1:] if train.is_table else ["y"])
+    features, got = [name for name in train.arrays if name not in target], ", ".join(target)
+    if train.is_table:
         y_tr = train.numbers(target) if len(target) > 1 else train[target[0]]
-        features = [name for name in train.arrays if name not in target]
         if not features:
-            got = ", ".join(target)
             raise ValueError(f"{train.path} must have features next to the target, got {got}")
         X_tr = train.numbers(features)
+    else:
+        if len(target) > 1:
+            raise ValueError(f"--target must be one array of {train.path}, got {got}")
+        X_tr, y_tr = train["X"], train[target[0]]
+        y_tr = y_tr.squeeze(1) if y_tr.ndim == 2 and y_tr.shape[1] == 1 else y_tr
+        features = [name for name in test.arrays if name not in target]
     if not test.is_table:
         notes = [f"only X of {test.path} is looked at"] if len(test.arrays) > 1 else []
         return X_tr, y_tr, test["X"], notes
-    features = features or [name for name in test.arrays if name not in target]
     X_te = test.numbers(features)
     rest = [name for name in test.arrays if name not in features]
     others = ", ".join([name for name in rest if name not in target][:5])

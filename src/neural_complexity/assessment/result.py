@@ -6,7 +6,6 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -74,13 +73,52 @@ class Assessment:
             "points": self.points.tolist(),
         }
 
+    @mpl.rc_context(STYLE)
     def plot(self) -> Canvas:
         """Draws the losses of test points, and the bound, as a matplotlib figure of two panels."""
-        with mpl.rc_context(STYLE):
-            canvas = Canvas(figsize=(9.2, 3.4), layout="constrained")
-            left, right = canvas.subplots(1, 2, width_ratios=(3, 2))
-            self._draw_points(left)
-            self._draw_losses(right)
+        canvas = Canvas(figsize=(9.2, 3.4), layout="constrained")
+        left, right = canvas.subplots(1, 2, width_ratios=(3, 2))
+        ranked, n = np.sort(self.points), len(self.points)
+        kind = "o" if n <= 100 else "-"
+        left.plot(range(1, n + 1), ranked, kind, ms=3, lw=1.6, color=TEST, label="test points")
+        worst = self.worst()[: max(1, n // 5)]  # among few, not all are the worst
+        places = [n - row for row in range(len(worst))]
+        left.plot(places, self.points[worst], "o", ms=5, color=WORST, label="expected worst")
+        if ranked[0] > 0 and ranked[-1] > WIDE * ranked[0]:
+            left.set_yscale("log")
+        # Names stand in a column to the left, evenly spaced: the losses may be alike.
+        line: dict[str, Any] = {"arrowstyle": "-", "color": WORST, "lw": 0.5, "alpha": 0.7}
+        text: dict[str, Any] = {"textcoords": "axes fraction", "fontsize": 8, "va": "top"}
+        for row, i in enumerate(worst[:NAMED]):
+            spot, place = (places[row], self.points[i]), (0.6, 0.97 - 0.09 * row)
+            left.annotate(f"point {i}", spot, place, bbox=PAPER, arrowprops=line, **text)
+        left.axhline(self.loss_te, color=TEST, lw=0.9, ls="--", label="their mean")
+        left.set(title="Predicted loss of each test point", ylabel=self._unit)
+        left.set_xlabel("test points, best to worst")
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        left.margins(x=0.03, y=0.12)
+        left.legend(loc="upper left")
+        label, ends = self._interval()
+        if ends:
+            # A bar of no end leaves the figure, with an arrow.
+            far = 1.4 * max(self.loss_tr, self.loss_te)
+            bar: dict[str, Any] = {"color": TEST, "lw": 5, "alpha": 0.3, "solid_capstyle": "butt"}
+            high = far if np.isinf(ends[1]) else ends[1]
+            right.plot([ends[0], high], [0, 0], label=label, **bar)
+            if np.isinf(ends[1]):
+                right.plot([far], [0], ">", ms=9, color=TEST, alpha=0.5, label="no upper end")
+        above: dict[str, Any] = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center"}
+        for value, row, color in ((self.loss_tr, 1, TRAIN), (self.loss_te, 0, TEST)):
+            right.plot([value], [row], "o", ms=8, color=color)
+            right.annotate(f"{value:.3g}", (value, row), bbox=PAPER, **above)
+        right.axvline(self.loss_tr, color=TRAIN, lw=0.9, ls="--")
+        right.set(title="Loss", yticks=[1, 0], ylim=(-0.7, 1.5), xlabel=self._unit)
+        right.set_yticklabels(["training", "test,\npredicted"])
+        right.margins(x=0.15)
+        if right.dataLim.x0 >= 0:
+            right.set_xlim(left=0)  # so that a small gap looks small
+        if ends:
+            right.legend(loc="lower right", frameon=True, framealpha=1, edgecolor="none")
         return canvas
 
     def to_html(self) -> str:
@@ -151,48 +189,3 @@ class Assessment:
             Table(title, header, tuple(rows), label),
             Table("Test points that NC expects to go worst", names, worst),
         ]
-
-    def _draw_points(self, axes: Axes) -> None:
-        ranked, n = np.sort(self.points), len(self.points)
-        kind = "o" if n <= 100 else "-"
-        axes.plot(range(1, n + 1), ranked, kind, ms=3, lw=1.6, color=TEST, label="test points")
-        worst = self.worst()[: max(1, n // 5)]  # among few, not all are the worst
-        places = [n - row for row in range(len(worst))]
-        axes.plot(places, self.points[worst], "o", ms=5, color=WORST, label="expected worst")
-        if ranked[0] > 0 and ranked[-1] > WIDE * ranked[0]:
-            axes.set_yscale("log")
-        # Names stand in a column to the left, evenly spaced: the losses may be alike.
-        line: dict[str, Any] = {"arrowstyle": "-", "color": WORST, "lw": 0.5, "alpha": 0.7}
-        text: dict[str, Any] = {"textcoords": "axes fraction", "fontsize": 8, "va": "top"}
-        for row, i in enumerate(worst[:NAMED]):
-            spot, place = (places[row], self.points[i]), (0.6, 0.97 - 0.09 * row)
-            axes.annotate(f"point {i}", spot, place, bbox=PAPER, arrowprops=line, **text)
-        axes.axhline(self.loss_te, color=TEST, lw=0.9, ls="--", label="their mean")
-        axes.set(title="Predicted loss of each test point", ylabel=self._unit)
-        axes.set_xlabel("test points, best to worst")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.margins(x=0.03, y=0.12)
-        axes.legend(loc="upper left")
-
-    def _draw_losses(self, axes: Axes) -> None:
-        label, ends = self._interval()
-        if ends:
-            # A bar of no end leaves the figure, with an arrow.
-            far = 1.4 * max(self.loss_tr, self.loss_te)
-            bar: dict[str, Any] = {"color": TEST, "lw": 5, "alpha": 0.3, "solid_capstyle": "butt"}
-            high = far if np.isinf(ends[1]) else ends[1]
-            axes.plot([ends[0], high], [0, 0], label=label, **bar)
-            if np.isinf(ends[1]):
-                axes.plot([far], [0], ">", ms=9, color=TEST, alpha=0.5, label="no upper end")
-        place: dict[str, Any] = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center"}
-        for value, row, color in ((self.loss_tr, 1, TRAIN), (self.loss_te, 0, TEST)):
-            axes.plot([value], [row], "o", ms=8, color=color)
-            axes.annotate(f"{value:.3g}", (value, row), bbox=PAPER, **place)
-        axes.axvline(self.loss_tr, color=TRAIN, lw=0.9, ls="--")
-        axes.set(title="Loss", yticks=[1, 0], ylim=(-0.7, 1.5), xlabel=self._unit)
-        axes.set_yticklabels(["training", "test,\npredicted"])
-        axes.margins(x=0.15)
-        if axes.dataLim.x0 >= 0:
-            axes.set_xlim(left=0)  # so that a small gap looks small
-        if ends:
-            axes.legend(loc="lower right", frameon=True, framealpha=1, edgecolor="none")

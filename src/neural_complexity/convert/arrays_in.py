@@ -22,21 +22,20 @@ from torch.nn.functional import log_softmax
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-__all__ = ["encode", "inputs", "numbers", "pair", "targets"]
+__all__ = ["SINGLE", "encode", "inputs", "numbers", "pair", "targets"]
 __all__ += ["columns_of", "in_order", "logarithms", "looks_like_shares", "predict"]
 
 Size = int | None
 WHOLE = 2**53  # floats beyond it are whole numbers whatever was meant
 # Everything else is made into float64: few operations know unsigned or very short numbers.
-KNOWN = (
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-)
+KNOWN = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8]
+KNOWN += [torch.int8, torch.int16, torch.int32, torch.int64]
 BATCH = 1024  # points that a network predicts at a time, and
 NUMBERS = 2**22  # how many numbers they may be: both bound memory
 # The least probability that a class can have. A forest says 0 and means that it has not seen it,
 # but the loss of a 0 is infinite; scikit-learn's log_loss does the same in single precision.
 LEAST = 1e-7
+SINGLE = ": a single logit z of two classes is the columns 0 and z"  # what to do about one column
 # Only what an array is made of: shapes and values are checked here, against what NC needs.
 UNCHECKED: dict[str, Any] = {
     **{"dtype": None, "ensure_2d": False, "allow_nd": True, "ensure_all_finite": False},
@@ -227,6 +226,7 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
     they were given; any other callable gets a tensor of the type and device of `like`.
     """
     what = f"the model's predictions for {name}"
+    place: Any = {"labels": False, "dtype": like.dtype, "device": like.device}
     if not callable(model):
         wanted = ""
         if not hasattr(model, "predict"):
@@ -242,8 +242,7 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
             array = array.float() if array.dtype == torch.bfloat16 else array
             X = array.numpy().reshape(len(array), -1)
         H = numbers(what, _call(name, model.predict_proba if labels else model.predict, X))
-        H = logarithms(what, H) if labels else H
-        return targets(what, H.to(like), labels=False, dtype=like.dtype)
+        return targets(what, logarithms(what, H) if labels else H, **place)
     points = numbers(name, X)
     points = points.unsqueeze(1) if points.ndim == 1 else points
     size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))
@@ -254,9 +253,7 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
             H = numbers(what, _call(name, model, part.to(like if own is None else own, copy=True)))
             if len(part) == 1 and H.ndim < 2:  # a model may squeeze the axis of a point
                 H = H.reshape(1, -1)
-            parts.append(
-                targets(what, H.to(like), labels=False, points=len(part), dtype=like.dtype)
-            )
+            parts.append(targets(what, H, points=len(part), **place))
     return torch.cat(parts)
 
 
@@ -287,8 +284,7 @@ def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any
     if len(set(columns)) < len(columns):
         raise ValueError("classes must be different from each other, got one twice")
     if len(columns) != H.shape[1]:
-        hint = ": a single logit z of two classes is the columns 0 and z"
-        got = f"{H.shape[1]}{hint if (len(columns), H.shape[1]) == (2, 1) else ''}"
+        got = f"{H.shape[1]}{SINGLE if (len(columns), H.shape[1]) == (2, 1) else ''}"
         wanted = f"one column for each of {len(columns)} classes"
         raise ValueError(f"{name} must have {wanted}, got {got}")
     place = encode(list(columns), classes, name="the model's classes").to(H.device)

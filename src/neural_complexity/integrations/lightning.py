@@ -92,12 +92,11 @@ class NCCallback(Callback):
         if [isinstance(part, Tensor) for part in batch] != [True, True]:
             wanted = "pairs of tensors (x, y) for NCCallback"
             raise TypeError(f"minibatches must be {wanted}, got {type(self._batch).__name__}")
-        x, y = batch
-        plugin = trainer.precision_plugin
+        (x, y), plugin = batch, trainer.precision_plugin
         # Where NC is not asked, no inputs are drawn for it, either.
-        x_unlabelled = self._next() if self.penalty.weight_now() else x
+        judged = plugin.convert_input(self._next() if self.penalty.weight_now() else x)
         with plugin.forward_context():
-            penalty = self.penalty(pl_module, x, y, plugin.convert_input(x_unlabelled).to(x.device))
+            penalty = self.penalty(pl_module, x, y, judged.to(x.device))
         share = penalty / trainer.accumulate_grad_batches
         scaler = getattr(plugin, "scaler", None)
         loss.add_((share if scaler is None else scaler.scale(share)).to(loss))

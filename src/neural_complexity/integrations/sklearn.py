@@ -31,7 +31,7 @@ from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches
 
-__all__ = ["NCClassifier", "NCRegressor"]
+__all__ = ["NCClassifier", "NCRegressor", "Training"]
 
 HELD_OUT = 4  # one training point of so many is held out, to judge on and to choose a weight by
 FEWEST = 8  # training points that are left to learn from, to choose a weight
@@ -41,13 +41,16 @@ Known = NeuralComplexity | None
 
 @dataclass(frozen=True)
 class Training:
-    """How a network learns from points of one dataset, given by their indices."""
+    """How a network learns from points of one dataset, given by their indices, and from NC."""
 
     X: Tensor  # all inputs, those with targets first
     Y: Tensor  # targets of these, (points,) or (points, 1)
     recipe: Recipe
     batch: int
     seed: int
+    nc: Any  # the regularizer; without one there is only `task` and `train`
+    classes: int | None  # of labels, if not as many as NC was made for
+    floor: float | None  # see `nc_penalty`
 
     def task(self, points: Tensor, judged: Tensor) -> Task:
         """Returns the task to learn from points, (n,), and to be judged on others."""
@@ -60,39 +63,26 @@ class Training:
         batches = Minibatches(task, M=self.batch, N=self.batch, seed=self.seed)
         return self.recipe.train(batches, stream(self.seed, "network"), regularizer=regularizer)
 
-
-@dataclass(frozen=True)
-class RegularizedTraining(Training):
-    """A training with NC as the regularizer."""
-
-    nc: NeuralComplexity
-    classes: int | None  # of labels, if not as many as NC was made for
-    floor: float | None  # see `nc_penalty`
-
-    def arrange(self, points: Tensor, judged: Tensor) -> tuple[Task, Task]:
-        """Returns what is learned from and judged on, and what NC sees of it.
+    def arrange(self, points: Tensor, judged: Tensor) -> tuple[Task, Task, Encoder]:
+        """Returns what is learned from and judged on, what NC sees of it, and NC's work on that.
 
         Without points to judge on, these are training points whose targets NC does not see.
         """
-        n, order = len(points), self._shuffle(points, "shown")
-        size = min(n, self.nc.card.context_size)
+        nc, n, order = self.nc, len(points), self._shuffle(points, "shown")
+        size = min(n, nc.card.context_size)
         if not len(judged):
             if n < 2:
                 wanted = "at least 2 points, one for NC to judge on, without X_unlabelled"
                 raise ValueError(f"X must have {wanted}, got n_samples={n}")
             held_out = -(-n // HELD_OUT)
             size, judged = min(size, n - held_out), order[n - held_out :]
-        return self.task(points, judged), self.task(order[:size].sort().values, judged)
-
-    def encoder(self, seen: Task) -> Encoder:
-        """Prepares all of NC's work that does not depend on the network."""
+        task, seen = self.task(points, judged), self.task(order[:size].sort().values, judged)
         X_tr, X_te = values(seen.X_tr), values(seen.X_te)
-        self.nc.check(classes=self.classes, X_tr=X_tr, Y_tr=seen.Y_tr, X_te=X_te)
-        if self.nc.head.sees_predictions:
-            return FixedContext(self.nc, seen.X_tr, seen.Y_tr)
-        indices = raw(join([seen.X_tr, seen.X_te], dim=1))
-        embeddings = embed_store(self.nc, self.X.__getitem__, indices)
-        return cache(self.nc, seen, embeddings, classes=self.classes)
+        nc.check(classes=self.classes, X_tr=X_tr, Y_tr=seen.Y_tr, X_te=X_te)
+        if nc.head.sees_predictions:
+            return task, seen, FixedContext(nc, seen.X_tr, seen.Y_tr)
+        embeddings = embed_store(nc, self.X.__getitem__, raw(join([seen.X_tr, seen.X_te], dim=1)))
+        return task, seen, cache(nc, seen, embeddings, classes=self.classes)
 
     def penalty(self, encode: Encoder, task: Task, weight: float) -> Regularizer | None:
         """Returns the penalty, or nothing where NC has no weight, so that it changes no bit."""
@@ -101,9 +91,8 @@ class RegularizedTraining(Training):
             # Labels speak for all training points, NC for those that it judges on. At weight 1 the
             # training loss cancels out, and with it the labels of all others.
             weight *= test.shape[1] / train.shape[1]
-        return (
-            minibatch_penalty(self.nc, encode, weight=weight, floor=self.floor) if weight else None
-        )
+        options: Any = {"weight": weight, "floor": self.floor}
+        return minibatch_penalty(self.nc, encode, **options) if weight else None
 
     def choose(self, weights: list[float], factor: float, points: Tensor, others: Tensor) -> float:
         """Returns the weight, times a factor, that does best on training points held out.
@@ -124,11 +113,12 @@ class RegularizedTraining(Training):
             return min(weights)
         held_out = (new if honest else order)[:size]
         rest = order[~torch.isin(order, held_out)]
-        task, seen = self.arrange(rest, held_out if len(others) else others)
-        test, encode, found = self.task(held_out, held_out), self.encoder(seen), []
+        task, _, encode = self.arrange(rest, held_out if len(others) else others)
+        test, found = self.task(held_out, held_out), []
         for weight in weights:
             h = self.train(task, self.penalty(encode, task, weight * factor))
-            loss = self.recipe.loss(h(test.X_tr), test.Y_tr).mean()
+            with torch.no_grad():
+                loss = self.recipe.loss(h(test.X_tr), test.Y_tr).mean()
             value = loss.nan_to_num(inf, inf, inf).item()
             found.append((max(value, least) if weight else value, value, weight))
         return min(found)[-1]  # the smaller of two that are as good
@@ -165,11 +155,10 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         like = torch.empty(0) if nc is None else nc.x_mean
         D, (mean, scale) = X.shape[1], _units("X", X)
-        standardize = Affine(torch.from_numpy(1 / scale), torch.from_numpy(-mean / scale))
 
         def make() -> nn.Module:
-            network = mlp(D, self.hidden, outputs)
-            return nn.Sequential(nn.Flatten(), standardize, *network, *ends).to(like.dtype)
+            start = (nn.Flatten(), Affine(1 / scale, -mean / scale))
+            return nn.Sequential(*start, *mlp(D, self.hidden, outputs), *ends).to(like.dtype)
 
         shape = (D,) if nc is None else nc.shape
         if prod(shape) != D:
@@ -177,43 +166,37 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         sets = {"X": X}
         if X_unlabelled is not None:
             sets["X_unlabelled"] = validate_data(self, X_unlabelled, reset=False)
-        parts = [  # scikit-learn knows images as rows of pixels
-            inputs(name, rows.reshape(-1, *shape), shape=shape, dtype=like.dtype)
-            for name, rows in sets.items()
-        ]
+        place: Any = {"shape": shape, "dtype": like.dtype}  # images come as rows of pixels
+        parts = [inputs(name, rows.reshape(-1, *shape), **place) for name, rows in sets.items()]
         loss = squared_error if Y.is_floating_point() else cross_entropy
         recipe = Recipe(make=make, loss=loss, steps=self.steps, lr=self.lr, optimizer=Adam)
-        data = (torch.cat(parts).to(like.device), Y.to(like.device), recipe, self.batch, seed)
-        known, others = torch.arange(len(data[0]), device=like.device).tensor_split([len(X)])
-        if nc is None:
-            training = Training(*data)
-            h = training.train(training.task(known, known))
-        else:
-            classes = len(self.classes_) if nc.labels and nc.symmetric else None
-            own = RegularizedTraining(*data, nc, classes, self.floor)
-            h = self._fit_with_nc(own, list(map(float, weights)), known, others)
+        points, Y = torch.cat(parts).to(like.device), Y.to(like.device)
+        known, others = torch.arange(len(points), device=like.device).tensor_split([len(X)])
+        classes = len(self.classes_) if nc is not None and nc.labels and nc.symmetric else None
+        own = Training(points, Y, recipe, self.batch, seed, nc, classes, self.floor)
+        h = self._train(own, list(map(float, weights)), known, others)
         if not all(p.isfinite().all() for p in h.parameters()):
             wanted = "small enough for training to stay finite"
             raise ValueError(f"lr must be {wanted}, got {self.lr} and a network that diverged")
         self.network_ = h.one(0).cpu()
         return self
 
-    def _fit_with_nc(
-        self, own: RegularizedTraining, weights: list[float], points: Tensor, others: Tensor
+    def _train(
+        self, own: Training, weights: list[float], points: Tensor, others: Tensor
     ) -> BatchedLearner:
         """Trains the network with the best of the weights, and sets what was found on the way."""
-        (task, seen), factor = own.arrange(points, others), 1.0
+        if own.nc is None:
+            return own.train(own.task(points, points))
+        factor, (task, seen, encode) = 1.0, own.arrange(points, others)
         if self.safeguard:
             self.trust_ = float(trust(own.nc, values(seen.X_tr), seen.Y_tr, classes=own.classes))
             if not self.trust_:
                 warnings.warn(UNTRUSTED, stacklevel=4)
             factor, weights = self.trust_**2, [*weights, 0.0] if self.trust_ else [0.0]
         self.weight_ = own.choose(list(dict.fromkeys(weights)), factor, points, others)
-        encoder = own.encoder(seen)
-        h = own.train(task, own.penalty(encoder, task, self.weight_ * factor))
+        h = own.train(task, own.penalty(encode, task, self.weight_ * factor))
         with torch.no_grad():
-            predict_gap = minibatch_penalty(own.nc, encoder, floor=None)
-            self.gap_ = float(predict_gap(h, evaluate(h, task)))
+            self.gap_ = float(minibatch_penalty(own.nc, encode, floor=None)(h, evaluate(h, task)))
         return h
 
     @torch.no_grad()
@@ -280,18 +263,16 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, indices = np.unique(y, return_inverse=True)
         nc = _load(self.nc, labels=True)
-        self._columns, outputs = torch.arange(len(self.classes_)), len(self.classes_)
+        order: Sequence[Any] = self.classes_.tolist()
         if nc is not None and not nc.symmetric:  # its classes have an order of their own
-            own = nc.card.classes or range(nc.outputs)
-            self._columns, outputs = encode(self.classes_, own), nc.outputs
-        Y = self._columns[torch.from_numpy(indices)]
-        return self._fit(nc, rows, Y, X_unlabelled, outputs)
+            order = nc.card.classes or range(nc.outputs)
+        self._columns = encode(self.classes_, order)
+        return self._fit(nc, rows, self._columns[indices], X_unlabelled, len(order))
 
     def predict(self, X: ArrayLike) -> Array:
         """Returns the likeliest class of each input, (points,)."""
         likeliest = self._predictions(X).argmax(dim=1).numpy()
-        found: Array = self.classes_[likeliest]
-        return found
+        return np.asarray(self.classes_[likeliest])
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """Returns the probability of each class, (points, C)."""
@@ -319,11 +300,10 @@ class NCRegressor(RegressorMixin, _NCEstimator):  # type: ignore[misc]
             raise ValueError(f"nc must be for one output, got one for {nc.outputs}")
         column = np.asarray(y, dtype=float)[:, None]
         mean, scale = _units("y", column)
-        # Learns in units of the targets' spread, and is judged in their own.
-        end = Affine(torch.from_numpy(scale), torch.from_numpy(mean))
         Y = inputs("y", column, dtype=None if nc is None else nc.x_mean.dtype)
         self._columns = torch.arange(1)
-        return self._fit(nc, rows, Y, X_unlabelled, 1, end)
+        # Learns in units of the targets' spread, and is judged in their own.
+        return self._fit(nc, rows, Y, X_unlabelled, 1, Affine(scale, mean))
 
     def predict(self, X: ArrayLike) -> Array:
         """Returns the prediction for each input, (points,)."""
@@ -341,10 +321,10 @@ def _load(nc: Known | str | Path, *, labels: bool) -> Known:
     return nc
 
 
-def _units(name: str, rows: Array) -> tuple[Array, Array]:
+def _units(name: str, rows: Array) -> tuple[Tensor, Tensor]:
     """Returns mean and spread of each column, (D,); what does not vary has nothing to scale."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean, scale = rows.mean(axis=0, dtype=float), rows.std(axis=0, dtype=float)
     if not np.isfinite(scale).all():
         raise ValueError(f"{name} must hold numbers of ordinary size, got {np.abs(rows).max():g}")
-    return mean, np.where(scale > 0, scale, 1.0)
+    return torch.from_numpy(mean), torch.from_numpy(np.where(scale > 0, scale, 1.0))

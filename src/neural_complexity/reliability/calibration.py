@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,11 +72,11 @@ class Calibration:
     @classmethod
     def read(cls, tensors: dict[str, Tensor], text: str) -> "Calibration":
         """Returns what `tensors` and `text` describe; raises errors of any kind if damaged."""
+        own: dict[str, Any] = {name: tensors[name] for name in TENSORS}
         rest = json.loads(text)
         M, N = ((int(low), int(high)) for low, high in rest["sizes"])
         names, note = tuple(map(str, rest["names"])), str(rest["note"])
-        predicted, true, spread, features = (tensors[name] for name in TENSORS)
-        return cls(predicted, true, spread, features, names, (M, N), note)
+        return cls(**own, names=names, sizes=(M, N), note=note)
 
     def beyond(self, M: int, N: int) -> str:
         """Returns a sentence if a set is less than half or more than twice as large as those."""
@@ -91,11 +92,10 @@ class Calibration:
 
 def join(calibrations: Sequence[Calibration]) -> Calibration:
     """Joins calibrations whose learners have the same features; notes are lost."""
-    tensors = (torch.cat([getattr(c, name) for c in calibrations]) for name in TENSORS)
-    predicted, true, spread, features = tensors
+    own: Any = {name: torch.cat([getattr(c, name) for c in calibrations]) for name in TENSORS}
     spans = zip(*(c.sizes for c in calibrations), strict=True)
     M, N = ((min(low for low, _ in span), max(high for _, high in span)) for span in spans)
-    return Calibration(predicted, true, spread, features, calibrations[0].names, (M, N))
+    return Calibration(**own, names=calibrations[0].names, sizes=(M, N))
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,7 @@ def shift_p_values(calibration: Calibration, features: Tensor) -> Tensor:
 def _as_odd_as_the_last(bags: Tensor) -> Tensor:
     """Computes the share of a bag's learners, (B, n + 1, k), as odd as its last one, (B,)."""
     z = (bags - bags.mean(dim=1, keepdim=True)) / _scale(bags).unsqueeze(1)  # (B, n + 1, k)
-    solved: Tensor = torch.linalg.solve(_covariance(z), z.mT).mT
-    odd = (solved * z).sum(dim=2)  # (B, n + 1)
+    odd: Tensor = (torch.linalg.solve(_covariance(z), z.mT).mT * z).sum(dim=2)  # (B, n + 1)
     # Equal learners count as equal, however their distances are rounded.
     return (odd >= odd[:, -1:] * (1 - ROUNDING)).double().mean(dim=1)
 

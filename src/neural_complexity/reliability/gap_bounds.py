@@ -27,7 +27,7 @@ sure of get narrower bounds.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import torch
 from scipy.special import bdtr, bdtrik  # scipy.stats takes a second to import
@@ -35,12 +35,12 @@ from torch import Tensor
 
 from neural_complexity.reliability.calibration import Calibration
 
-__all__ = ["METHODS", "Interval", "Method", "Side", "bound", "check_options"]
+__all__ = ["METHODS", "PAC", "Interval", "Method", "Side", "bound", "check_options"]
 __all__ += ["guaranteed_coverage", "margin", "needed", "rank"]
 
 Method = Literal["conformal", "normalised", "dkw", "clopper_pearson"]
 Side = Literal["two", "upper"]
-METHODS: tuple[Method, ...] = ("conformal", "normalised", "dkw", "clopper_pearson")
+METHODS: tuple[Method, ...] = get_args(Method)
 PAC = ("dkw", "clopper_pearson")  # these hold for almost every calibration set
 ROUNDING = 1e-9  # of a product that should be a whole number
 
@@ -92,8 +92,8 @@ def bound(
         note = f"nothing can be said of a predicted gap of {predicted_gap:g} ± {spread:g}"
         return Interval(-math.inf, math.inf, confidence, method, note)
     n, own = len(calibration), torch.tensor(spread, dtype=torch.float64)
-    known = (calibration.residuals, calibration.spread)
-    width = margin(*known, own, confidence, method, side, delta).item()
+    options: Any = {"confidence": confidence, "method": method, "side": side, "delta": delta}
+    width = margin(calibration.residuals, calibration.spread, own, **options).item()
     low, high = predicted_gap - width if side == "two" else -math.inf, predicted_gap + width
     pac = f"but for at most {delta:.4g} of all calibration sets"
     note = (
@@ -108,22 +108,14 @@ def bound(
     return Interval(max(low, least) if least <= high else low, high, confidence, method, note)
 
 
-def margin(
-    residuals: Tensor,
-    spreads: Tensor,
-    spread: Tensor,
-    confidence: float = 0.95,
-    method: Method = "conformal",
-    side: Side = "two",
-    delta: float = 0.05,
-) -> Tensor:
+def margin(residuals: Tensor, spreads: Tensor, spread: Tensor, **options: Any) -> Tensor:
     """Computes how far above the predicted gap (and below it) the bound lies, (...), or infinity.
 
     `residuals` are true minus predicted gaps of calibration learners, (..., n), `spreads` NC's own
-    standard deviations of these, and `spread` that of the new learner, (...).
+    standard deviations of these, and `spread` that of the new learner, (...); options are
+    `confidence`, `method`, `side` and `delta` of `bound`.
     """
-    check_options(confidence, method, side, delta)
-    n = residuals.shape[-1]
+    (confidence, method, side, delta), n = check_options(**options), residuals.shape[-1]
     k = rank(n, confidence, method, delta)
     if k > n:
         return torch.full_like(spread, math.inf)
@@ -181,9 +173,9 @@ def _ceil(number: float) -> int:
 
 
 def check_options(
-    confidence: float = 0.95, method: str = "conformal", side: str = "two", delta: float = 0.05
-) -> None:
-    """Raises a ValueError if something cannot be wished for."""
+    confidence: float = 0.95, method: Method = "conformal", side: Side = "two", delta: float = 0.05
+) -> tuple[float, Method, Side, float]:
+    """Returns options, with what was left out, or raises a ValueError if one cannot be met."""
     for right, wanted, got in (
         (0 < confidence < 1, "confidence must be between 0 and 1", confidence),
         (method in METHODS, f"method must be one of {', '.join(METHODS)}", method),
@@ -192,3 +184,4 @@ def check_options(
     ):
         if not right:
             raise ValueError(f"{wanted}, got {got}")
+    return confidence, method, side, delta
