@@ -79,8 +79,8 @@ def train_learners(
         recipe.train(task[rows], generator, regularizer=regularizer, observe=partial(see, rows))
     times = recipe.steps + 1
     curves = [torch.cat(losses[step::times], dim=1) for step in range(times)]  # (2, B) each
-    end = Snapshot.join(ends)
-    return Trajectory(*torch.stack(curves, dim=1), end, gap(loss, end, task.Y_te))
+    (loss_tr, loss_te), end = torch.stack(curves, dim=1), Snapshot.join(ends)
+    return Trajectory(loss_tr, loss_te, end, gap(loss, end, task.Y_te))
 
 
 def usable_rows(diverged: Iterable[Tensor]) -> Tensor:
