@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,12 +79,10 @@ def _address(tensor: Tensor) -> int:
 
 
 class BatchedLearner(nn.Module):
-    """B learners of one architecture; learner b sees row b of its inputs and nothing else.
+    """B learners of one architecture; learner b sees row b of its inputs and nothing else."""
 
-    Learners stay independent under optimizers that work element by element, if the objective is
-    summed over learners.
-    """
-
+    # They stay independent under optimizers that work element by element, if the objective is
+    # summed over learners.
     template: nn.Module
 
     def __init__(self, template: nn.Module, state: State) -> None:
@@ -149,11 +148,7 @@ class PlacedLearner:
     def __call__(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""
         X = values(X)
-
-        def one(state: State, x: Tensor) -> Tensor:
-            out: Tensor = functional_call(self.template, state, (x,))
-            return out
-
+        one: Callable[[State, Tensor], Tensor] = partial(functional_call, self.template)
         if len(X) == 1:  # faster by itself, and then it may be any module
             x = X[0]
             if x.ndim == 4 and x.shape[1] > 1:  # convolutions are faster with channels last
@@ -181,11 +176,9 @@ Measure = Callable[[PlacedLearner], dict[str, Tensor]]  # of K learners: named v
 
 
 def stack(make: Callable[[], nn.Module], batch: int, generator: torch.Generator) -> BatchedLearner:
-    """Returns B independent learners, with parameters drawn as the module itself would draw them.
-
-    Building B modules in Python is slow. So two are built under a recorder, and the elementwise
-    fills that made each parameter of both are repeated once on the stacked tensor.
-    """
+    """Returns B independent learners, with parameters drawn as the module itself would draw."""
+    # Building B modules in Python is slow. So two are built under a recorder, and the elementwise
+    # fills that made each parameter of both are repeated once on the stacked tensor.
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
     first, second = _RecordFills(), _RecordFills()
@@ -223,12 +216,10 @@ def _state(module: nn.Module) -> State:
 
 
 def filter_normalised(parameters: State, generator: torch.Generator) -> State:
-    """Draws a Gaussian direction in which every filter moves as far as it is long.
-
-    Networks with ReLUs do the same when one layer is doubled and the next is halved, so a step of
-    fixed length means nothing by itself; relative to each filter, a slice along the first axis, it
-    does. Biases and the scales of normalisation have no filters and stay, as in Li et al.
-    """
+    """Draws a Gaussian direction in which every filter moves as far as it is long."""
+    # Networks with ReLUs do the same when one layer is doubled and the next is halved, so a step of
+    # fixed length means nothing by itself; relative to each filter, a slice along the first axis,
+    # it does. Biases and the scales of normalisation have no filters and stay, as in Li et al.
     directions = {name: torch.zeros_like(value) for name, value in parameters.items()}
     for name, p in parameters.items():
         if p.ndim > 1:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -68,11 +68,9 @@ def fourier_features(period: float, frequencies: int) -> Features:
 
 
 def ridge(strength: float, *, features: Features = lambda X: X) -> ClosedForm:
-    """Returns the learner that is linear in features and a constant, by penalized least squares.
-
-    It minimises the sum of squared errors plus `strength` times the squared weights, by singular
-    values: without a penalty and with too few points these are the smallest weights that fit.
-    """
+    """Returns the learner that is linear in features and a constant, by penalized least squares."""
+    # It minimises the sum of squared errors plus `strength` times the squared weights, by singular
+    # values: without a penalty and with too few points these are the smallest weights that fit.
     _check_positive(True, strength=strength)
 
     def learn(X_tr: Tensor, Y_tr: Tensor) -> Hypothesis:
@@ -103,16 +101,21 @@ def rbf(lengthscale: float, amplitude: float = 1.0) -> Kernel:
     return kernel
 
 
-@dataclass(frozen=True)
 class GaussianProcess:
     """B Gaussian processes given their training sets; outputs are independent of each other."""
 
-    kernel: Kernel
-    noise: float  # variance
-    X_tr: Tensor  # (B, M, D)
-    Y_tr: Tensor  # (B, M, C)
-    L: Tensor  # (B, M, M), the Cholesky factor of k(X_tr, X_tr) + noise
-    weights: Tensor  # (B, M, C), (k(X_tr, X_tr) + noise)^-1 Y_tr
+    def __init__(self, kernel: Kernel, noise: float, jitter: float, X: Tensor, Y: Tensor) -> None:
+        self.kernel, self.noise = kernel, noise
+        self.X_tr, self.Y_tr = X.double(), Y.double()  # (B, M, D), (B, M, C)
+        K = kernel(self.X_tr, self.X_tr)  # (B, M, M)
+        diagonal = K.diagonal(dim1=1, dim2=2)
+        extra = noise + jitter * diagonal.mean(dim=1, keepdim=True)  # (B, 1)
+        self.L, failed = torch.linalg.cholesky_ex(K + torch.diag_embed(extra.expand_as(diagonal)))
+        if failed.any():
+            got = f"a matrix that is not in {int(failed.count_nonzero())} of {len(K)} tasks"
+            wanted = "kernel plus noise must be positive definite"
+            raise ValueError(f"{wanted}, got {got}; more noise or jitter may help")
+        self.weights = torch.cholesky_solve(self.Y_tr, self.L)  # (B, M, C)
 
     def __call__(self, X: Tensor) -> Tensor:
         """Predicts the mean at inputs, (B, points, D), as (B, points, C)."""
@@ -140,23 +143,8 @@ class GaussianProcess:
 def gaussian_process(
     kernel: Kernel, *, noise: float, jitter: float = 1e-12
 ) -> Callable[[Tensor, Tensor], GaussianProcess]:
-    """Returns the learner that conditions a Gaussian process of mean zero, exactly.
-
-    `noise` is the variance of y around f. `jitter`, a share of the diagonal's mean, is added to it
-    against rounding; unlike noise it is no part of the belief.
-    """
+    """Returns the learner that conditions a Gaussian process of mean zero, exactly."""
+    # `noise` is the variance of y around f. `jitter`, a share of the diagonal's mean, is added to
+    # it against rounding; unlike noise it is no part of the belief.
     _check_positive(True, noise=noise, jitter=jitter)
-
-    def learn(X_tr: Tensor, Y_tr: Tensor) -> GaussianProcess:
-        X, Y = X_tr.double(), Y_tr.double()
-        K = kernel(X, X)  # (B, M, M)
-        diagonal = K.diagonal(dim1=1, dim2=2)
-        extra = noise + jitter * diagonal.mean(dim=1, keepdim=True)  # (B, 1)
-        L, failed = torch.linalg.cholesky_ex(K + torch.diag_embed(extra.expand_as(diagonal)))
-        if failed.any():
-            got = f"a matrix that is not in {int(failed.count_nonzero())} of {len(K)} tasks"
-            wanted = "kernel plus noise must be positive definite"
-            raise ValueError(f"{wanted}, got {got}; more noise or jitter may help")
-        return GaussianProcess(kernel, noise, X, Y, L, torch.cholesky_solve(Y, L))
-
-    return learn
+    return partial(GaussianProcess, kernel, noise, jitter)

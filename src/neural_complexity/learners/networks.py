@@ -90,12 +90,10 @@ class _Residual(nn.Module):
 def resnet(
     shape: Sizes, classes: int, *, width: int = 64, blocks: Sizes = (2, 2, 2, 2), dropout: float = 0
 ) -> nn.Sequential:
-    """Builds a residual network for small images (He et al., 2016): no stride or pooling at first.
-
-    The first stage has `width` filters; each later one twice as many, and half the height and
-    width. `blocks` are basic blocks in each stage; the default is ResNet-18. `dropout` is between
-    the convolutions of a block, as in wide residual networks.
-    """
+    """Builds a residual network for small images (He et al., 2016)."""
+    # No stride or pooling at first: that stage has `width` filters; each later one twice as many,
+    # and half the size. `blocks` are basic blocks in each stage; the default is ResNet-18.
+    # `dropout` is between the convolutions of a block, as in wide residual networks.
     if width < 1:
         raise ValueError(f"width must be at least 1, got {width}")
     if not blocks or min(blocks) < 1:

@@ -63,14 +63,13 @@ def train_learners(
         observe: Sees the learners of a slice after each number of steps.
     """
     ledger.record("report", task.X_te, task.Y_te)
-    loss, ends, gaps, losses = recipe.loss, list[Snapshot](), list[Tensor](), list[Tensor]()
+    loss, ends, losses = recipe.loss, list[Snapshot](), list[Tensor]()
 
     def see(rows: slice, step: int, snapshot: Snapshot) -> None:
         points = loss(snapshot.H_tr, snapshot.Y_tr), loss(snapshot.H_te, task.Y_te[rows])
         losses.append(torch.stack([values.mean(dim=1) for values in points]))  # (2, chunk)
         if step == recipe.steps:
             ends.append(snapshot)
-            gaps.append(gap(loss, snapshot, task.Y_te[rows]))
         if observe is not None:
             observe(rows, step, snapshot)
 
@@ -80,15 +79,13 @@ def train_learners(
         recipe.train(task[rows], generator, regularizer=regularizer, observe=partial(see, rows))
     times = recipe.steps + 1
     curves = [torch.cat(losses[step::times], dim=1) for step in range(times)]  # (2, B) each
-    loss_tr, loss_te = torch.stack(curves, dim=1)
-    return Trajectory(loss_tr, loss_te, Snapshot.join(ends), torch.cat(gaps))
+    (loss_tr, loss_te), end = torch.stack(curves, dim=1), Snapshot.join(ends)
+    return Trajectory(loss_tr, loss_te, end, gap(loss, end, task.Y_te))
 
 
 def usable_rows(diverged: Iterable[Tensor]) -> Tensor:
-    """Returns which tasks can be compared: where under no method, (B,) each, a learner diverged.
-
-    One learner that diverges under one method would hide what all others did. There must be two.
-    """
+    """Returns which tasks can be compared: where under no method, (B,) each, a learner diverged."""
+    # One that diverges under one method would hide what all others did. There must be two left.
     kept = ~torch.stack(list(diverged)).any(dim=0)
     if (count := int(kept.sum())) < 2:
         raise FloatingPointError(f"learners must not all diverge, got {count} that did not")

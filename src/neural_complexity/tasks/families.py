@@ -43,10 +43,6 @@ def _uniform(bounds: Range, size: tuple[int, ...], generator: torch.Generator) -
     return low + (high - low) * torch.rand(size, generator=generator, device=generator.device)
 
 
-def _normal(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.randn(size, generator=generator, device=generator.device)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SampledFamily(ABC):
     """A family that draws all points of a task at once."""
@@ -108,7 +104,7 @@ class GaussianProcesses(SampledFamily):
         X = _uniform(self.inputs, (B, P, 1), generator)
         scale = _uniform(self.lengthscale, (B, 1, 1), generator)
         amplitude = _uniform(self.amplitude, (B, 1, 1), generator)
-        f, noise = _normal((2, B, P, 1), generator)
+        f, noise = torch.randn(2, B, P, 1, generator=generator, device=X.device)
         K = torch.exp(-0.5 * ((X - X.mT) / scale).square().double())  # (B, P, P)
         eye = torch.eye(P, dtype=K.dtype, device=K.device)
         factor: Tensor = torch.linalg.cholesky(K + JITTER * eye)
@@ -128,7 +124,7 @@ class Polynomials(SampledFamily):
         low, high = self.inputs
         angle = torch.acos(((2 * X - low - high) / (high - low)).clamp(-1, 1))
         orders = torch.arange(self.degree + 1, device=X.device, dtype=X.dtype)
-        c = _normal((B, self.degree + 1, 1), generator)
+        c = torch.randn(B, self.degree + 1, 1, generator=generator, device=X.device)
         return X, torch.cos(angle * orders) @ (self.coefficient * c)  # T_k(cos a) = cos(k a)
 
 
@@ -143,5 +139,6 @@ class StepFunctions(SampledFamily):
     def _draw(self, B: int, P: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         X = _uniform(self.inputs, (B, P, 1), generator)
         jumps = _uniform(self.inputs, (B, 1, self.jumps), generator)
-        levels = self.level * _normal((B, self.jumps + 1, 1), generator)
-        return X, levels.gather(1, (jumps < X).sum(dim=-1, keepdim=True))  # by the jumps below x
+        levels = torch.randn(B, self.jumps + 1, 1, generator=generator, device=X.device)
+        below = (jumps < X).sum(dim=-1, keepdim=True)  # (B, P, 1)
+        return X, self.level * levels.gather(1, below)

@@ -30,7 +30,8 @@ from neural_complexity.seeding import stream
 from neural_complexity.tasks.images import Images, Part, SingleDataset
 from neural_complexity.workspace import Workspace
 
-__all__ = ["DATASETS", "load", "read_cifar10", "read_idx", "read_svhn"]
+__all__ = ["CIFAR10_TEST", "CIFAR10_TRAIN", "DATASETS", "VARIABLE", "DataFile", "cache_folder"]
+__all__ += ["cached", "data_folder", "find_file", "load", "read_cifar10", "read_idx", "read_svhn"]
 
 VARIABLE = "NEURAL_COMPLEXITY_DATA"
 TIMEOUT = (5, 10)  # seconds to reach a server, and to wait for the next bytes of its answer
@@ -39,7 +40,6 @@ CIFAR10_RECORD = 1 + 3 * 32 * 32
 CIFAR10_TRAIN = [f"data_batch_{i}.bin" for i in range(1, 6)]
 CIFAR10_TEST = "test_batch.bin"
 IDX = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-IDX_FILES = [f"{name}-ubyte" for name in IDX]
 HOUSES = "http://ufldl.stanford.edu/housenumbers"
 MAX_RATIO = 1032  # no gzip file packs more tightly
 
@@ -70,10 +70,7 @@ def data_folder(given: str | Path | None = None) -> Path:
 
 
 def find_file(file: DataFile, data: Path, download: bool = True) -> Path:
-    """Returns the path of a file, or what it was unpacked to, there or one above, or downloads it.
-
-    A FileNotFoundError says where to put one that cannot be downloaded.
-    """
+    """Finds a file, or what it was unpacked to, there or one above, or downloads it there."""
     own = data / file.folder / file.name
     places = [own.parent, own.parent.parent]
     for path in [place / name for name in (*file.unpacked, file.name) for place in places]:
@@ -225,7 +222,7 @@ def _read_digits(_paths: Sequence[Path]) -> list[Part]:
 def _idx(folder: str, *published: str) -> list[DataFile]:
     """Returns the four files of a dataset, of the folders' addresses and four checksums."""
     files = []
-    for name, checksum in zip(IDX_FILES, published[-4:], strict=True):
+    for name, checksum in zip((f"{kind}-ubyte" for kind in IDX), published[-4:], strict=True):
         urls = [f"{url}/{name}.gz" for url in published[:-4]]
         files.append(DataFile(f"{folder}/raw", f"{name}.gz", (checksum,), urls, (name,)))
     return files

@@ -163,10 +163,8 @@ class SingleDataset:
 
 
 def moved(X: Tensor, generator: torch.Generator, *, pixels: int, flip: bool = False) -> Tensor:
-    """Shifts each image, (P, channels, height, width), by up to `pixels` along each axis.
-
-    Borders are copied outwards. With `flip`, half are mirrored, left to right. Draws on the CPU.
-    """
+    """Shifts each image, (P, channels, height, width), by up to `pixels` along each axis."""
+    # Borders are copied outwards. With `flip`, half are mirrored, left to right. Draws on the CPU.
     P, _, *sizes = X.shape
     starts = [torch.randint(2 * pixels + 1, (P, 1), generator=generator) for _ in sizes]
     rows, columns = (a + torch.arange(n) for a, n in zip(starts, sizes, strict=True))  # (P, size)

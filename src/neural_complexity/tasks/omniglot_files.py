@@ -59,11 +59,9 @@ def preprocess(images: Tensor) -> Tensor:
 
 
 def omniglot(part: Part, *, folder: str | Path | None = None, download: bool = True) -> Images:
-    """Reads the 964 characters for meta-training, or the 659 that are held out.
-
-    Drawings, as by `preprocess`, are in the order of alphabet, character and drawing. The zips are
-    in `data_folder` or its `omniglot/`, or downloaded.
-    """
+    """Reads the 964 characters for meta-training, or the 659 that are held out."""
+    # Drawings, as by `preprocess`, are in the order of alphabet, character and drawing. The zips
+    # are in `data_folder` or its `omniglot/`, or downloaded.
     if part not in CHECKSUMS:
         raise ValueError(f"part must be background or evaluation, got {part}")
     name = f"images_{part}.zip"

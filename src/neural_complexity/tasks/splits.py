@@ -202,10 +202,8 @@ def own_digits() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]
 
 @cache
 def _load() -> tuple[Tensor, Tensor, Tensor]:
-    """Returns all tables, (T, rows, columns), and how many rows and columns each has, (T,).
-
-    Rows are shuffled, the same way always; columns standardized; what a table lacks is zero.
-    """
+    """Returns all tables, (T, rows, columns), and how many rows and columns each has, (T,)."""
+    # Rows are shuffled, the same way always; columns standardized; what a table lacks is zero.
     tables = []
     for name in TABLES:
         table = np.column_stack(getattr(datasets, f"load_{name}")(return_X_y=True))
