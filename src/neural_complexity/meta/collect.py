@@ -98,20 +98,16 @@ class TaskCollector(LearnerCollector):
         self.recipe.train(
             task.loaded(), learning, regularizer=penalty, observe=lambda _, s: steps.append(s)
         )
-        S, B = len(steps), len(task)
+        S, B, inputs = len(steps), len(task), {"X_tr": task.X_tr, "X_te": task.X_te}  # or indices
         steps = self._without_diverged(steps, [task.Y_te] * S)
-        if not isinstance(task.X_tr, Points):
-            return Snapshot.join(steps), torch.cat([task.Y_te] * S)
-        # Indices instead of inputs, and the steps of each task side by side in random order: rows
-        # that are drawn together then show one task at different steps.
-        order = torch.rand(B, S, generator=stream(self.seed, "collect order", job.index))
-        order, row, kept = order.argsort(dim=1), torch.arange(B), task.to("cpu")
-        kept = kept[row.repeat_interleave(S)]
-        H_tr, H_te = (
-            torch.stack([H.cpu() for H in each], dim=1)[row[:, None], order].flatten(0, 1)
-            for each in ([s.H_tr for s in steps], [s.H_te for s in steps])
-        )  # (B S, points, C)
-        return Snapshot(kept.X_tr, kept.Y_tr, H_tr, kept.X_te, H_te), kept.Y_te
+        snapshot = Snapshot.join([replace(s, **inputs) for s in steps]).to("cpu")
+        rows = torch.arange(S * B)
+        if isinstance(task.X_tr, Points):
+            # The steps of each task side by side in random order: rows that are drawn together
+            # then show one task at different steps.
+            order = torch.rand(B, S, generator=stream(self.seed, "collect order", job.index))
+            rows = (order.argsort(dim=1) * B + torch.arange(B)[:, None]).flatten()
+        return snapshot[rows], task.Y_te.cpu()[rows % B]
 
 
 def log_steps(steps: int, count: int) -> list[int]:

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -26,7 +26,7 @@ from neural_complexity.tasks.families import check_sizes
 
 __all__ = ["Collection", "CollectionQueue", "Collector", "Job", "process_pool"]
 
-R = TypeVar("R")
+ATTEMPTS = 3  # at a collection of which workers die
 COLLECTOR, FILE = "collector.pickle", "version-{:09d}.safetensors"  # for workers
 
 
@@ -57,20 +57,12 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
             this process when it is taken.
         folder: Where weights are kept for the executor; what earlier queues left there is removed,
             so only one at a time can have it. A temporary folder if `None`.
-        retries: How often a collection is begun again after a worker died.
     """
 
     def __init__(
-        self,
-        collector: Collector,
-        executor: Executor | None = None,
-        *,
-        folder: Path | None = None,
-        retries: int = 2,
+        self, collector: Collector, executor: Executor | None = None, *, folder: Path | None = None
     ) -> None:
-        if retries < 0:
-            raise ValueError(f"retries must not be negative, got {retries}")
-        self.collector, self.executor, self.retries = collector, executor, retries
+        self.collector, self.executor = collector, executor
         self.networks: dict[int, NeuralComplexity] = {}  # by version
         self.asked: dict[int, tuple[Job, Future[Arrays]]] = {}  # by index
         self.folder: Path | None = None
@@ -112,7 +104,7 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
         job, future = self.asked[index]
         if self.executor is None and not future.done():
             future.set_result(to_arrays(*self.collector(self.networks[job.version], job)))
-        for attempt in range(self.retries + 1):
+        for attempt in range(ATTEMPTS):
             if attempt:
                 self.submit(job)  # alone: if a worker dies again, it is this job that ended it
             try:
@@ -128,7 +120,7 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
                     if other > index and broken:  # lost with the worker that died
                         self.submit(lost)
                 return from_arrays(result)
-        told = f"collection {index} failed: {self.retries + 1} workers in turn died of it"
+        told = f"collection {index} failed: {ATTEMPTS} workers in turn died of it"
         raise RuntimeError(f"{told}; was there too little memory? The job was {job}") from died
 
     def forget(self, *, index: int = sys.maxsize, version: int = sys.maxsize) -> None:
@@ -189,7 +181,7 @@ class _RestartingPool(Executor):
     def __init__(self, make: Callable[[], Executor], alive: Connection) -> None:
         self._make, self._alive, self._pool = make, alive, make()
 
-    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if self._alive.closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         try:
