@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Recipe, Regularizer, evaluate
-from neural_complexity.model.cached import Encoder, FixedContext, cache, embed_store
+from neural_complexity.model.cached import CachedEmbeddings, Encoder, cache, embed_store
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed, join, raw, values
 from neural_complexity.regularizers.nc import minibatch_penalty, trust
@@ -78,7 +78,7 @@ class RegularizedTraining(Training):
         X_tr, X_te = values(seen.X_tr), values(seen.X_te)
         self.nc.check(classes=self.classes, X_tr=X_tr, Y_tr=seen.Y_tr, X_te=X_te)
         if self.nc.head.sees_predictions:
-            return FixedContext(self.nc, seen.X_tr, seen.Y_tr)
+            return CachedEmbeddings(self.nc, fixed=(seen.X_tr, seen.Y_tr))
         indices = raw(join([seen.X_tr, seen.X_te], dim=1))
         embeddings = embed_store(self.nc, self.X.__getitem__, indices)
         return cache(self.nc, seen, embeddings, classes=self.classes)
