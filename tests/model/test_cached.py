@@ -8,7 +8,6 @@ from neural_complexity.model.cached import (
     CachedEmbeddings,
     CachedStates,
     Encoder,
-    FixedContext,
     cache,
     embed_store,
     subsample,
@@ -133,7 +132,7 @@ def test_a_head_that_sees_predictions_is_asked_at_each_step(task: Task) -> None:
 def test_a_fixed_context_asks_for_predictions_only_where_nc_sees_them(
     nc: NeuralComplexity, task: Task
 ) -> None:
-    context = FixedContext(nc, task.X_tr, task.Y_tr)(snapshot_of(task))
+    context = CachedEmbeddings(nc, fixed=(task.X_tr, task.Y_tr))(snapshot_of(task))
     assert (context.X_tr is task.X_tr) == nc.head.sees_predictions
 
 

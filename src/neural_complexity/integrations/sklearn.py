@@ -22,7 +22,7 @@ from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Recipe, Regularizer, evaluate
 from neural_complexity.learners.networks import Affine, mlp
 from neural_complexity.losses import cross_entropy, squared_error
-from neural_complexity.model.cached import Encoder, FixedContext, cache, embed_store
+from neural_complexity.model.cached import CachedEmbeddings, Encoder, cache, embed_store
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.points import indexed, join, raw, values
 from neural_complexity.regularizers.loop import UNTRUSTED
@@ -80,7 +80,7 @@ class Training:
         X_tr, X_te = values(seen.X_tr), values(seen.X_te)
         nc.check(classes=self.classes, X_tr=X_tr, Y_tr=seen.Y_tr, X_te=X_te)
         if nc.head.sees_predictions:
-            return task, seen, FixedContext(nc, seen.X_tr, seen.Y_tr)
+            return task, seen, CachedEmbeddings(nc, fixed=(seen.X_tr, seen.Y_tr))
         embeddings = embed_store(nc, self.X.__getitem__, raw(join([seen.X_tr, seen.X_te], dim=1)))
         return task, seen, cache(nc, seen, embeddings, classes=self.classes)
 

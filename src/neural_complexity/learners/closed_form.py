@@ -137,7 +137,8 @@ class GaussianProcess:
         M, C = self.Y_tr.shape[1:]
         fit = (self.Y_tr * self.weights).sum(dim=(1, 2))
         volume = 2 * self.L.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-        return -0.5 * (fit + C * volume + C * M * math.log(2 * math.pi))
+        density: Tensor = -0.5 * (fit + C * volume + C * M * math.log(2 * math.pi))
+        return density
 
 
 def gaussian_process(

@@ -12,14 +12,11 @@ import torch
 from torch import Tensor
 
 from neural_complexity.model.network import Context, NeuralComplexity
-from neural_complexity.points import Embeddings, Store, find, raw
+from neural_complexity.points import PART, Embeddings, Store, find, map_inputs, raw
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
-__all__ = ["CachedEmbeddings", "CachedStates", "FixedContext", "cache", "embed_store", "subsample"]
-__all__ += ["Encoder"]
-
-PART = 2048  # test points that the head is asked about at a time: bounds memory
+__all__ = ["CachedEmbeddings", "CachedStates", "Encoder", "cache", "embed_store", "subsample"]
 
 Encoder = Callable[[Task | Snapshot], Context]  # what NC knows of the points of a step
 
@@ -40,14 +37,20 @@ class CachedEmbeddings:
 
     nc: NeuralComplexity
     embeddings: Embeddings | None = None  # of all inputs that may occur
+    fixed: tuple[Tensor, ...] | None = None  # X_tr and Y_tr that take the place of the step's
 
     @torch.no_grad()
     def __call__(self, points: Task | Snapshot) -> Context:
-        """Returns the context of the points."""
+        """Returns the context; it asks for predictions at fixed points if NC sees them."""
+        X_tr, Y_tr = self.fixed or (points.X_tr, points.Y_tr)
         if self.embeddings is None:
-            return self.nc.encode(points.X_tr, points.Y_tr, points.X_te, classes=_classes(points))
-        E_tr, E_te = (self.embeddings(raw(X)) for X in (points.X_tr, points.X_te))
-        return self.nc.context(E_tr, points.Y_tr, E_te, classes=_classes(points))
+            E_tr, E_te = map_inputs(self.nc.embed, X_tr, points.X_te)
+        else:
+            E_tr, E_te = (self.embeddings(raw(X)) for X in (X_tr, points.X_te))
+        classes = points.H_te.shape[-1] if isinstance(points, Snapshot) else None
+        context = self.nc.context(E_tr, Y_tr, E_te, classes=classes)
+        asks = self.fixed is not None and self.nc.head.sees_predictions
+        return replace(context, X_tr=X_tr) if asks else context
 
 
 @dataclass(frozen=True)
@@ -64,25 +67,6 @@ class CachedStates:
         return Context(points.Y_tr, self.state.apply(lambda values: values[row, place]))
 
 
-@dataclass(frozen=True)
-class FixedContext:
-    """Encodes the test points of a step together with training points that stay the same."""
-
-    nc: NeuralComplexity
-    X_tr: Tensor  # (B, M, ...)
-    Y_tr: Tensor
-
-    @torch.no_grad()
-    def __call__(self, points: Task | Snapshot) -> Context:
-        """Returns the context; it asks for predictions at the training points if NC sees them."""
-        context = self.nc.encode(self.X_tr, self.Y_tr, points.X_te, classes=_classes(points))
-        return replace(context, X_tr=self.X_tr if self.nc.head.sees_predictions else None)
-
-
-def _classes(points: Task | Snapshot) -> int | None:
-    return points.H_te.shape[-1] if isinstance(points, Snapshot) else None
-
-
 def subsample(task: Task, size: int, generator: torch.Generator) -> Task:
     """Returns the tasks with `size` training points each, chosen at random, or all if fewer."""
     keys = torch.rand(task.X_tr.shape[:2], generator=generator)
@@ -94,7 +78,7 @@ def subsample(task: Task, size: int, generator: torch.Generator) -> Task:
 @torch.no_grad()
 def cache(
     nc: NeuralComplexity, task: Task, embeddings: Embeddings, *, classes: int | None = None
-) -> CachedStates | CachedEmbeddings:
+) -> Encoder:
     """Prepares NC for learners that see minibatches of tasks, whose inputs are points."""
     if nc.head.sees_predictions:  # asked at each step, given the training points of the minibatch
         return CachedEmbeddings(nc, embeddings)

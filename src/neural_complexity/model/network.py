@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from neural_complexity.losses import LOSSES, Belief, cross_entropy, squared_error, zero_one
 from neural_complexity.model.architecture import Architecture
-from neural_complexity.model.card import Card, read_nc, to_onnx, write_nc
+from neural_complexity.model.card import Card, read_nc, write_nc
 from neural_complexity.model.encoders import make_image_encoder
+from neural_complexity.model.export import to_onnx
 from neural_complexity.model.heads import HEADS, Context, Head, Sets
 from neural_complexity.points import map_inputs, values
 from neural_complexity.reliability.calibration import Calibration
@@ -262,19 +263,8 @@ class NeuralComplexity(nn.Module):
         return above.assess(self, model, X_tr, y_tr, X_te, **options)  # type: ignore[no-any-return]
 
     def to_onnx(self, path: str | Path) -> None:
-        """Writes NC as an ONNX file, whole or not at all, and checks it against PyTorch.
-
-        The file maps (X_tr, Y_tr, H_tr, X_te, H_te) to `gap`, (B,), and `points`, (B, N), for any
-        B, M and N, and for any number of classes if NC treats them alike. It refuses nothing:
-        labels out of range or NaN give numbers that mean nothing. Its metadata hold `format`,
-        `version`, `architecture` and `provenance` as `save` writes them.
-
-        Raises:
-            ImportError: If the extra `onnx` is not installed.
-            TypeError: If NC is not float32: ONNX Runtime lacks much of the rest.
-            ValueError: If PyTorch cannot export this NC, or the file gives other numbers than NC.
-        """
-        to_onnx(self, Path(path))
+        """Writes NC as an ONNX file, for programs without PyTorch; see `model.export.to_onnx`."""
+        to_onnx(self, path)
 
     def save(self, path: str | Path) -> None:
         """Writes weights, architecture, units, calibration and provenance to one file, at once."""
