@@ -28,9 +28,9 @@ from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["Classifier", "MamlTraining", "Optimization", "PrototypicalNetwork"]
-__all__ += ["nearest_neighbour_logits", "optimize", "start_from", "train_classifier"]
-__all__ += ["train_maml", "train_metareg", "train_prototypes"]
+__all__ = ["Classifier", "MamlTraining", "Optimization", "nearest_neighbour_logits", "optimize"]
+__all__ += ["prototype_logits", "start_from", "train_classifier", "train_maml", "train_metareg"]
+__all__ += ["train_prototypes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ def train_classifier(
     *,
     batch: int,
     seed: int,
-    augment: Augment | None = None,
+    augment: Augment,
     callback: ProgressCallback | None = None,
 ) -> None:
     """Trains a classifier in place, on images and labels, (P,) each, as NC is trained."""
@@ -200,28 +200,22 @@ def train_classifier(
 
     def loss(_: int) -> Tensor:
         chosen = torch.randint(len(images), (batch,), generator=generator).to(images.device)
-        some = images[chosen]
-        ledger.record("train", indexed(some.indices, some.store), labels[chosen])
-        X = some.values()
-        H = model(X if augment is None else augment(X, generator))
-        return cross_entropy(H[None], labels[chosen][None]).mean()
+        X, Y = indexed(images.indices[chosen], images.store), labels[chosen]
+        ledger.record("train", X, Y)
+        return cross_entropy(model(augment(values(X), generator))[None], Y[None]).mean()
 
     optimize(model, loss, training, stage="image classifier", callback=callback)
 
 
-class PrototypicalNetwork(nn.Module):
-    """Classifies embedded images by the nearest mean of a class (Snell et al. 2017)."""
+def prototype_logits(encoder: ImageEncoder, task: Task, *, classes: int, rounds: int = 0) -> Tensor:
+    """Compares test images with the mean embedding of each class (Snell et al. 2017), (B, N, C).
 
-    def __init__(self, encoder: ImageEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, task: Task, *, classes: int, rounds: int = 0) -> Tensor:
-        """Returns logits of test images, (B, N, C), after rounds of soft k-means on them."""
-        E_tr, E_te = self.encoder(values(task.X_tr)), self.encoder(values(task.X_te))
-        members = one_hot(task.Y_tr, classes).to(E_tr.dtype)  # (B, M, C)
-        means = members.mT @ E_tr / members.sum(dim=1).unsqueeze(-1).clamp(min=1)  # (B, C, E)
-        return _closeness(E_te, soft_k_means(E_te, means, heads=1, rounds=rounds))
+    The means are refined by rounds of soft k-means on the test images.
+    """
+    E_tr, E_te = encoder(values(task.X_tr)), encoder(values(task.X_te))
+    members = one_hot(task.Y_tr, classes).to(E_tr.dtype)  # (B, M, C)
+    means = members.mT @ E_tr / members.sum(dim=1).unsqueeze(-1).clamp(min=1)  # (B, C, E)
+    return _closeness(E_te, soft_k_means(E_te, means, heads=1, rounds=rounds))
 
 
 def nearest_neighbour_logits(E_tr: Tensor, Y_tr: Tensor, E_te: Tensor, *, classes: int) -> Tensor:
@@ -245,9 +239,9 @@ def train_prototypes(
     classes: int,
     rounds: int = 0,
     callback: ProgressCallback | None = None,
-) -> PrototypicalNetwork:
-    """Trains a prototypical network, with a fresh encoder, on the episodes of an NC's training."""
-    network, device = PrototypicalNetwork(encoder), next(encoder.parameters()).device
+) -> None:
+    """Trains an encoder in place for `prototype_logits`, on the episodes of an NC's training."""
+    device = next(encoder.parameters()).device
 
     @lru_cache(maxsize=1)
     def draw(iteration: int) -> tuple[Task, torch.Generator]:
@@ -259,9 +253,9 @@ def train_prototypes(
         chosen = torch.randint(training.tasks, (training.batch,), generator=generator)
         task = tasks[chosen].to(device)
         ledger.record_task("learn", task)
-        return cross_entropy(network(task, classes=classes, rounds=rounds), task.Y_te).mean()
+        H_te = prototype_logits(encoder, task, classes=classes, rounds=rounds)
+        return cross_entropy(H_te, task.Y_te).mean()
 
     updates = training.iterations * training.updates
     settings = Optimization(updates=updates, lr=training.lr, warmup=training.warmup)
-    optimize(network, loss, settings, stage="prototypes", callback=callback)
-    return network
+    optimize(encoder, loss, settings, stage="prototypes", callback=callback)

@@ -97,7 +97,7 @@ def dropout(p: float) -> Method:
 def variational_dropout() -> Method:
     """Returns the method that learns how much noise each unit bears."""
     keys = {"method": "variational dropout"}
-    return Method(keys, lambda _: variational_penalty(), VariationalDropout)
+    return Method(keys, lambda _: variational_penalty, VariationalDropout)
 
 
 def nc_method(
