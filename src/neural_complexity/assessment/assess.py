@@ -197,7 +197,7 @@ def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessme
     each = (judgement.gap, judgement.loss_tr, judgement.spread, judgement.accuracy)
     gap, loss_tr, spread, accuracy = (value.item() for value in each)
     if not math.isfinite(gap):
-        largest = {name: t.abs().max().item() for name, t in snapshot.named().items()}
+        largest = {name: t.abs().max().item() for name, t in vars(snapshot).items()}
         raise ValueError(
             "inputs and predictions must be of a size that losses can be computed from, got inputs "
             f"up to {max(largest['X_tr'], largest['X_te']):.3g} and predictions up to "

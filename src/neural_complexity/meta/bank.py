@@ -164,4 +164,4 @@ def _type(tensor: Tensor) -> str:
 
 
 def _fields(snapshot: Snapshot, Y_te: Tensor) -> dict[str, Tensor]:
-    return {name: raw(tensor) for name, tensor in snapshot.named().items()} | {"Y_te": Y_te}
+    return {name: raw(tensor) for name, tensor in vars(snapshot).items()} | {"Y_te": Y_te}

@@ -180,7 +180,7 @@ def _collect(network: Path, job: Job, dtype: torch.dtype) -> Arrays:
 
 def _arrays(snapshot: Snapshot, Y_te: Tensor) -> Arrays:
     # As arrays: tensors would travel through shared memory, which dies with the worker.
-    tensors = {**snapshot.named(), "Y_te": Y_te}
+    tensors = {**vars(snapshot), "Y_te": Y_te}
     return {name: raw(tensor).detach().cpu().numpy() for name, tensor in tensors.items()}
 
 
