@@ -11,7 +11,6 @@ from conftest import holds_for_seeds
 from glyphs import thumbnails
 from neural_complexity.baselines.trained import (
     Classifier,
-    MamlTraining,
     Optimization,
     nearest_neighbour_logits,
     optimize,
@@ -114,7 +113,7 @@ few = Sinusoids(train_points=5, test_points=7)
 def maml(
     recipe: Recipe, *, seed: int = 0, work: Workspace | None = None, **change: Any
 ) -> nn.Module:
-    training = MamlTraining(**{"updates": 7, "tasks": 6, "steps": 2, "lr": 0.01, **change})
+    training = Optimization(**{"updates": 7, "tasks": 6, "steps": 2, "lr": 0.01, **change})
     return train_maml(few, recipe, training, seed=seed, work=work)[0]
 
 
@@ -234,8 +233,8 @@ many = Sinusoids(train_points=4, test_points=20)
 
 
 def metareg(updates: int = 8, **options: Any) -> list[Tensor]:
-    training = Optimization(updates=updates, lr=0.02)
-    return train_metareg(many, small, training, **{"seed": 0, "tasks": 64, **options})
+    training = Optimization(updates=updates, lr=0.02, tasks=64)
+    return train_metareg(many, small, training, **{"seed": 0, **options})
 
 
 @pytest.mark.trains
@@ -273,7 +272,7 @@ def test_stopped_and_resumed_the_weights_are_the_same(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_is_told() -> None:
     diverging = Recipe(make=small.make, steps=60, lr=1e9)
     with pytest.raises(FloatingPointError, match="the loss must be finite, got"):
-        train_metareg(many, diverging, Optimization(updates=2, lr=0.02), seed=0, tasks=4)
+        train_metareg(many, diverging, Optimization(updates=2, lr=0.02, tasks=4), seed=0)
 
 
 CLASSES = 3

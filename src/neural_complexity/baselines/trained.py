@@ -28,36 +28,29 @@ from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["Classifier", "MamlTraining", "Optimization", "nearest_neighbour_logits", "optimize"]
-__all__ += ["prototype_logits", "start_from", "train_classifier", "train_maml", "train_metareg"]
-__all__ += ["train_prototypes"]
+__all__ = ["Classifier", "Optimization", "nearest_neighbour_logits", "optimize", "prototype_logits"]
+__all__ += ["start_from", "train_classifier", "train_maml", "train_metareg", "train_prototypes"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimization:
-    """The settings of Adam."""
+    """The settings of Adam, and of what it descends where that is learned from tasks."""
 
     updates: int
     lr: float  # at its peak
     warmup: float = 0.0  # the part of training in which the learning rate rises
     decay: bool = True  # whether it falls to zero afterwards, along a cosine
+    tasks: int = 1  # per update
+    steps: int = 1  # of a learner of MAML, that gradients flow through
 
     def __post_init__(self) -> None:
         for name in ("updates", "tasks", "steps"):
-            if getattr(self, name, 1) < 1:
+            if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def lr_factor(self, update: int) -> float:
         """Returns what the learning rate is multiplied by at an update."""
         return warmup_cosine(update / self.updates, warmup=self.warmup, decay=self.decay)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MamlTraining(Optimization):
-    """The settings of MAML."""
-
-    tasks: int  # per update of the initial parameters
-    steps: int  # of a learner, that gradients flow through
 
 
 def optimize(
@@ -97,19 +90,14 @@ def optimize(
 def train_maml(
     family: TaskFamily,
     recipe: Recipe,
-    training: MamlTraining,
+    training: Optimization,
     *,
     seed: int,
     device: str = "cpu",
     work: Workspace | None = None,
     callback: ProgressCallback | None = None,
 ) -> tuple[nn.Module, list[Status]]:
-    """Learns initial parameters from which learners learn quickly (Finn et al. 2017).
-
-    Each update draws tasks, trains one learner for each from the current parameters by plain
-    gradient descent, and moves the parameters down the mean test loss of the trained learners, to
-    second order. Returns a module with the parameters found, and the losses on the way.
-    """
+    """Learns initial parameters from which learners learn quickly (Finn et al. 2017)."""
     with seeded(seed, "MAML weights"):
         module = recipe.make().to(device)
     trained = tuple(name for name, p in module.named_parameters() if p.requires_grad)
@@ -138,32 +126,28 @@ def train_metareg(
     recipe: Recipe,
     training: Optimization,
     *,
-    tasks: int,
     seed: int,
     device: str = "cpu",
     work: Workspace | None = None,
     callback: ProgressCallback | None = None,
 ) -> list[Tensor]:
-    """Meta-learns the weights of `weighted_l1_penalty` (MetaReg, Balaji et al. 2018).
-
-    Each update trains new learners on new tasks with the current penalty, as a chain of
-    differentiable updates, and moves the weights to where the test loss, averaged over all steps of
-    the chain, is lower. The average serves learners that stop early as well as those that go on.
-    """
+    """Meta-learns the weights of `weighted_l1_penalty` (MetaReg, Balaji et al. 2018)."""
     shapes = [p.shape[1:] for p in stack(recipe.make, 1, stream(seed, "metareg")).parameters()]
     weights = nn.ParameterList(torch.zeros(shape, device=device) for shape in shapes)
 
     def loss(update: int) -> Tensor:
-        task = family.sample(tasks, stream(seed, "metareg tasks", update)).to(device)
+        task = family.sample(training.tasks, stream(seed, "metareg tasks", update)).to(device)
         ledger.record_task("learn", task)
-        h = stack(recipe.make, tasks, stream(seed, "metareg learners", update)).to(device).placed()
+        learners = stack(recipe.make, len(task), stream(seed, "metareg learners", update))
+        h = learners.to(device).placed()
         penalty, losses = weighted_l1_penalty(list(weights)), []
         for _ in range(recipe.steps):
             h = unroll(h, task, recipe, steps=1, regularizer=penalty)
             losses.append(recipe.loss(h(task.X_te), task.Y_te).mean())
+        # Over all steps: this serves learners that stop early as well as those that go on.
         return torch.stack(losses).mean()
 
-    own = work and work.sub("metareg", family, recipe, training, tasks, seed)
+    own = work and work.sub("metareg", family, recipe, training, seed)
     # Not fused: as in MAML.
     optimize(weights, loss, training, "MetaReg", own, callback, fused=False)
     return [weight.detach() for weight in weights]
@@ -208,10 +192,7 @@ def train_classifier(
 
 
 def prototype_logits(encoder: ImageEncoder, task: Task, *, classes: int, rounds: int = 0) -> Tensor:
-    """Compares test images with the mean embedding of each class (Snell et al. 2017), (B, N, C).
-
-    The means are refined by rounds of soft k-means on the test images.
-    """
+    """Compares test images with the mean of each class (Snell et al. 2017), as logits (B, N, C)."""
     E_tr, E_te = encoder(values(task.X_tr)), encoder(values(task.X_te))
     members = one_hot(task.Y_tr, classes).to(E_tr.dtype)  # (B, M, C)
     means = members.mT @ E_tr / members.sum(dim=1).unsqueeze(-1).clamp(min=1)  # (B, C, E)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from neural_complexity.assessment.drawing import COLORS
 from neural_complexity.assessment.tables import Table
-from neural_complexity.baselines.trained import MamlTraining, start_from, train_maml
+from neural_complexity.baselines.trained import Optimization, start_from, train_maml
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base.comparison import NONE, Results
 from neural_complexity.experiments.base.config import (
@@ -101,7 +101,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     initial, history["MAML"] = train_maml(
         family,
         random,
-        MamlTraining(updates=settings.pop("iterations"), **settings),
+        Optimization(updates=settings.pop("iterations"), **settings),
         seed=config.seed,
         device=config.device,
         work=work,

@@ -99,8 +99,9 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     metareg = train_metareg(
         Sinusoids(),
         recipe,
-        Optimization(updates=config.metareg_iterations, lr=config.metareg_lr),
-        tasks=config.metareg_tasks,
+        Optimization(
+            updates=config.metareg_iterations, lr=config.metareg_lr, tasks=config.metareg_tasks
+        ),
         seed=config.seed,
         device=config.device,
         work=work,

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from neural_complexity.convert.arrays_in import inputs, targets
 from neural_complexity.learners.fit import Learner
-from neural_complexity.model.cached import CachedEmbeddings, FixedContext
+from neural_complexity.model.cached import FixedContext
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.regularizers.nc import minibatch_penalty, trust
 from neural_complexity.seeding import stream
@@ -174,9 +174,8 @@ class NCRegularizer:
         if self._fixed is not None and self.nc.head.sees_predictions:
             shown = X_tr.squeeze(0).to(x.dtype).reshape(-1, *x.shape[1:])
             H = self._predict("model(X_tr)", model, shown, like=H)
-        alone = self._fixed is None
-        encode = CachedEmbeddings(self.nc) if alone else FixedContext(self.nc, X_tr, Y_tr)
-        regularizer = minibatch_penalty(self.nc, encode, floor=self.floor)
+        context = FixedContext(self.nc, X_tr, Y_tr)
+        regularizer = minibatch_penalty(self.nc, context, floor=self.floor)
         h = cast("Learner", lambda _: H[None])  # its predictions at the context's points
         with torch.autocast(X.device.type, enabled=False):
             penalty = weight * trusted**2 * regularizer(h, snapshot).squeeze(0)
