@@ -23,7 +23,8 @@ class Belief(ABC):
     @property
     def prediction(self) -> Tensor:
         """What to predict, (B, N, C), if the belief is all there is: the first field."""
-        return next(iter(vars(self).values()))
+        first: Tensor = next(iter(vars(self).values()))
+        return first
 
     @abstractmethod
     def supervise(self, Y: Tensor) -> Tensor:
