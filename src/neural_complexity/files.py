@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +11,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["read_json", "read_tensors", "write_bytes", "write_chunks", "write_json"]
-__all__ += ["write_tensors", "write_text"]
+__all__ = ["read_json", "read_tensors", "write_bytes", "write_json", "write_tensors", "write_text"]
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader, or a crash, sees the old content or the new, never a part."""
-    write_chunks(path, [content])
-
-
-def write_chunks(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Writes a file as `write_bytes` does, from parts that need not be in memory together."""
+def write_bytes(path: Path, content: bytes | Iterator[bytes | memoryview]) -> None:
+    """Writes a file, of parts if it is large, so that nobody ever sees less than all of it."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} must be in a folder that exists, got no {path.parent}")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.writelines(chunks)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)  # mkstemp's default would hide results from colleagues

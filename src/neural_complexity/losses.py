@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.functional import log_softmax, one_hot, softmax, softplus
+from torch.nn.functional import log_softmax, softmax, softplus
 
 __all__ = ["LOSSES", "LabelLoss", "Loss", "RealLoss", "cross_entropy", "squared_error", "zero_one"]
 __all__ += ["Belief", "Categorical", "Gaussian", "PointLoss", "SmoothedCrossEntropy"]
@@ -23,7 +23,7 @@ class Belief(ABC):
     @property
     def prediction(self) -> Tensor:
         """What to predict, (B, N, C), if the belief is all there is: the first field."""
-        first: Tensor = getattr(self, fields(self)[0].name)
+        first: Tensor = next(iter(vars(self).values()))
         return first
 
     @abstractmethod
@@ -32,13 +32,13 @@ class Belief(ABC):
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Returns the belief with every field changed, to choose or reorder points."""
-        return type(self)(*(change(getattr(self, field.name)) for field in fields(self)))
+        return type(self)(*map(change, vars(self).values()))
 
     @classmethod
     def join(cls, beliefs: Sequence[Self]) -> Self:
         """Concatenates beliefs of this kind about points of the same tasks."""
-        names = [field.name for field in fields(beliefs[0])]
-        return type(beliefs[0])(*(torch.cat([getattr(b, n) for b in beliefs], 1) for n in names))
+        each = zip(*(vars(belief).values() for belief in beliefs), strict=True)
+        return type(beliefs[0])(*(torch.cat(parts, dim=1) for parts in each))
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,8 @@ class ZeroOne(LabelLoss):
         return (H.argmax(dim=-1) != Y).to(H.dtype)
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
-        chosen = one_hot(H.argmax(dim=-1), H.shape[-1]).to(H.dtype)  # (B, N, C)
-        return 1 - (chosen * _probabilities(H, belief)).sum(dim=-1)
+        chosen = H.argmax(dim=-1, keepdim=True)  # (B, N, 1)
+        return 1 - _probabilities(H, belief).gather(-1, chosen).squeeze(-1)
 
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
         wrong = self.expected(H, belief)

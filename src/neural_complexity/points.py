@@ -50,12 +50,6 @@ class Points:
         """Looks the inputs up, (B, n, D)."""
         return self.store(self.indices)
 
-    def map(self, embed: Embed, *, part: int | None = PART) -> "Points":
-        """Returns them in another space; each distinct input is embedded once, `part` at a time."""
-        distinct = self.indices.unique()
-        parts = [embed(self.store(some)) for some in distinct.split(part or len(distinct))]
-        return Points(self.indices, Embeddings(distinct, torch.cat(parts)))
-
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
@@ -107,8 +101,11 @@ def join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def map_inputs(embed: Embed, *sets: Tensor, part: int | None = PART) -> list[Tensor]:
-    """Embeds sets of inputs, (B, n, D), as (B, n, features); if points, of one store, together."""
+    """Embeds sets of inputs, (B, n, D), as (B, n, features); of points of one store, each once."""
     if not isinstance(sets[0], Points):
         return [embed(X) for X in sets]
-    together = cast("Points", join(sets, dim=1)).map(embed, part=part).values()
+    indices = torch.cat([raw(X) for X in sets], dim=1)
+    distinct, store = indices.unique(), sets[0].store
+    parts = [embed(store(some)) for some in distinct.split(part or len(distinct))]
+    together = Embeddings(distinct, torch.cat(parts))(indices)
     return list(together.split([X.shape[1] for X in sets], dim=1))

@@ -20,28 +20,24 @@ SECONDS_BETWEEN_LINES = 15.0
 ProgressCallback = Callable[[str, int, int, float, dict[str, float]], None]
 
 
-class ProgressDisplay:
+class ProgressDisplay(Progress):
     """Live bars in a terminal; a line now and then elsewhere; TensorBoard where it is installed."""
 
     def __init__(self, console: Console, tensorboard: Path | None = None) -> None:
-        self.console, self.last_line = console, time.monotonic()
-        self.bars: dict[str, TaskID] = {}
+        text = TextColumn("{task.completed:.0f}/{task.total:.0f}  {task.fields[metrics]}")
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), text
+        super().__init__(*columns, console=console, disable=not console.is_terminal)
+        self.last_line, self.bars = time.monotonic(), dict[str, TaskID]()
         self.writer: Any = None
         if tensorboard is not None:
             with suppress(ImportError):  # the extra may not be installed
                 from torch.utils.tensorboard import SummaryWriter
 
                 self.writer = SummaryWriter(str(tensorboard))
-        text = TextColumn("{task.completed:.0f}/{task.total:.0f}  {task.fields[metrics]}")
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), text
-        self.progress = Progress(*columns, console=console, disable=not console.is_terminal)
 
-    def __enter__(self) -> "ProgressDisplay":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+    def stop(self) -> None:
+        """Ends the display, and the file of TensorBoard."""
+        super().stop()
         if self.writer is not None:
             self.writer.close()
 
@@ -56,8 +52,8 @@ class ProgressDisplay:
             if self.writer is not None and math.isfinite(x):
                 self.writer.add_scalar(f"{stage}/{name}", x, done)
         if stage not in self.bars:
-            self.bars[stage] = self.progress.add_task(stage, total=total, metrics=text)
-        self.progress.update(self.bars[stage], completed=done, metrics=text)
+            self.bars[stage] = self.add_task(stage, total=total, metrics=text)
+        self.update(self.bars[stage], completed=done, metrics=text)
         due = time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES or done == total
         if not self.console.is_terminal and due:
             self.last_line = time.monotonic()

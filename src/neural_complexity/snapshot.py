@@ -27,10 +27,6 @@ class Snapshot(PointSets):
         """Returns the five tensors in the order of `NeuralComplexity.predict`."""
         return self.X_tr, self.Y_tr, self.H_tr, self.X_te, self.H_te
 
-    def named(self) -> dict[str, Tensor]:
-        """Returns the five tensors by name."""
-        return dict(vars(self))
-
     def part(self, train: Tensor, test: Tensor) -> "Snapshot":
         """Returns the learners on some training and some test points, given by position."""
         tr, te = (slice(None), train), (slice(None), test)

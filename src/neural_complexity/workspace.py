@@ -23,15 +23,12 @@ from neural_complexity.files import read_tensors, write_tensors
 __all__ = ["Workspace", "fingerprint"]
 
 FILE = ".safetensors"
+Tensors = dict[str, Tensor]
 NAMED = torch.dtype | torch.device | Path | Enum  # their text says all about them
 
 
 def fingerprint(*things: object) -> str:
-    """Returns a SHA-256, in hexadecimal, of what things are made of, the same in every process.
-
-    Functions count by module, name, bytecode and what they enclose, objects by their text or, if
-    that is an address, by their attributes.
-    """
+    """Returns a SHA-256, in hexadecimal, of what things are made of, the same in every process."""
     return _hash(json.dumps([_describe(thing, ()) for thing in things]).encode())
 
 
@@ -59,7 +56,7 @@ class Workspace:
         own = fingerprint(self.fingerprint, *more) if more else self.fingerprint
         return Workspace(self.path(name), own)
 
-    def read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def read(self, name: str) -> tuple[Tensors, dict[str, Any]] | None:
         """Returns what `write` kept under a name, if it did; of other settings it is an error."""
         path = self.path(name, FILE)
         if path is None or not path.exists():
@@ -71,9 +68,7 @@ class Workspace:
             raise ValueError(f"{path} must be of the same settings, got one of others")
         return tensors, json.loads(header["content"])
 
-    def write(
-        self, name: str, tensors: dict[str, Tensor] | None = None, content: Any = None
-    ) -> None:
+    def write(self, name: str, tensors: Tensors | None = None, content: Any = None) -> None:
         """Keeps tensors and JSON values under a name, in one file, whole or not at all."""
         path = self.path(name, FILE)
         if path is not None:
@@ -81,7 +76,7 @@ class Workspace:
             header = {"fingerprint": self.fingerprint, "content": json.dumps(content or {})}
             write_tensors(path, tensors or {}, header)
 
-    def do(self, name: str, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    def do(self, name: str, work: Callable[[], Tensors]) -> Tensors:
         """Returns the tensors of a part, on the CPU and by sorted names; works only if need be.
 
         `work` must be a pure function of what the fingerprint describes.
@@ -151,5 +146,5 @@ def _describe(thing: Any, above: tuple[int, ...]) -> Any:
     if is_dataclass(thing):
         names = [field.name for field in fields(thing) if field.compare]
         return [kind, {name: inner(getattr(thing, name)) for name in names}]
-    text = repr(thing)
+    text = repr(thing)  # says all, unless it is an address
     return [kind, inner(getattr(thing, "__dict__", {})) if " at 0x" in text else text]

@@ -11,11 +11,10 @@ from conftest import holds_for_seeds
 from glyphs import thumbnails
 from neural_complexity.baselines.trained import (
     Classifier,
-    MamlTraining,
     Optimization,
-    PrototypicalNetwork,
     nearest_neighbour_logits,
     optimize,
+    prototype_logits,
     start_from,
     train_classifier,
     train_maml,
@@ -114,7 +113,7 @@ few = Sinusoids(train_points=5, test_points=7)
 def maml(
     recipe: Recipe, *, seed: int = 0, work: Workspace | None = None, **change: Any
 ) -> nn.Module:
-    training = MamlTraining(**{"updates": 7, "tasks": 6, "steps": 2, "lr": 0.01, **change})
+    training = Optimization(**{"updates": 7, "tasks": 6, "steps": 2, "lr": 0.01, **change})
     return train_maml(few, recipe, training, seed=seed, work=work)[0]
 
 
@@ -234,8 +233,8 @@ many = Sinusoids(train_points=4, test_points=20)
 
 
 def metareg(updates: int = 8, **options: Any) -> list[Tensor]:
-    training = Optimization(updates=updates, lr=0.02)
-    return train_metareg(many, small, training, **{"seed": 0, "tasks": 64, **options})
+    training = Optimization(updates=updates, lr=0.02, tasks=64)
+    return train_metareg(many, small, training, **{"seed": 0, **options})
 
 
 @pytest.mark.trains
@@ -273,7 +272,7 @@ def test_stopped_and_resumed_the_weights_are_the_same(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_is_told() -> None:
     diverging = Recipe(make=small.make, steps=60, lr=1e9)
     with pytest.raises(FloatingPointError, match="the loss must be finite, got"):
-        train_metareg(many, diverging, Optimization(updates=2, lr=0.02), seed=0, tasks=4)
+        train_metareg(many, diverging, Optimization(updates=2, lr=0.02, tasks=4), seed=0)
 
 
 CLASSES = 3
@@ -338,11 +337,11 @@ def test_a_loss_of_images_that_is_not_finite_is_told() -> None:
         classifier(lr=1e200)
 
 
-def make(few_shot: FewShot) -> PrototypicalNetwork:
+def make(few_shot: FewShot) -> ImageEncoder:
     torch.manual_seed(0)
     encoder = ImageEncoder((1, 7, 7), channels=4, layers=2)
     encoder.calibrate(values(few_shot.sample(32, stream(0, "units")).X_tr))
-    return PrototypicalNetwork(encoder)
+    return encoder
 
 
 @pytest.fixture
@@ -356,10 +355,10 @@ def with_test(task: Task, X_te: Tensor) -> Task:
 
 def test_a_class_is_as_likely_as_its_mean_is_close(few_shot: FewShot, tasks: Task) -> None:
     """Snell et al. (2017) written out, with distances measured in half the root of the width."""
-    net = make(few_shot)
-    probabilities = net(tasks, classes=3).softmax(dim=-1)
+    encoder = make(few_shot)
+    probabilities = prototype_logits(encoder, tasks, classes=3).softmax(dim=-1)
     for b in range(3):
-        E_tr, E_te = net.encoder(tasks.X_tr[b]), net.encoder(tasks.X_te[b])
+        E_tr, E_te = encoder(tasks.X_tr[b]), encoder(tasks.X_te[b])
         means = [E_tr[tasks.Y_tr[b] == c].mean(dim=0) for c in range(3)]
         for n, e in enumerate(E_te):
             squares = torch.stack([(e - mean).square().sum() for mean in means])
@@ -368,20 +367,23 @@ def test_a_class_is_as_likely_as_its_mean_is_close(few_shot: FewShot, tasks: Tas
 
 
 def test_a_class_without_images_is_no_error(few_shot: FewShot, tasks: Task) -> None:
-    net = make(few_shot)
-    found = net(tasks, classes=5)
+    encoder = make(few_shot)
+    found = prototype_logits(encoder, tasks, classes=5)
     assert found.isfinite().all()
-    torch.testing.assert_close(found[..., :3], net(tasks, classes=3))
+    torch.testing.assert_close(found[..., :3], prototype_logits(encoder, tasks, classes=3))
     torch.testing.assert_close(found[..., 3], found[..., 4])
 
 
 def test_other_test_images_count_only_in_rounds(few_shot: FewShot, tasks: Task) -> None:
-    net = make(few_shot)
+    encoder = make(few_shot)
     few = with_test(tasks, tasks.X_te[:, :2])
-    torch.testing.assert_close(net(few, classes=3), net(tasks, classes=3)[:, :2])
-    rounds = net(tasks, classes=3, rounds=2)
-    assert not torch.allclose(net(few, classes=3, rounds=2), rounds[:, :2])
-    E_tr, E_te = net.encoder(tasks.X_tr), net.encoder(tasks.X_te)
+    torch.testing.assert_close(
+        prototype_logits(encoder, few, classes=3),
+        prototype_logits(encoder, tasks, classes=3)[:, :2],
+    )
+    rounds = prototype_logits(encoder, tasks, classes=3, rounds=2)
+    assert not torch.allclose(prototype_logits(encoder, few, classes=3, rounds=2), rounds[:, :2])
+    E_tr, E_te = encoder(tasks.X_tr), encoder(tasks.X_te)
     means = torch.stack(
         [torch.stack([E_tr[b, tasks.Y_tr[b] == c].mean(dim=0) for c in range(3)]) for b in range(3)]
     )
@@ -392,14 +394,20 @@ def test_other_test_images_count_only_in_rounds(few_shot: FewShot, tasks: Task) 
 
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_order_and_names_mean_nothing(few_shot: FewShot, tasks: Task, rounds: int) -> None:
-    net = make(few_shot)
-    found = net(tasks, classes=3, rounds=rounds)
+    encoder = make(few_shot)
+    found = prototype_logits(encoder, tasks, classes=3, rounds=rounds)
     tr, te, names = torch.randperm(6), torch.randperm(6), torch.tensor([2, 0, 1])
     mixed = Task(tasks.X_tr[:, tr], tasks.Y_tr[:, tr], tasks.X_te[:, te], tasks.Y_te[:, te])
-    torch.testing.assert_close(net(mixed, classes=3, rounds=rounds), found[:, te])
-    torch.testing.assert_close(net(tasks[1:2], classes=3, rounds=rounds), found[1:2])
+    torch.testing.assert_close(
+        prototype_logits(encoder, mixed, classes=3, rounds=rounds), found[:, te]
+    )
+    torch.testing.assert_close(
+        prototype_logits(encoder, tasks[1:2], classes=3, rounds=rounds), found[1:2]
+    )
     renamed = Task(tasks.X_tr, names[tasks.Y_tr], tasks.X_te, names[tasks.Y_te])
-    torch.testing.assert_close(net(renamed, classes=3, rounds=rounds)[..., names], found)
+    torch.testing.assert_close(
+        prototype_logits(encoder, renamed, classes=3, rounds=rounds)[..., names], found
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -423,15 +431,16 @@ def test_prototypes_learn(few_shot: FewShot, rounds: int) -> None:
     training = MetaTraining(iterations=6, updates=6, tasks=8, batch=8, lr=0.01, warmup=0.1)
     held_out = few_shot.sample(64, stream(1, "held-out"))
 
-    def score(net: PrototypicalNetwork) -> float:
-        logits = net(held_out, classes=3, rounds=rounds)
+    def score(encoder: ImageEncoder) -> float:
+        logits = prototype_logits(encoder, held_out, classes=3, rounds=rounds)
         return cross_entropy(logits, held_out.Y_te).mean().item()
 
     def learns(seed: int) -> bool:
         fresh = make(few_shot)
         before = score(fresh)
         settings: dict[str, Any] = {"seed": seed, "classes": 3, "rounds": rounds}
-        return score(train_prototypes(fresh.encoder, few_shot, training, **settings)) < 0.8 * before
+        train_prototypes(fresh, few_shot, training, **settings)
+        return score(fresh) < 0.8 * before
 
     holds_for_seeds(learns)
 
@@ -441,15 +450,13 @@ def test_prototypes_learn_the_same_again(few_shot: FewShot, rounds: int) -> None
     training = MetaTraining(iterations=6, updates=6, tasks=8, batch=8, lr=0.01, warmup=0.1)
     settings: dict[str, Any] = {"training": training, "classes": 3, "rounds": rounds}
     heard: list[int] = []
-    fresh = make(few_shot)
-    trained = train_prototypes(
-        fresh.encoder, few_shot, seed=0, callback=lambda _, n, *__: heard.append(n), **settings
+    trained, again, other = (make(few_shot) for _ in range(3))
+    train_prototypes(
+        trained, few_shot, seed=0, callback=lambda _, n, *__: heard.append(n), **settings
     )
-    assert trained.encoder is fresh.encoder
     assert heard == list(range(1, 37))
-    again, other = (
-        train_prototypes(make(few_shot).encoder, few_shot, seed=seed, **settings) for seed in (0, 1)
-    )
+    train_prototypes(again, few_shot, seed=0, **settings)
+    train_prototypes(other, few_shot, seed=1, **settings)
     assert all(
         torch.equal(value, again.state_dict()[name]) for name, value in trained.state_dict().items()
     )

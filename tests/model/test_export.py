@@ -28,7 +28,7 @@ def single_precision() -> None:
 def run(path: Path, snapshot: Snapshot) -> list[NDArray[Any]]:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     outputs: list[NDArray[Any]] = session.run(
-        None, {name: tensor.numpy() for name, tensor in snapshot.named().items()}
+        None, {name: tensor.numpy() for name, tensor in vars(snapshot).items()}
     )
     return outputs
 

@@ -112,7 +112,7 @@ def test_the_penalty_is_the_distance_from_the_prior(task: Task) -> None:
     for alpha in alphas.tolist():
         layer = partial(VariationalDropout, alpha=alpha)
         h = stack(partial(mlp, 1, (1,), 1, noise=layer), len(task), stream(0, "h"))
-        values.append(variational_penalty()(h, take_snapshot(h, task))[0].item())
+        values.append(variational_penalty(h, take_snapshot(h, task))[0].item())
     # KL = -0.5 log alpha + E log |1 + sqrt(alpha) e| + constant, e ~ N(0, 1).
     true = -0.5 * alphas.log() + torch.stack(
         [(1 + alpha.sqrt() * noise).abs().log().mean() for alpha in alphas]
@@ -131,14 +131,16 @@ def test_the_penalty_keeps_the_noise_alive(task: Task) -> None:
         return torch.cat(found, dim=1).sigmoid().mean().item()
 
     without = recipe.train(task, stream(0, "h"))
-    held = recipe.train(task, stream(0, "h"), regularizer=variational_penalty(weight=5.0))
+    held = recipe.train(
+        task, stream(0, "h"), regularizer=lambda h, snapshot: 5.0 * variational_penalty(h, snapshot)
+    )
     assert alpha(without) < alpha(held)
 
 
 def test_learners_without_such_layers_are_refused(task: Task, recipe: Recipe) -> None:
     h = stack(recipe.make, len(task), stream(0, "h"))
     with pytest.raises(ValueError, match="learners must have VariationalDropout layers, got none"):
-        variational_penalty()(h, take_snapshot(h, task))
+        variational_penalty(h, take_snapshot(h, task))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -3.0])

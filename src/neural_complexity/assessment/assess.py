@@ -179,7 +179,7 @@ def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessme
     judgement = judge(nc, snapshot)
     each = {name: getattr(judgement, name).item() for name in ("gap", "loss_tr", "spread")}
     if not math.isfinite(each["gap"]):
-        largest = {name: t.abs().max().item() for name, t in snapshot.named().items()}
+        largest = {name: t.abs().max().item() for name, t in vars(snapshot).items()}
         raise ValueError(
             "inputs and predictions must be of a size that losses can be computed from, got inputs "
             f"up to {max(largest['X_tr'], largest['X_te']):.3g} and predictions up to "

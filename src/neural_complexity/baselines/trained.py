@@ -27,36 +27,29 @@ from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["Classifier", "MamlTraining", "Optimization", "PrototypicalNetwork"]
-__all__ += ["nearest_neighbour_logits", "optimize", "start_from", "train_classifier"]
-__all__ += ["train_maml", "train_metareg", "train_prototypes"]
+__all__ = ["Classifier", "Optimization", "nearest_neighbour_logits", "optimize", "prototype_logits"]
+__all__ += ["start_from", "train_classifier", "train_maml", "train_metareg", "train_prototypes"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimization:
-    """The settings of Adam."""
+    """The settings of Adam, and of what it descends where that is learned from tasks."""
 
     updates: int
     lr: float  # at its peak
     warmup: float = 0.0  # the part of training in which the learning rate rises
     decay: bool = True  # whether it falls to zero afterwards, along a cosine
+    tasks: int = 1  # per update
+    steps: int = 1  # of a learner of MAML, that gradients flow through
 
     def __post_init__(self) -> None:
         for name in ("updates", "tasks", "steps"):
-            if getattr(self, name, 1) < 1:
+            if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def lr_factor(self, update: int) -> float:
         """Returns what the learning rate is multiplied by at an update."""
         return warmup_cosine(update / self.updates, warmup=self.warmup, decay=self.decay)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MamlTraining(Optimization):
-    """The settings of MAML."""
-
-    tasks: int  # per update of the initial parameters
-    steps: int  # of a learner, that gradients flow through
 
 
 def optimize(
@@ -96,19 +89,14 @@ def optimize(
 def train_maml(
     family: TaskFamily,
     recipe: Recipe,
-    training: MamlTraining,
+    training: Optimization,
     *,
     seed: int,
     device: str = "cpu",
     work: Workspace | None = None,
     callback: ProgressCallback | None = None,
 ) -> tuple[nn.Module, list[Status]]:
-    """Learns initial parameters from which learners learn quickly (Finn et al. 2017).
-
-    Each update draws tasks, trains one learner for each from the current parameters by plain
-    gradient descent, and moves the parameters down the mean test loss of the trained learners, to
-    second order. Returns a module with the parameters found, and the losses on the way.
-    """
+    """Learns initial parameters from which learners learn quickly (Finn et al. 2017)."""
     with seeded(seed, "MAML weights"):
         module = recipe.make().to(device)
     trained = tuple(name for name, p in module.named_parameters() if p.requires_grad)
@@ -137,32 +125,28 @@ def train_metareg(
     recipe: Recipe,
     training: Optimization,
     *,
-    tasks: int,
     seed: int,
     device: str = "cpu",
     work: Workspace | None = None,
     callback: ProgressCallback | None = None,
 ) -> list[Tensor]:
-    """Meta-learns the weights of `weighted_l1_penalty` (MetaReg, Balaji et al. 2018).
-
-    Each update trains new learners on new tasks with the current penalty, as a chain of
-    differentiable updates, and moves the weights to where the test loss, averaged over all steps of
-    the chain, is lower. The average serves learners that stop early as well as those that go on.
-    """
+    """Meta-learns the weights of `weighted_l1_penalty` (MetaReg, Balaji et al. 2018)."""
     shapes = [p.shape[1:] for p in stack(recipe.make, 1, stream(seed, "metareg")).parameters()]
     weights = nn.ParameterList(torch.zeros(shape, device=device) for shape in shapes)
 
     def loss(update: int) -> Tensor:
-        task = family.sample(tasks, stream(seed, "metareg tasks", update)).to(device)
+        task = family.sample(training.tasks, stream(seed, "metareg tasks", update)).to(device)
         ledger.record_task("learn", task)
-        h = stack(recipe.make, tasks, stream(seed, "metareg learners", update)).to(device).placed()
+        learners = stack(recipe.make, len(task), stream(seed, "metareg learners", update))
+        h = learners.to(device).placed()
         penalty, losses = weighted_l1_penalty(list(weights)), []
         for _ in range(recipe.steps):
             h = unroll(h, task, recipe, steps=1, regularizer=penalty)
             losses.append(recipe.loss(h(task.X_te), task.Y_te).mean())
+        # Over all steps: this serves learners that stop early as well as those that go on.
         return torch.stack(losses).mean()
 
-    own = work and work.sub("metareg", family, recipe, training, tasks, seed)
+    own = work and work.sub("metareg", family, recipe, training, seed)
     # Not fused: as in MAML.
     optimize(weights, loss, training, "MetaReg", own, callback, fused=False)
     return [weight.detach() for weight in weights]
@@ -189,7 +173,7 @@ def train_classifier(
     *,
     batch: int,
     seed: int,
-    augment: Augment | None = None,
+    augment: Augment,
     callback: ProgressCallback | None = None,
 ) -> None:
     """Trains a classifier in place, on images and labels, (P,) each, as NC is trained."""
@@ -199,28 +183,19 @@ def train_classifier(
 
     def loss(_: int) -> Tensor:
         chosen = torch.randint(len(images), (batch,), generator=generator).to(images.device)
-        some = images[chosen]
-        ledger.record("train", indexed(some.indices, some.store), labels[chosen])
-        X = some.values()
-        H = model(X if augment is None else augment(X, generator))
-        return cross_entropy(H[None], labels[chosen][None]).mean()
+        X, Y = indexed(images.indices[chosen], images.store), labels[chosen]
+        ledger.record("train", X, Y)
+        return cross_entropy(model(augment(values(X), generator))[None], Y[None]).mean()
 
     optimize(model, loss, training, stage="image classifier", callback=callback)
 
 
-class PrototypicalNetwork(nn.Module):
-    """Classifies embedded images by the nearest mean of a class (Snell et al. 2017)."""
-
-    def __init__(self, encoder: ImageEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, task: Task, *, classes: int, rounds: int = 0) -> Tensor:
-        """Returns logits of test images, (B, N, C), after rounds of soft k-means on them."""
-        E_tr, E_te = self.encoder(values(task.X_tr)), self.encoder(values(task.X_te))
-        members = one_hot(task.Y_tr, classes).to(E_tr.dtype)  # (B, M, C)
-        means = members.mT @ E_tr / members.sum(dim=1).unsqueeze(-1).clamp(min=1)  # (B, C, E)
-        return _closeness(E_te, soft_k_means(E_te, means, heads=1, rounds=rounds))
+def prototype_logits(encoder: ImageEncoder, task: Task, *, classes: int, rounds: int = 0) -> Tensor:
+    """Compares test images with the mean of each class (Snell et al. 2017), as logits (B, N, C)."""
+    E_tr, E_te = encoder(values(task.X_tr)), encoder(values(task.X_te))
+    members = one_hot(task.Y_tr, classes).to(E_tr.dtype)  # (B, M, C)
+    means = members.mT @ E_tr / members.sum(dim=1).unsqueeze(-1).clamp(min=1)  # (B, C, E)
+    return _closeness(E_te, soft_k_means(E_te, means, heads=1, rounds=rounds))
 
 
 def nearest_neighbour_logits(E_tr: Tensor, Y_tr: Tensor, E_te: Tensor, *, classes: int) -> Tensor:
@@ -244,9 +219,9 @@ def train_prototypes(
     classes: int,
     rounds: int = 0,
     callback: ProgressCallback | None = None,
-) -> PrototypicalNetwork:
-    """Trains a prototypical network, with a fresh encoder, on the episodes of an NC's training."""
-    network, device = PrototypicalNetwork(encoder), next(encoder.parameters()).device
+) -> None:
+    """Trains an encoder in place for `prototype_logits`, on the episodes of an NC's training."""
+    device = next(encoder.parameters()).device
 
     @lru_cache(maxsize=1)
     def draw(iteration: int) -> tuple[Task, torch.Generator]:
@@ -258,9 +233,9 @@ def train_prototypes(
         chosen = torch.randint(training.tasks, (training.batch,), generator=generator)
         task = tasks[chosen].to(device)
         ledger.record_task("learn", task)
-        return cross_entropy(network(task, classes=classes, rounds=rounds), task.Y_te).mean()
+        H_te = prototype_logits(encoder, task, classes=classes, rounds=rounds)
+        return cross_entropy(H_te, task.Y_te).mean()
 
     updates = training.iterations * training.updates
     settings = Optimization(updates=updates, lr=training.lr, warmup=training.warmup)
-    optimize(network, loss, settings, stage="prototypes", callback=callback)
-    return network
+    optimize(encoder, loss, settings, stage="prototypes", callback=callback)

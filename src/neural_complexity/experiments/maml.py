@@ -6,7 +6,7 @@ from itertools import product
 from typing import Annotated, Any
 
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.baselines.trained import MamlTraining, start_from, train_maml
+from neural_complexity.baselines.trained import Optimization, start_from, train_maml
 from neural_complexity.experiments.base import comparison, plots, training
 from neural_complexity.experiments.base.comparison import NONE, LearnerConfig, Results
 from neural_complexity.experiments.base.config import POSITIVE, Checked, Count, NetworksConfig
@@ -66,7 +66,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     family, task, random = Sinusoids(), comparison.evaluation_tasks(config), config.recipe()
     networks = {"random": load_networks(config.networks, config.device), "MAML": {}}
     settings, history = asdict(config.maml), dict[str, list[Status]]()
-    how = MamlTraining(updates=settings.pop("iterations"), **settings)
+    how = Optimization(updates=settings.pop("iterations"), **settings)
     train = partial(train_maml, seed=config.seed, device=config.device, work=work)
     initial, history["MAML"] = train(family, random, how, callback=callback)
     recipes = {"random": random, "MAML": start_from(random, initial)}

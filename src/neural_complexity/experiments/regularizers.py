@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -89,8 +89,9 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     recipe = comparison.sinusoid_recipe(steps=max(STEPS))
     networks = load_networks(config.networks, config.device)
     task = comparison.evaluation_tasks(config)
-    training = Optimization(updates=config.metareg_iterations, lr=config.metareg_lr)
-    train = partial(train_metareg, tasks=config.metareg_tasks, seed=config.seed, work=work)
+    sizes: Any = {"updates": config.metareg_iterations, "tasks": config.metareg_tasks}
+    training = Optimization(lr=config.metareg_lr, **sizes)
+    train = partial(train_metareg, seed=config.seed, work=work)
     metareg = train(Sinusoids(), recipe, training, device=config.device, callback=callback)
     methods = [NONE, comparison.oracle(recipe, task)]
     methods += [comparison.norm(name, weight) for name, weight in NORMS]

@@ -69,7 +69,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     def see(method: Method, learners: Trajectory) -> Result:
         found = {"gap": learners.gap}
         if method is NONE:
-            found |= {**learners.end.named(), "Y_te": task.Y_te}
+            found |= {**vars(learners.end), "Y_te": task.Y_te}
         for head, nc in networks.items():
             if method.keys in (NONE.keys, PAPERS[head]):
                 told = judge(nc, learners.end)

@@ -22,7 +22,7 @@ STATE, ROWS = "bank.json", "rows"  # the files of a bank on disk
 def to_arrays(snapshot: Snapshot, Y_te: Tensor) -> Arrays:
     """Returns what a bank keeps and processes send each other."""
     # Tensors would travel through shared memory, which dies with the process that sent them.
-    tensors = {**snapshot.named(), "Y_te": Y_te}
+    tensors = {**vars(snapshot), "Y_te": Y_te}
     return {name: raw(tensor).detach().cpu().numpy() for name, tensor in tensors.items()}
 
 

@@ -89,7 +89,7 @@ def judge(
     rows = finite.nonzero().squeeze(1)
     told = snapshot.H_te.new_full((B, N + 3), torch.nan)
     if len(rows):
-        nc.check(classes=None, **(snapshot if finite.all() else snapshot[rows]).named())
+        nc.check(classes=None, **vars(snapshot if finite.all() else snapshot[rows]))
         train = _parts(M, size, stream(seed, "parts of training points"))
         most = max(1, min(TEST_PART, NUMBERS // C))  # test points at a time
         test = torch.arange(N).tensor_split(-(-N // most))

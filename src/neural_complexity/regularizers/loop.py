@@ -2,8 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -192,8 +191,7 @@ class NCRegularizer:
 
     def _predict(self, name: str, model: Model, x: Tensor, like: Tensor | None = None) -> Tensor:
         """Returns predictions as NC sees them, (points, C)."""
-        with _without_trace(model, x.device, self.mode) as h:
-            H = h(x)
+        H = _ask(model, x, self.mode)
         if not isinstance(H, Tensor) or not H.is_floating_point():
             got = H.dtype if isinstance(H, Tensor) else type(H).__name__
             raise TypeError(f"{name} must be a tensor of real numbers, got {got}")
@@ -222,14 +220,12 @@ class NCRegularizer:
         return self.trust
 
 
-@contextmanager
-def _without_trace(model: Model, device: torch.device, mode: str) -> Iterator[Model]:
-    """Yields the model to be judged in a mode, and takes back what that changes."""
-    elsewhere = [] if device.type == "cpu" else [device]
-    with torch.random.fork_rng(elsewhere, device_type=device.type if elsewhere else "cuda"):
+def _ask(model: Model, x: Tensor, mode: str) -> Any:
+    """Returns what a model says in a mode, and takes back what that changes."""
+    elsewhere = [] if x.device.type == "cpu" else [x.device]
+    with torch.random.fork_rng(elsewhere, device_type=x.device.type if elsewhere else "cuda"):
         if not isinstance(model, nn.Module):
-            yield model
-            return
+            return model(x)
         modes = [(module, module.training) for module in model.modules()]
         changes = mode == "eval" and any(training for _, training in modes)
         try:
@@ -238,7 +234,7 @@ def _without_trace(model: Model, device: torch.device, mode: str) -> Iterator[Mo
             # Copies: what a pass writes is lost, and a later pass that trains may write to the
             # model's own without touching what gradients of this one need.
             buffers = {name: value.clone() for name, value in model.named_buffers()}
-            yield lambda x: functional_call(model, buffers, (x,)) if buffers else model(x)
+            return functional_call(model, buffers, (x,)) if buffers else model(x)
         finally:
             if changes:
                 model.train(modes[0][1])

@@ -69,10 +69,7 @@ def oracle_penalty(loss: PointLoss, Y_te: Tensor) -> Regularizer:
 
 
 class VariationalDropout(nn.Module):
-    """Multiplies by noise from N(1, alpha), with an alpha = sigmoid(rho) per unit that is learned.
-
-    Its penalty, `variational_penalty`, belongs to it: without it alpha shrinks to nothing.
-    """
+    """Multiplies by noise from N(1, alpha); alpha is learned, `variational_penalty` keeps it up."""
 
     def __init__(self, units: int, *, alpha: float = 0.5) -> None:
         super().__init__()
@@ -87,22 +84,15 @@ class VariationalDropout(nn.Module):
         return X * (1 + self.dropout_rho.sigmoid().sqrt() * torch.randn_like(X))
 
 
-def variational_penalty(*, weight: float = 1.0) -> Regularizer:
-    """Returns the penalty weight * KL(posterior | prior) / M of learners with `VariationalDropout`.
-
-    With the squared error as -log p(y | x) of a normal y with variance 1/2 this is the bound of
-    Kingma et al. (2015), per training point, up to a constant.
-    """
-
-    def penalty(h: Learner, snapshot: Snapshot) -> Tensor:
-        named = h.state() if isinstance(h, BatchedLearner | PlacedLearner) else {}
-        found = [value for name, value in named.items() if name.split(".")[-1] == "dropout_rho"]
-        if not found:
-            raise ValueError("learners must have VariationalDropout layers, got none")
-        alpha = torch.cat(found, dim=1).sigmoid()  # (B, units of all layers)
-        # Kingma, Salimans and Welling (2015), Eq. (14): a cubic approximation for alpha <= 1.
-        c1, c2, c3 = 1.16145124, -1.50204118, 0.58629921
-        minus_KL = 0.5 * alpha.log() + alpha * (c1 + alpha * (c2 + alpha * c3))
-        return -weight * minus_KL.sum(dim=1) / snapshot.X_tr.shape[1]
-
-    return penalty
+def variational_penalty(h: Learner, snapshot: Snapshot) -> Tensor:
+    """Computes KL(posterior | prior) / M, (B,), of learners with `VariationalDropout`."""
+    named = h.state() if isinstance(h, BatchedLearner | PlacedLearner) else {}
+    found = [value for name, value in named.items() if name.split(".")[-1] == "dropout_rho"]
+    if not found:
+        raise ValueError("learners must have VariationalDropout layers, got none")
+    alpha = torch.cat(found, dim=1).sigmoid()  # (B, units of all layers)
+    # Kingma, Salimans and Welling (2015), Eq. (14): a cubic approximation for alpha <= 1. With the
+    # squared error as -log p(y | x), variance 1/2, it is their bound per point, up to a constant.
+    c1, c2, c3 = 1.16145124, -1.50204118, 0.58629921
+    minus_KL = 0.5 * alpha.log() + alpha * (c1 + alpha * (c2 + alpha * c3))
+    return -minus_KL.sum(dim=1) / snapshot.X_tr.shape[1]

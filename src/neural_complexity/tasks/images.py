@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from torch.utils.data import Dataset, Subset
 
 from neural_complexity.convert.arrays_in import numbers, pair, targets
-from neural_complexity.files import write_chunks
+from neural_complexity.files import write_bytes
 from neural_complexity.points import indexed
 from neural_complexity.task import Task
 from neural_complexity.tasks.families import check_sizes, choose
@@ -289,7 +289,7 @@ def write_store(
     path: str | Path, name: str, shape: Sequence[int], train: int, parts: Iterable[Part]
 ) -> SingleDataset:
     """Writes a dataset of `shape` pixels in parts, of which one need be in memory, and opens it."""
-    write_chunks(Path(path), _content(name, shape, train, parts))
+    write_bytes(Path(path), _content(name, shape, train, parts))
     return open_store(path)
 
 

@@ -88,7 +88,7 @@ def dropout(p: float) -> Method:
 def variational_dropout() -> Method:
     """Returns the method that learns how much noise each unit bears."""
     penalty, noise = penalties.variational_penalty, penalties.VariationalDropout
-    return Method({"method": "variational dropout"}, lambda _: penalty(), noise)
+    return Method({"method": "variational dropout"}, lambda _: penalty, noise)
 
 
 def nc_method(

@@ -231,11 +231,11 @@ def without_learner(
         found[f"nearest neighbour in {space}", "inductive"] = logits
     encoder = _encoder(task.X_tr.shape[2:], channels=state["blocks.0.filters"].shape[0])
     encoder.load_state_dict(state)
-    network = trained.PrototypicalNetwork(encoder.to(config.device))
+    logits_of = partial(trained.prototype_logits, encoder.to(config.device), classes=config.ways)
     parts = [task[i : i + PART] for i in range(0, len(task), PART)]
     soft = (f"{PROTOTYPICAL}, soft k-means", "transductive")
     for key, rounds in (((PROTOTYPICAL, "inductive"), 0), (soft, 3)):
-        found[key] = torch.cat([network(p, classes=config.ways, rounds=rounds) for p in parts])
+        found[key] = torch.cat([logits_of(part, rounds=rounds) for part in parts])
     ledger.record("report", task.X_te, task.Y_te)
     return {key: 1 - zero_one(logits, task.Y_te).mean(dim=1) for key, logits in found.items()}
 
