@@ -81,7 +81,7 @@ class Config(NetworksConfig):
 
 SMOKE = {"eval_tasks": 128, "metareg_iterations": 3, "metareg_tasks": 16}
 CPU = {"metareg_iterations": 600}  # at `paper` as many as one likes to wait for
-PRESETS = comparison.presets(Config, SMOKE, CPU, metareg_iterations=20_000)
+PRESETS = comparison.presets(Config, SMOKE, CPU, {"metareg_iterations": 20_000})
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:

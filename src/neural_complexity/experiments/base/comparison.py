@@ -30,6 +30,7 @@ __all__ += ["losses_at", "nc_method", "nc_methods", "norm", "oracle", "own_predi
 __all__ += ["see_gaps", "sinusoid_recipe", "too_many", "train_with", "variational_dropout"]
 
 C = TypeVar("C")
+Fields = Mapping[str, Any]
 Networks = Mapping[str, NeuralComplexity]  # by head
 Result = dict[str, Tensor]
 Results = list[tuple[Keys, Result]]  # by method
@@ -121,10 +122,10 @@ def oracle(recipe: Recipe, task: Task) -> Method:
 
 
 def presets(
-    config: Callable[..., C], smoke: dict[str, Any], cpu: dict[str, Any], **paper: Any
+    config: Callable[..., C], smoke: Fields, cpu: Fields, paper: Fields | None = None
 ) -> dict[str, Callable[[], C]]:
-    """Returns presets by name: the config with some changes."""
-    changes = {"smoke": smoke, "cpu": cpu, "paper": paper}
+    """Returns presets by name: the config with some changes; its defaults are the paper's."""
+    changes = {"smoke": smoke, "cpu": cpu, "paper": paper or {}}
     return {name: partial(config, **changed) for name, changed in changes.items()}
 
 
