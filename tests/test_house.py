@@ -96,6 +96,22 @@ def at_top(path: Path, node: ast.AST) -> bool:
 
 
 @modules
+def test_modules_list_what_others_import(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        for imports in imported(node):
+            home, _, wanted = imports.rpartition(".")
+            source = ROOT.parent.joinpath(*home.split(".")).with_suffix(".py")
+            if source in MODULES:
+                lists = [
+                    ast.literal_eval(statement.value)
+                    for statement in tree(source).body
+                    if isinstance(statement, ast.Assign | ast.AugAssign)
+                    and "__all__" in ast.unparse(statement).split("=")[0]
+                ]
+                assert any(wanted in some for some in lists), f"{imports}, in {name(path)}"
+
+
+@modules
 def test_heads_and_beliefs_are_not_told_apart_by_their_types(path: Path) -> None:
     if name(path).startswith("model/heads/") or name(path) == "losses.py":
         return
