@@ -1,6 +1,7 @@
 """Learners of sinusoids and digits: some to calibrate on, others under distribution shift."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -38,7 +39,7 @@ Learners = tuple[Snapshot, Tensor]  # with their test targets
 
 
 @dataclass(frozen=True)
-class Domain:
+class Domain(ABC):
     """Learners by kind, of which the first are those to calibrate on, and NCs that judge them."""
 
     name: ClassVar[str]
@@ -50,9 +51,9 @@ class Domain:
     calibrated: int  # learners of the first
     networks: Mapping[str, NeuralComplexity]  # by head
 
+    @abstractmethod
     def learners(self, kind: str, tasks: int, generator: torch.Generator) -> Learners:
         """Returns learners of one kind and their test targets."""
-        raise NotImplementedError
 
     def measure(self, kind: str) -> dict[str, Tensor]:
         """Compares what each NC predicts of learners of a kind with what is true."""
