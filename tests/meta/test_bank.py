@@ -125,14 +125,12 @@ def test_a_bank_goes_back_as_far_as_its_slack(tmp_path: Path) -> None:
     bank.flush()
     before, drawn = bank.state(), bank.sample(50, stream(0, "x"))[1]
     bank.add(*numbered(20, 5))
-    again = MemoryBank.open(
-        tmp_path / "bank", LIKE, count=before["count"], dropped=before["dropped"]
-    )
+    again = MemoryBank.open(tmp_path / "bank", LIKE, before)
     assert torch.equal(again.sample(50, stream(0, "x"))[1], drawn)
     bank.add(*numbered(25, 1))
     bank.flush()
     with pytest.raises(ValueError, match="must be at most 5 rows past 20, got 26"):
-        MemoryBank.open(tmp_path / "bank", LIKE, count=20)
+        MemoryBank.open(tmp_path / "bank", LIKE, before)
 
 
 def test_memory_and_disk_give_the_same_rows(tmp_path: Path) -> None:
@@ -198,7 +196,7 @@ def test_a_damaged_or_missing_bank_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must not hold a memory bank yet"):
         make(8, bank.folder)
     with pytest.raises(ValueError, match="must be at most 0 rows past 5, got 0"):
-        MemoryBank.open(tmp_path / "bank", LIKE, count=5)
+        MemoryBank.open(tmp_path / "bank", LIKE, {"count": 5, "dropped": 0})
     state = (tmp_path / "bank" / "bank.json").read_text()
     for damage in ('"count"', '"float64"', '"shape"'):
         (tmp_path / "bank" / "bank.json").write_text(state.replace(damage, '"odd"'))

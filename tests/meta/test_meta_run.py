@@ -12,16 +12,15 @@ from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.meta.executor import Job
 from neural_complexity.meta.meta_run import (
+    PARTS,
     MetaRun,
     Part,
     Plan,
     TaskList,
     Tasks,
-    batchable,
     make_plan,
     make_recipe,
     seconds,
-    settle,
 )
 from neural_complexity.points import raw
 from neural_complexity.seeding import stream
@@ -36,17 +35,18 @@ RECIPE = Recipe(make=lambda: mlp(1, (4,), 1), steps=2, lr=0.01)
 def test_equal_runs_have_equal_fingerprints_and_others_do_not() -> None:
     def run(seed: int = 0, lr: float = 0.01, width: int = 8) -> str:
         recipe = Recipe(make=RECIPE.make, steps=2, lr=lr)
-        return settle(Sinusoids(), recipe, seed, "cpu", {"width": width, "heads": 2}).fingerprint
+        return MetaRun(Sinusoids(), recipe, seed, "cpu", {"width": width, "heads": 2}).fingerprint
 
     assert run() == run()
     assert len({run(), run(seed=1), run(lr=0.02), run(width=16)}) == 4
 
 
 def test_a_group_of_learners_is_trained_once() -> None:
-    run = settle(Sinusoids(), RECIPE, 0, "cpu", {"width": 8, "heads": 2})
+    run = MetaRun(Sinusoids(), RECIPE, 0, "cpu", {"width": 8, "heads": 2})
     assert run.group("validation", 0) is run.group("validation", 0)
     assert run.group("validation", 0) is not run.group("report", 0)
-    assert run.batch == 32
+    meta = run.meta_learner(run.nc, Plan(iterations=1, updates=1), Workspace(None))
+    assert meta.training.batch == 32
 
 
 def test_the_default_network_does_not_mind_units() -> None:
@@ -75,18 +75,16 @@ class Branching(nn.Linear):
 
 
 def test_networks_that_decide_by_values_cannot_be_batched() -> None:
-    task = Sinusoids().sample(8, stream(0, "tasks"))
-    for network, expected in ((nn.Linear, True), (Branching, False)):
-        assert batchable(make_recipe(lambda n=network: n(1, 1), task, 1), task) == expected  # type: ignore[misc]
+    for network, expected in ((nn.Linear, 64), (Branching, 1)):
+        run = MetaRun(Sinusoids(), lambda n=network: n(1, 1), 0, "cpu", {"width": 8, "heads": 2})  # type: ignore[misc]
+        assert run.together == expected
 
 
 # Held-out learners.
 
-PARTS: tuple[Part, ...] = ("validation", "report")
-
 
 def make(tasks: Tasks) -> MetaRun:
-    return settle(tasks, replace(RECIPE, steps=5), 0, "cpu", {"width": 8, "heads": 2})
+    return MetaRun(tasks, replace(RECIPE, steps=5), 0, "cpu", {"width": 8, "heads": 2})
 
 
 def inputs(run: MetaRun, part: Part, index: int = 0) -> tuple[Tensor, Tensor]:

@@ -85,12 +85,9 @@ class MemoryBank:
 
     @classmethod
     def open(
-        cls, folder: Path, like: Tensor, *, count: int | None = None, dropped: int = 0
+        cls, folder: Path, like: Tensor, earlier: dict[str, int] | None = None
     ) -> "MemoryBank":
-        """Opens a bank left on disk, as last flushed or as it was after `count` rows.
-
-        `like` are any inputs of the kind that it holds; `dropped` goes with `count`.
-        """
+        """Opens a bank of inputs `like` these on disk, as last flushed or in an earlier `state`."""
         bank, path = cls.__new__(cls), folder / STATE
         if not path.is_file():
             raise ValueError(f"{folder} must hold a memory bank, got no {STATE} there")
@@ -107,11 +104,11 @@ class MemoryBank:
         if not path.is_file() or path.stat().st_size != length:
             raise ValueError(f"{path} must be a file of {length} bytes, got another size or none")
         bank._rows = np.memmap(path, dtype, "r+")
-        if count is not None:
-            if not 0 <= bank.count - count <= bank.slack:
-                told = f"{folder} must be at most {bank.slack} rows past {count}"
+        if earlier is not None:
+            if not 0 <= bank.count - earlier["count"] <= bank.slack:
+                told = f"{folder} must be at most {bank.slack} rows past {earlier['count']}"
                 raise ValueError(f"{told}, got {bank.count}")
-            bank.count, bank.dropped = count, dropped
+            bank.count, bank.dropped = earlier["count"], earlier["dropped"]
         return bank
 
     def __len__(self) -> int:

@@ -74,7 +74,7 @@ def meta_learn(
     """
     start = time.perf_counter()
     given = budget if isinstance(budget, Plan) else meta_run.seconds(budget)
-    run = meta_run.settle(tasks, learner, seed, device, {"head": head, **architecture})
+    run = MetaRun(tasks, learner, seed, device, {"head": head, **architecture})
     work = Workspace(None if folder is None else Path(folder), run.fingerprint)
     plan = _plan(run, given, work, start)
     if work.folder is not None and (work.folder / FILE).exists():
@@ -122,7 +122,7 @@ def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> P
             told = f"Held-out learners alone will take about {least:.0f} s, more than the budget of"
             warnings.warn(f"{told} {given:.0f} s", stacklevel=3)
         if isinstance(family, Splits):  # updates, after which NC has seen its points often enough
-            most = max(1, EPOCHS * len(family.pool) / (run.batch * (family.M + family.N)))
+            most = max(1, EPOCHS * len(family.pool) / (meta.training.batch * (family.M + family.N)))
         left, updating = max(given - (times[-1] - start), 0.3 * given), updating / probe.updates
         costs = {"collecting": collecting, "updating": updating, "learner": learner}
         plan = meta_run.make_plan(left, **costs, most_updates=most)

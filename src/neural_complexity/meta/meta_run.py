@@ -4,8 +4,8 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -17,8 +17,8 @@ from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import Affine, image_mlp, mlp
 from neural_complexity.losses import cross_entropy, squared_error
-from neural_complexity.meta.collect import SplitCollector, TaskCollector, log_steps
-from neural_complexity.meta.executor import Collection, CollectionQueue, Collector
+from neural_complexity.meta.collect import SplitCollector, log_steps
+from neural_complexity.meta.executor import Collection, CollectionQueue
 from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
@@ -30,9 +30,10 @@ from neural_complexity.tasks.splits import ArrayStore, Minibatches, Splits
 from neural_complexity.workspace import Workspace, fingerprint
 
 __all__ = ["FEWEST", "FINISHED", "Learner", "MetaRun", "Part", "Plan", "TaskList", "Tasks"]
-__all__ += ["batchable", "make_plan", "make_recipe", "seconds", "settle"]
+__all__ += ["make_plan", "make_recipe", "seconds"]
 
 Part = Literal["validation", "report"]
+PARTS: tuple[Part, ...] = ("validation", "report")
 Tasks = Splits | TaskFamily | Task  # what `meta_learn` is given
 Learner = Callable[[], nn.Module] | Recipe | None
 STEPS = 300  # of a learner of which only the network is given
@@ -47,10 +48,10 @@ CLIP = 3.0  # features that hardly ever change would tell points apart by themse
 UNITS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
 # Shares of the budget; what is left goes to setting up and to saving.
 TRAINING, REPORT, CHOICE = 0.6, 0.2, 0.08
-FEWEST_LEARNERS, MOST_LEARNERS = 40, 400  # to report on; 59 give bounds at 95 % with any meaning
-FEWEST_CHOSEN_BY, MOST_CHOSEN_BY = 8, 48
-FEWEST = FEWEST_LEARNERS + FEWEST_CHOSEN_BY  # held-out learners, however short the budget
-FEWEST_ITERATIONS, MOST_ITERATIONS = 20, 1000
+# The least and the most of a plan; 59 learners to report on give bounds at 95 % with any meaning.
+LIMITS = {"iterations": (2, 1000), "learners": (40, 400), "chosen_by": (8, 48)}
+FEWEST = LIMITS["learners"][0] + LIMITS["chosen_by"][0]  # held out, however short the budget
+HELPINGS = 20  # iterations that few updates are divided among
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +67,8 @@ class Plan:
 
     iterations: int
     updates: int
-    learners: int = MOST_LEARNERS
-    chosen_by: int = MOST_CHOSEN_BY
+    learners: int = LIMITS["learners"][1]
+    chosen_by: int = LIMITS["chosen_by"][1]
 
     def __post_init__(self) -> None:
         check_sizes(**asdict(self))
@@ -98,17 +99,13 @@ def make_plan(
     """
     updates = min(200, max(10, round(collecting / updating)))
     # Many small helpings rather than a few large ones, where there are not many updates.
-    if most_updates < updates * FEWEST_ITERATIONS:
-        updates = max(1, round(most_updates / FEWEST_ITERATIONS))
+    if most_updates < updates * HELPINGS:
+        updates = max(1, round(most_updates / HELPINGS))
     iterations = TRAINING * budget / (collecting + updates * updating)
-    iterations = min(iterations, most_updates / updates)
-    learners, chosen_by = (share * budget / learner for share in (REPORT, CHOICE))
-    return Plan(
-        iterations=min(MOST_ITERATIONS, max(2, round(iterations))),
-        updates=updates,
-        learners=min(MOST_LEARNERS, max(FEWEST_LEARNERS, round(learners))),
-        chosen_by=min(MOST_CHOSEN_BY, max(FEWEST_CHOSEN_BY, round(chosen_by))),
-    )
+    wanted = {"iterations": min(iterations, most_updates / updates)}
+    wanted |= {"learners": REPORT * budget / learner, "chosen_by": CHOICE * budget / learner}
+    own = {n: min(most, max(least, round(wanted[n]))) for n, (least, most) in LIMITS.items()}
+    return Plan(updates=updates, **own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,29 +121,49 @@ class TaskList:
         return self.task[torch.cat(order)[:batch]]
 
 
-@dataclass(frozen=True, eq=False)
 class MetaRun:
     """All that is settled before NC learns, with what trains learners for it and held-out ones.
 
     Of a dataset that is split, points are held out. NC is then tested as it will be used: on
-    learners of points that it knows, and on test points that it does not.
+    learners of points that it knows, and on test points that it does not. `fields` are of NC's
+    architecture, and all else is what `meta_learn` is given.
     """
 
-    family: TaskFamily  # to learn from; itself held out where it never runs out of new tasks
-    held_out: dict[Part, TaskFamily | Tensor]  # families, or indices of points
-    largest: int  # training points of a held-out learner on a split, at most
-    recipe: Recipe
-    nc: NeuralComplexity
-    together: int  # learners that run at once
-    seed: int
-    device: str
-    fingerprint: str  # of all that decides the result but the plan
-    _groups: dict[tuple[Part, int], Collection] = field(default_factory=dict, init=False)
-
-    @property
-    def batch(self) -> int:
-        """Rows of an update of NC."""
-        return 8 if self.nc.labels else 32
+    def __init__(
+        self, tasks: Tasks, learner: Learner, seed: int, device: str, fields: dict[str, Any]
+    ) -> None:
+        self.seed, self.device = seed, device
+        # The tasks to learn from, those held out (families, or indices of points), and how many
+        # training points a held-out learner on a split has at most.
+        self.family, self.held_out, self.largest = _hold_out(tasks, seed)
+        self._groups: dict[tuple[Part, int], Collection] = {}
+        example = self.family.sample(EXAMPLES, stream(seed, "units")).loaded()
+        labels = not example.Y_tr.is_floating_point()
+        if isinstance(tasks, Splits):
+            own = tasks.store
+            outputs = own.outputs if isinstance(own, ArrayStore) else int(own.labels.max()) + 1
+        elif labels:
+            outputs = int(torch.stack([example.Y_tr.max(), example.Y_te.max()]).max()) + 1
+        else:
+            outputs = example.Y_tr.shape[-1]
+        self.recipe = make_recipe(learner, example, outputs)
+        sizes = {"outputs": outputs, "clip": CLIP, **(FOR_LABELS if labels else FOR_REALS)}
+        if example.X_tr.ndim == 5:
+            del sizes["clip"]  # the pixels of an image share one scale
+            least = min(example.X_tr.shape[-2:])
+            sizes |= {"channels": 32, "image_layers": min(3, max(1, int(math.log2(least))))}
+        with seeded(seed, "weights"):
+            self.nc = NeuralComplexity.for_tasks(example, **{**sizes, **fields}).to(device)
+        # All that decides the result but the plan. Of a user's own family the tasks say more than
+        # its name does.
+        known = self.recipe, self.nc.architecture, seed, example.X_tr, example.Y_tr
+        self.fingerprint = fingerprint(self.family, self.held_out, self.largest, *known)
+        self.together = 8 if isinstance(tasks, Splits) else 64  # learners that run at once
+        h = stack(self.recipe.make, 2, stream(0, "probe"))
+        try:
+            torch.autograd.grad(h(example.X_tr[:2]).square().sum(), list(h.parameters()))
+        except RuntimeError:  # what vmap cannot do: branch on values, or change a buffer in place
+            self.together = 1
 
     def learners(self, part: Part, least: int, told: ProgressCallback | None) -> list[Collection]:
         """Trains held-out learners, at least so many, or one for each task that there is."""
@@ -204,61 +221,28 @@ class MetaRun:
 
     def meta_learner(self, nc: NeuralComplexity, plan: Plan, work: Workspace) -> MetaLearner:
         """Returns what runs Algorithm 2."""
-        family = self.family
-        own: dict[str, Any] = {"recipe": self.recipe, "tasks": self.together, "seed": self.seed}
-        collect: Collector
+        family, both = self.family, {"tasks": self.together, "seed": self.seed}
+        own: dict[str, Any] = {"iterations": plan.iterations, "updates": plan.updates, **both}
+        own |= {"batch": 8 if nc.labels else 32, "lr": 0.002, "capacity": 8192, "workspace": work}
         if isinstance(family, Splits):
-            own |= {"looks": LOOKS, "batch": BATCH, "smallest": family.M, "unlabelled": 256}
-            collect = SplitCollector(splits=family, context_size=256, device=self.device, **own)
-        else:
-            collect = TaskCollector(family=family, device=self.device, **own)
-        fields: dict[str, Any] = {"iterations": plan.iterations, "updates": plan.updates}
-        fields |= {"batch": self.batch, "lr": 0.002, "capacity": 8192, "workspace": work}
-        fields |= {"pseudo_predictions": 0.5 if nc.labels else 0.0, "seed": self.seed}
-        return MetaLearner(nc, family, collections=CollectionQueue(collect), **fields)
-
-
-def settle(
-    tasks: Tasks, learner: Learner, seed: int, device: str, fields: dict[str, Any]
-) -> MetaRun:
-    """Returns the run of what `meta_learn` is given; `fields` are of the architecture."""
-    family, held_out, largest = _hold_out(tasks, seed)
-    example = family.sample(EXAMPLES, stream(seed, "units")).loaded()
-    labels = not example.Y_tr.is_floating_point()
-    if isinstance(family, Splits):
-        store = family.store
-        outputs = store.outputs if isinstance(store, ArrayStore) else int(store.labels.max()) + 1
-    elif labels:
-        outputs = int(torch.stack([example.Y_tr.max(), example.Y_te.max()]).max()) + 1
-    else:
-        outputs = example.Y_tr.shape[-1]
-    recipe = make_recipe(learner, example, outputs)
-    sizes = {"outputs": outputs, "clip": CLIP, **(FOR_LABELS if labels else FOR_REALS)}
-    if example.X_tr.ndim == 5:
-        del sizes["clip"]  # the pixels of an image share one scale
-        least = min(example.X_tr.shape[-2:])
-        sizes |= {"channels": 32, "image_layers": min(3, max(1, int(math.log2(least))))}
-    with seeded(seed, "weights"):
-        nc = NeuralComplexity.for_tasks(example, **{**sizes, **fields}).to(device)
-    # Of a user's own family the tasks say more than its name does.
-    known = (family, held_out, largest, recipe, nc.architecture, seed, example.X_tr, example.Y_tr)
-    many = 8 if isinstance(tasks, Splits) else 64
-    together = many if batchable(recipe, example) else 1
-    own = recipe, nc, together, seed, device, fingerprint(*known)
-    return MetaRun(family, held_out, largest, *own)
+            sizes: dict[str, Any] = {"looks": LOOKS, "batch": BATCH, "smallest": family.M, **both}
+            sizes |= {"unlabelled": 256, "context_size": 256, "device": self.device}
+            collector = SplitCollector(splits=family, recipe=self.recipe, **sizes)
+            own["collections"] = CollectionQueue(collector)
+        share = 0.5 if nc.labels else 0.0
+        return MetaLearner(nc, family, self.recipe, pseudo_predictions=share, **own)
 
 
 def _hold_out(tasks: Tasks, seed: int) -> tuple[TaskFamily, dict[Part, TaskFamily | Tensor], int]:
     """Returns the tasks to learn from, those held out, and the size of the largest split."""
     own: TaskFamily
-    validation: TaskFamily | Tensor
-    report: TaskFamily | Tensor
-    held_out, largest = stream(seed, "held out"), 0
+    held_out: Sequence[TaskFamily | Tensor]
+    drawing, largest = stream(seed, "held out"), 0
     if isinstance(tasks, Splits):
         P = len(tasks.pool)
-        order = tasks.pool[torch.randperm(P, generator=held_out)]
+        order = tasks.pool[torch.randperm(P, generator=drawing)]
         sizes = [max(2, round(share * P)) for share in SHARES]
-        pool, validation, report = order.split([P - sum(sizes), *sizes])
+        pool, *held_out = order.split([P - sum(sizes), *sizes])
         # The shares of training and validation points stay if they are all, else their numbers.
         share = round(len(pool) * tasks.train / (tasks.train + tasks.test))
         train = max(1, min(len(pool) - 1, share))
@@ -269,15 +253,15 @@ def _hold_out(tasks: Tasks, seed: int) -> tuple[TaskFamily, dict[Part, TaskFamil
     elif isinstance(tasks, Task):
         if len(tasks) < 10:
             raise ValueError(f"tasks must be at least 10, to hold some out, got {len(tasks)}")
-        order, few = torch.randperm(len(tasks), generator=held_out), max(1, len(tasks) // 10)
+        order, few = torch.randperm(len(tasks), generator=drawing), max(1, len(tasks) // 10)
         parts = order.split([len(tasks) - 3 * few, few, 2 * few])
-        own, validation, report = (TaskList(tasks[rows]) for rows in parts)
+        own, *held_out = (TaskList(tasks[rows]) for rows in parts)
     elif not callable(getattr(tasks, "sample", None)) or hasattr(tasks, "columns"):  # a data frame
         told = "tasks must be made by split_tasks, be a family of tasks or a Task"
         raise TypeError(f"{told}, got {type(tasks).__name__}")
     else:
-        own = validation = report = tasks
-    return own, {"validation": validation, "report": report}, largest
+        own, held_out = tasks, [tasks, tasks]
+    return own, dict(zip(PARTS, held_out, strict=True)), largest
 
 
 def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
@@ -319,13 +303,3 @@ def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
         told = f"learner must map inputs {(2, *shape)} to predictions {(2, outputs)}"
         raise ValueError(f"{told}, got {got}")
     return recipe
-
-
-def batchable(recipe: Recipe, example: Task) -> bool:
-    """Returns whether several learners can run at once."""
-    h = stack(recipe.make, 2, stream(0, "probe"))
-    try:
-        torch.autograd.grad(h(example.X_tr[:2]).square().sum(), list(h.parameters()))
-    except RuntimeError:  # what vmap cannot do: branch on values, or change a buffer in place
-        return False
-    return True

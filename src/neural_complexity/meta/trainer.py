@@ -105,9 +105,7 @@ class MetaTraining:
     # How much the belief about the test targets counts beside the gap, for heads that have one: a
     # learner that is already right teaches it little through the gap.
     belief_weight: float = 1.0
-    pseudo_predictions: float = (
-        0.0  # the share of a batch's learners replaced by them (labels only)
-    )
+    pseudo_predictions: float = 0.0  # the share of learners replaced by them (labels only)
     run: int = 1  # rows of the bank that are drawn together; see `MemoryBank.sample`
     lag: int = 0  # how many iterations ahead collections are made
     interval: int = 0  # iterations between two checkpoints and scores; a twentieth of all if 0
@@ -210,14 +208,14 @@ class MetaLearner:
         self.history: list[Status] = []  # one per score
         # Inputs of the kind that the bank holds; if they are points, with their store.
         like = family.sample(1, stream(seed, "example")).X_tr
-        folder = self.workspace.path("bank")
-        kept = self.workspace.read("checkpoint")
-        if kept is not None:
-            self._restore(like, *kept)
-        elif folder is not None and folder.exists():
-            shutil.rmtree(folder)  # of a run that was stopped before its first checkpoint
-        self._submit()
-        if kept is None:
+        folder, kept = self.workspace.path("bank"), self.workspace.read("checkpoint")
+        if kept is not None and folder is not None:
+            self._restore(*kept)
+            self.bank = MemoryBank.open(folder, like, kept[1]["bank"])
+        else:
+            if folder is not None:  # of a run that was stopped before its first checkpoint
+                shutil.rmtree(folder, ignore_errors=True)
+            self._submit()
             first, size = self.collections.take(0), settings.capacity
             self.rows_per_iteration = len(first[0])
             slack = 0 if folder is None else settings.period * self.rows_per_iteration
@@ -279,17 +277,13 @@ class MetaLearner:
         history = [asdict(status) for status in self.history]
         self.workspace.write("checkpoint", tensors, {**content, "history": history})
 
-    def _restore(self, like: Tensor, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+    def _restore(self, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
         lag = self.training.lag
         if content["lag"] != lag:
             raise ValueError(f"lag must be {content['lag']} as it was so far, got {lag}")
         self.iteration, self.loss = content["iteration"], content["loss"]
         self.rows_per_iteration = content["rows_per_iteration"]
         self.history = [Status(**status) for status in content["history"]]
-        folder = self.workspace.path("bank")
-        assert folder is not None
-        bank = content["bank"]
-        self.bank = MemoryBank.open(folder, like, count=bank["count"], dropped=bank["dropped"])
         self.optimizer.load(tensors, self.iteration * self.training.updates)
         for version in {name.split(".")[1] for name in tensors if name.startswith("version.")}:
             start, earlier = f"version.{version}.", deepcopy(self.nc)
