@@ -37,19 +37,16 @@ class LearnerCollector:
     device: str = "cpu"  # where NC and learners live
     _embeddings: list[Embeddings] = field(default_factory=list, init=False)  # if frozen
 
-    def _without_diverged(
-        self, steps: Sequence[Snapshot], Y_te: Sequence[Tensor]
-    ) -> list[Snapshot]:
-        """Puts NaN in the place of what diverged learners predict, so that the bank refuses it.
+    def _rows(self, steps: Sequence[Snapshot], Y_te: Sequence[Tensor]) -> Collection:
+        """Joins steps, with NaN for what diverged learners predict, so that the bank refuses it.
 
         A half-trained NC may drive its own learners away. Their losses, in the bank, would be all
         that it learns from, and drive the next ones farther. The first step is the learners' start.
         """
-        loss, each = self.recipe.loss, list(zip(steps, Y_te, strict=True))
-        curve = [loss(s.H_tr, s.Y_tr).mean(dim=1) + loss(s.H_te, Y).mean(dim=1) for s, Y in each]
-        lost = diverged(torch.stack(curve))[:, :, None, None]  # (steps, B, 1, 1)
-        H_te = [s.H_te.masked_fill(gone, torch.nan) for s, gone in zip(steps, lost, strict=True)]
-        return [replace(s, H_te=H) for s, H in zip(steps, H_te, strict=True)]
+        loss, s, Y = self.recipe.loss, Snapshot.join(steps), torch.cat(list(Y_te))
+        curve = loss(s.H_tr, s.Y_tr).mean(dim=1) + loss(s.H_te, Y).mean(dim=1)  # (steps * B,)
+        lost = diverged(curve.unflatten(0, (len(steps), -1))).flatten()[:, None, None]
+        return replace(s, H_te=s.H_te.masked_fill(lost, torch.nan)), Y
 
     def _weights(self, job: Job) -> Tensor:
         """Returns the weight of NC for each learner, (B,)."""
@@ -99,15 +96,14 @@ class TaskCollector(LearnerCollector):
             task.loaded(), learning, regularizer=penalty, observe=lambda _, s: steps.append(s)
         )
         S, B, inputs = len(steps), len(task), {"X_tr": task.X_tr, "X_te": task.X_te}  # or indices
-        steps = self._without_diverged(steps, [task.Y_te] * S)
-        snapshot = Snapshot.join([replace(s, **inputs) for s in steps]).to("cpu")
+        snapshot, Y_te = self._rows([replace(s, **inputs) for s in steps], [task.Y_te] * S)
         rows = torch.arange(S * B)
         if isinstance(task.X_tr, Points):
             # The steps of each task side by side in random order: rows that are drawn together
             # then show one task at different steps.
             order = torch.rand(B, S, generator=stream(self.seed, "collect order", job.index))
             rows = (order.argsort(dim=1) * B + torch.arange(B)[:, None]).flatten()
-        return snapshot[rows], task.Y_te.cpu()[rows % B]
+        return snapshot.to("cpu")[rows], Y_te.cpu()[rows]
 
 
 def log_steps(steps: int, count: int) -> list[int]:
@@ -170,5 +166,4 @@ class SplitCollector(LearnerCollector):
         learning = stream(self.seed, "collect learners", index)
         visits = set(log_steps(self.recipe.steps, self.looks))
         self.recipe.train(batches, learning, regularizer=penalty, visit=visit, visits=visits)
-        snapshots, Y_te = zip(*seen, strict=True)
-        return Snapshot.join(self._without_diverged(snapshots, Y_te)), torch.cat(Y_te)
+        return self._rows(*zip(*seen, strict=True))

@@ -14,7 +14,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing import connection, get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +177,7 @@ def process_pool(workers: int = 1, *, threads: int = 1) -> Executor:
 class _RestartingPool(Executor):
     """A standard pool, and a new one when that is broken."""
 
-    def __init__(self, make: Callable[[], Executor], alive: Connection) -> None:
+    def __init__(self, make: Callable[[], Executor], alive: connection.Connection) -> None:
         self._make, self._alive, self._pool = make, alive, make()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -196,7 +195,7 @@ class _RestartingPool(Executor):
         self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
-def _begin(line: Connection, threads: int) -> None:
+def _begin(line: connection.Connection, threads: int) -> None:
     """Prepares a worker, which ends when the line breaks, also in the middle of a job."""
 
     def watch() -> None:

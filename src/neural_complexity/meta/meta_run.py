@@ -6,12 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam
 
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import Recipe
@@ -56,19 +55,12 @@ HELPINGS = 20  # iterations that few updates are divided among
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The work of `meta_learn`; the same plan gives the same NC on any machine.
+    """The work of `meta_learn`; the same plan gives the same NC on any machine."""
 
-    Args:
-        iterations: How often learners are trained for the bank.
-        updates: NC updates after each time.
-        learners: Held-out learners that the report is about, at least.
-        chosen_by: Other held-out learners, by which the best NC on the way is chosen, at least.
-    """
-
-    iterations: int
-    updates: int
-    learners: int = LIMITS["learners"][1]
-    chosen_by: int = LIMITS["chosen_by"][1]
+    iterations: int  # how often learners are trained for the bank
+    updates: int  # of NC, after each time
+    learners: int = LIMITS["learners"][1]  # held-out ones that the report is about, at least
+    chosen_by: int = LIMITS["chosen_by"][1]  # others, by which the best NC is chosen, at least
 
     def __post_init__(self) -> None:
         check_sizes(**asdict(self))
@@ -136,7 +128,7 @@ class MetaRun:
         # The tasks to learn from, those held out (families, or indices of points), and how many
         # training points a held-out learner on a split has at most.
         self.family, self.held_out, self.largest = _hold_out(tasks, seed)
-        self._groups: dict[tuple[Part, int], Collection] = {}
+        self.group = cache(self._group)  # what planning has trained is not trained again
         example = self.family.sample(EXAMPLES, stream(seed, "units")).loaded()
         labels = not example.Y_tr.is_floating_point()
         if isinstance(tasks, Splits):
@@ -180,14 +172,11 @@ class MetaRun:
         family = self.held_out[part]
         return len(family.task) if isinstance(family, TaskList) else sys.maxsize
 
-    def group(self, part: Part, index: int) -> Collection:
+    def _group(self, part: Part, index: int) -> Collection:
         """Trains the held-out learners that run at once, one for each task.
 
-        Every other is recorded when it is trained, the others at a step of their own before. Those
-        that planning has trained are not trained again.
+        Every other is recorded when it is trained, the others at a step of their own before.
         """
-        if (part, index) in self._groups:
-            return self._groups[part, index]
         held_out, seen = self.held_out[part], list[Snapshot]()
         tasks, names = min(self.together, self._limit(part)), ("tasks", "learners", "moments")
         drawing, learning, moments = (stream(self.seed, part, name, index) for name in names)
@@ -216,8 +205,7 @@ class MetaRun:
         step[::FINISHED] = len(seen) - 1  # users mostly ask about learners trained to the end
         row, both = torch.arange(len(step), device=self.device), ("H_tr", "H_te")
         H = {name: torch.stack([getattr(s, name) for s in seen])[step, row] for name in both}
-        self._groups[part, index] = replace(seen[0], **H), task.Y_te
-        return self._groups[part, index]
+        return replace(seen[0], **H), task.Y_te
 
     def meta_learner(self, nc: NeuralComplexity, plan: Plan, work: Workspace) -> MetaLearner:
         """Returns what runs Algorithm 2."""
@@ -284,7 +272,10 @@ def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
                 inner = mlp(len(mean), (64,), outputs)
                 return nn.Sequential(Affine(1 / scale, -mean / scale), inner, Affine(*after))
 
-        loss, adam = cross_entropy if labels else squared_error, partial(Adam, fused=True)
+        loss, adam = (
+            cross_entropy if labels else squared_error,
+            partial(torch.optim.Adam, fused=True),
+        )
         recipe = Recipe(make=make, loss=loss, steps=STEPS, lr=0.003, optimizer=adam)
     if isinstance(recipe.make, nn.Module) or not callable(recipe.make):
         kind = type(recipe.make).__name__
