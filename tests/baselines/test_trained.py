@@ -22,9 +22,8 @@ from neural_complexity.baselines.trained import (
     train_prototypes,
 )
 from neural_complexity.learners.batched import PlacedLearner, stack
-from neural_complexity.learners.fit import Recipe, unroll
+from neural_complexity.learners.fit import Recipe, train_learners, unroll
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.trainer import MetaTraining, Status
 from neural_complexity.model.attention import soft_k_means

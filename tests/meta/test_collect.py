@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glyphs import thumbnails
-from neural_complexity.learners.fit import Recipe
+from neural_complexity.learners.fit import Recipe, diverged
 from neural_complexity.learners.networks import image_mlp
-from neural_complexity.learners.trajectory import diverged
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.meta.collect import SplitCollector, TaskCollector, log_steps

@@ -15,9 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from conftest import labelled_snapshot, random_snapshot
-from neural_complexity.learners.fit import Recipe
+from neural_complexity.learners.fit import Recipe, train_learners
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model import judgement as judging
 from neural_complexity.model.card import Card

@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 from torch.nn.functional import softplus
 
 from conftest import labelled_snapshot, random_snapshot
-from neural_complexity.learners.fit import Recipe
-from neural_complexity.learners.trajectory import train_learners
+from neural_complexity.learners.fit import Recipe, train_learners
 from neural_complexity.losses import (
     Categorical,
     Gaussian,

@@ -229,10 +229,10 @@ MUTANTS = [
     ),
     Mutant(
         "learners that diverged enter the bank",
-        "learners/trajectory.py",
+        "learners/fit.py",
         "    return infinite | (losses > DIVERGED * losses[0])",
         "    return infinite",
-        "tests/learners/test_trajectory.py tests/meta/test_collect.py",
+        "tests/learners/test_fit.py tests/meta/test_collect.py",
     ),
     Mutant(
         "NC's weight does not rise",

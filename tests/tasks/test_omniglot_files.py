@@ -76,7 +76,7 @@ def test_drawings_are_read_in_order_by_alphabet_character_and_name(
         archive.writestr(f"images_{part}/", b"")
         for name, content in reversed(files):
             archive.writestr(name, content)
-    images = omniglot(part, folder=folder, download=False)  # type: ignore[arg-type]
+    images = omniglot(part, folder=folder, download=False)
     assert same(images, glyphs(13, 4))
     drawn = torch.from_numpy(draw(13, 4, 0)).flatten(0, 1)[:, None]
     exact = preprocess(drawn)
@@ -124,7 +124,7 @@ def test_the_environment_says_where_to_look(folder: Path, monkeypatch: pytest.Mo
 
 def test_there_are_two_parts(folder: Path) -> None:
     with pytest.raises(ValueError, match="part must be background or evaluation, got test"):
-        omniglot("test", folder=folder)  # type: ignore[arg-type]
+        omniglot("test", folder=folder)
 
 
 # Hostile archives
@@ -396,7 +396,7 @@ def test_the_real_archives_hold_twenty_drawings_of_each_character(
     if archive is None:
         pytest.skip(f"there is no images_{part}.zip; {VARIABLE} can name its folder")
     (folder / archive.name).symlink_to(archive)  # the cache stays out of the user's folder
-    images = omniglot(part, folder=folder, download=False)  # type: ignore[arg-type]
+    images = omniglot(part, folder=folder, download=False)
     assert images.classes == characters
     assert (images.counts == 20).all()
     assert images.pixels.shape == (20 * characters, 1, 28, 28)

@@ -17,7 +17,7 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import find, show
-from neural_complexity.learners.trajectory import CHUNK, Trajectory
+from neural_complexity.learners.fit import CHUNK, Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, r_squared
 from neural_complexity.meta.trainer import Status
 from neural_complexity.model.network import NeuralComplexity

@@ -16,8 +16,7 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
-from neural_complexity.learners.fit import Recipe
-from neural_complexity.learners.trajectory import Trajectory
+from neural_complexity.learners.fit import Recipe, Trajectory
 from neural_complexity.meta.scores import count
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.penalties import weighted_l1_penalty

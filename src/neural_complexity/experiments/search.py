@@ -25,7 +25,7 @@ from neural_complexity.experiments.base.config import BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, select, show
-from neural_complexity.learners.trajectory import Trajectory
+from neural_complexity.learners.fit import Trajectory
 from neural_complexity.meta import scores
 from neural_complexity.meta.scores import Estimate
 from neural_complexity.meta.trainer import Status

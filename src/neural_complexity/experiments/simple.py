@@ -18,7 +18,7 @@ from neural_complexity.experiments.base.saved_networks import HEADS, how_made, l
 from neural_complexity.experiments.base.table_views import pivot, select, show
 from neural_complexity.learners import closed_form
 from neural_complexity.learners.closed_form import ClosedForm, Kernel
-from neural_complexity.learners.trajectory import train_learners
+from neural_complexity.learners.fit import train_learners
 from neural_complexity.losses import squared_error
 from neural_complexity.meta import scores
 from neural_complexity.model.judgement import judge

@@ -13,7 +13,7 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS
 from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
-from neural_complexity.learners.trajectory import Trajectory
+from neural_complexity.learners.fit import Trajectory
 from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status
 from neural_complexity.model.judgement import judge

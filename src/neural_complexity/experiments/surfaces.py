@@ -20,7 +20,7 @@ from neural_complexity.experiments.base.rows import Keys, Row, make_row
 from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
 from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
 from neural_complexity.learners.batched import BatchedLearner, Measure, PlacedLearner, surface
-from neural_complexity.learners.trajectory import usable_rows
+from neural_complexity.learners.fit import usable_rows
 from neural_complexity.losses import PointLoss
 from neural_complexity.meta import scores
 from neural_complexity.model.network import NeuralComplexity

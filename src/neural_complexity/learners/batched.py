@@ -128,9 +128,8 @@ class BatchedLearner(nn.Module):
 
     def placed(self) -> "PlacedLearner":
         """Returns the learners as values that gradients can flow through."""
-        state, names = self.state(), dict(self.template.named_parameters())
-        trained = tuple(name for name in names if state[name].requires_grad)
-        return PlacedLearner(self.template, state, trained)
+        trained = (name for name, p in self.template.named_parameters() if p.requires_grad)
+        return PlacedLearner(self.template, self.state(), tuple(trained))
 
     def forward(self, X: Tensor) -> Tensor:
         """Predicts with each learner on its own inputs, (B, points, D), as (B, points, C)."""

@@ -38,13 +38,9 @@ def mlp(
 class Affine(nn.Module):
     """Multiplies features by a scale, (D,), and adds a shift, (D,), that are not learned."""
 
-    scale: Tensor
-    shift: Tensor
-
     def __init__(self, scale: Tensor, shift: Tensor) -> None:
         super().__init__()
-        self.register_buffer("scale", scale.clone())
-        self.register_buffer("shift", shift.clone())
+        self.scale, self.shift = nn.Buffer(scale.clone()), nn.Buffer(shift.clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns features in other units, (..., D)."""

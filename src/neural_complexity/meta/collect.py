@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.learners.batched import BatchedLearner
-from neural_complexity.learners.fit import Recipe
-from neural_complexity.learners.trajectory import diverged
+from neural_complexity.learners.fit import Recipe, diverged
 from neural_complexity.meta.executor import Collection, Job
 from neural_complexity.model.cached import CachedEmbeddings, cache, embed_store, subsample
 from neural_complexity.model.network import NeuralComplexity

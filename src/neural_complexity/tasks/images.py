@@ -35,6 +35,7 @@ NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # mmap has the name from 
 
 Part = tuple[Tensor, Tensor]  # pixels, uint8 (P, channels, height, width), and labels, int64 (P,)
 Array = NDArray[Any] | Tensor
+Pieces = Iterable[tuple[str, str, Any, Any]]  # what X and y are called, X and y
 Place = str | Path | None  # of a file; none for in memory
 
 
@@ -230,12 +231,12 @@ def from_arrays(
             wanted = f"images, (P, height, width) or with channels, and y_{part} one label each"
             got = f"shapes {tuple(X.shape)} and {tuple(y.shape)}"
             raise ValueError(f"X_{part} must be {wanted}, got {got}")
-    parts = (
-        _part(f"X_{part}", f"y_{part}", X[i : i + AT_ONCE], y[i : i + AT_ONCE])
+    pieces = (
+        (f"X_{part}", f"y_{part}", X[i : i + AT_ONCE], y[i : i + AT_ONCE])
         for part, X, y in sets
         for i in range(0, len(X), AT_ONCE)
     )
-    return _build(name, len(X_train), len(X_test), parts, path)
+    return _build(name, len(X_train), len(X_test), pieces, path)
 
 
 def from_datasets(
@@ -251,12 +252,12 @@ def from_datasets(
             raise TypeError(f"{part} must have a length, got {type(dataset).__name__}")
         if len(dataset) == 0:
             raise ValueError(f"{part} must not be empty, got a dataset of length 0")
-    parts = (
-        _part(part, f"labels of {part}", *pair(part, Subset(dataset, rows.tolist())))
+    pieces = (
+        (part, f"labels of {part}", *pair(part, Subset(dataset, rows.tolist())))
         for part, dataset in sets.items()
         for rows in torch.arange(len(dataset)).split(AT_ONCE)
     )
-    return _build(name, len(sets["train"]), len(sets["test"]), parts, path)
+    return _build(name, len(sets["train"]), len(sets["test"]), pieces, path)
 
 
 def open_store(path: str | Path) -> SingleDataset:
@@ -293,37 +294,37 @@ def write_store(
     return open_store(path)
 
 
-def _build(name: str, train: int, test: int, parts: Iterator[Part], path: Place) -> SingleDataset:
-    """Puts parts together, in memory or in a file."""
-    first = next(parts)
-    shape = tuple(first[0].shape[1:])
-
-    def checked(part: Part) -> Part:
-        if (got := tuple(part[0].shape[1:])) != shape:
-            raise ValueError(f"images must all have the size of the first, {shape}, got {got}")
-        return part
-
-    every = map(checked, chain([first], parts))
+def _build(name: str, train: int, test: int, pieces: Pieces, path: Place) -> SingleDataset:
+    """Puts pieces together, in memory or in a file."""
+    parts = _parts(pieces)
     if path is not None:
-        return write_store(path, name, (train + test, *shape), train, every)
-    return SingleDataset(name, Images(*map(torch.cat, zip(*every, strict=True))), train)
+        first = next(parts)
+        shape = (train + test, *first[0].shape[1:])
+        return write_store(path, name, shape, train, chain([first], parts))
+    return SingleDataset(name, Images(*map(torch.cat, zip(*parts, strict=True))), train)
 
 
-def _part(X_name: str, y_name: str, X: Any, y: Any) -> Part:
-    """Returns images as uint8 with channels first, and labels."""
-    if y is None:
-        raise TypeError(f"{X_name} must give (image, label), got images alone")
-    images = numbers(X_name, X).cpu()
-    if images.dtype != torch.uint8:
-        check_values(X_name, images)
-        images = (255 * images.double()).round().to(torch.uint8)
-    images = images.unsqueeze(1) if images.ndim == 3 else images
-    axes = [axis for axis in (1, 3) if images.ndim == 4 and images.shape[axis] <= MAX_CHANNELS]
-    if not axes:
-        wanted, got = f"1 to {MAX_CHANNELS} channels, first or last", tuple(images.shape[1:])
-        raise ValueError(f"{X_name} must have {wanted}, got images of {got}")
-    pixels = images.movedim(axes[0], 1).contiguous()
-    return pixels, targets(y_name, y, labels=True, points=len(pixels)).cpu()
+def _parts(pieces: Pieces) -> Iterator[Part]:
+    """Yields images as uint8 with channels first, all of one size, and labels."""
+    size = None
+    for X_name, y_name, X, y in pieces:
+        if y is None:
+            raise TypeError(f"{X_name} must give (image, label), got images alone")
+        images = numbers(X_name, X).cpu()
+        if images.dtype != torch.uint8:
+            check_values(X_name, images)
+            images = (255 * images.double()).round().to(torch.uint8)
+        images = images.unsqueeze(1) if images.ndim == 3 else images
+        axes = [axis for axis in (1, 3) if images.ndim == 4 and images.shape[axis] <= MAX_CHANNELS]
+        if not axes:
+            wanted, got = f"1 to {MAX_CHANNELS} channels, first or last", tuple(images.shape[1:])
+            raise ValueError(f"{X_name} must have {wanted}, got images of {got}")
+        pixels = images.movedim(axes[0], 1).contiguous()
+        labels = targets(y_name, y, labels=True, points=len(pixels)).cpu()
+        size = size or tuple(pixels.shape[1:])
+        if (got := tuple(pixels.shape[1:])) != size:
+            raise ValueError(f"images must all have the size of the first, {size}, got {got}")
+        yield pixels, labels
 
 
 def _content(name: str, shape: Sequence[int], train: int, parts: Iterable[Part]) -> Iterator[Any]:

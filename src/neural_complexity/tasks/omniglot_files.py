@@ -5,7 +5,6 @@ import io
 import re
 import zipfile
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,8 +16,6 @@ from neural_complexity.tasks.image_datasets import DataFile, cached, data_folder
 from neural_complexity.tasks.images import Images, check_values
 
 __all__ = ["omniglot", "preprocess"]
-
-Part = Literal["background", "evaluation"]
 
 SIZE = 28
 ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
@@ -58,7 +55,7 @@ def preprocess(images: Tensor) -> Tensor:
     return ink.clamp(0, 1).reshape(*paper.shape[:-2], SIZE, SIZE)
 
 
-def omniglot(part: Part, *, folder: str | Path | None = None, download: bool = True) -> Images:
+def omniglot(part: str, *, folder: str | Path | None = None, download: bool = True) -> Images:
     """Reads the 964 characters for meta-training, or the 659 that are held out."""
     # Drawings, as by `preprocess`, are in the order of alphabet, character and drawing. The zips
     # are in `data_folder` or its `omniglot/`, or downloaded.

@@ -12,7 +12,7 @@ from neural_complexity.experiments.base.comparison import (
     train_with,
     variational_dropout,
 )
-from neural_complexity.learners.trajectory import Trajectory
+from neural_complexity.learners.fit import Trajectory
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import take_snapshot
 from neural_complexity.task import Task

@@ -11,9 +11,8 @@ from neural_complexity.experiments.base.training import (
     train_network,
     validation_r2,
 )
-from neural_complexity.learners.fit import Recipe
+from neural_complexity.learners.fit import Recipe, Trajectory
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace
 

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Count
 from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.experiments.base.rows import Keys, Row
-from neural_complexity.learners import trajectory
-from neural_complexity.learners.fit import Recipe, Regularizer
+from neural_complexity.learners import fit
+from neural_complexity.learners.fit import CHUNK, Recipe, Regularizer, Trajectory
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.trajectory import CHUNK, Trajectory
 from neural_complexity.meta import scores
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
@@ -163,13 +162,13 @@ def train_with(method: Method, recipe: Recipe, task: Task, *, seed: int) -> Traj
     if method.noise is not None:
         assert isinstance(recipe.make, partial), "noise needs learners made by mlp"
         recipe = replace(recipe, make=partial(recipe.make, noise=method.noise))
-    return trajectory.train_learners(recipe, task, seed=seed, penalty=method.penalty)
+    return fit.train_learners(recipe, task, seed=seed, penalty=method.penalty)
 
 
 def losses_at(learners: Trajectory, steps: Iterable[int]) -> Result:
     """Returns the losses after some steps, and who had diverged then, (steps, B) each."""
     losses = {"loss_tr": learners.loss_tr, "loss_te": learners.loss_te}
-    losses["diverged"] = trajectory.diverged(learners.loss_tr + learners.loss_te)
+    losses["diverged"] = fit.diverged(learners.loss_tr + learners.loss_te)
     return {name: tensor[list(steps)] for name, tensor in losses.items()}
 
 
@@ -211,7 +210,7 @@ def own_predictions(nc: NeuralComplexity, task: Task) -> Tensor:
 
 def kept_tasks(results: Iterable[Result], at: int = -1) -> Tensor:
     """Returns on which tasks no method's learner had diverged, at the end, (B,)."""
-    return trajectory.usable_rows(result["diverged"][at] for result in results)
+    return fit.usable_rows(result["diverged"][at] for result in results)
 
 
 def too_many(diverged: Tensor) -> bool:

@@ -12,9 +12,8 @@ from neural_complexity import ledger
 from neural_complexity.baselines import trained
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.training import Head, Training
-from neural_complexity.learners.fit import Recipe, Regularizer
+from neural_complexity.learners.fit import Recipe, Regularizer, train_learners
 from neural_complexity.learners.networks import image_cnn, image_mlp
-from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy, zero_one
 from neural_complexity.meta.trainer import MetaTraining
 from neural_complexity.model.encoders import ImageEncoder

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from neural_complexity.experiments.base.comparison import sinusoid_recipe
-from neural_complexity.learners.fit import Recipe
+from neural_complexity.learners.fit import Recipe, train_learners
 from neural_complexity.learners.networks import mlp
-from neural_complexity.learners.trajectory import train_learners
 from neural_complexity.losses import cross_entropy
 from neural_complexity.model.judgement import measure
 from neural_complexity.model.network import NeuralComplexity

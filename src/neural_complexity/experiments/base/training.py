@@ -10,8 +10,7 @@ import torch
 
 from neural_complexity import ledger
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked, Count
-from neural_complexity.learners.fit import Recipe
-from neural_complexity.learners.trajectory import Trajectory, train_learners
+from neural_complexity.learners.fit import Recipe, Trajectory, train_learners
 from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.nc_loss import Augment, TrainingInputs
 from neural_complexity.meta.scores import r_squared
