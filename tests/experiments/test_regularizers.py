@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.experiments.base.comparison import NONE, label, sinusoid_recipe, train_with
-from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.table_views import select
+from neural_complexity.experiments.base.rows import Row, select
 from neural_complexity.experiments.regularizers import PAPER, STEPS, WEIGHTS, Config, _stop_early
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task

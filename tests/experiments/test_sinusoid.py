@@ -5,8 +5,7 @@ import torch
 
 from neural_complexity.experiments.base.comparison import label
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.rows import Key
-from neural_complexity.experiments.base.table_views import find, select
+from neural_complexity.experiments.base.rows import Key, find, select
 from neural_complexity.experiments.sinusoid import METHOD, PRESETS, STEPS, run
 from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns

@@ -10,9 +10,8 @@ from neural_complexity.experiments.base import comparison, plots
 from neural_complexity.experiments.base.comparison import NONE, label
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Row, make_row
+from neural_complexity.experiments.base.rows import Row, distinct, pivot, select, show
 from neural_complexity.experiments.base.saved_networks import how_made, load_networks
-from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
 from neural_complexity.meta.scores import Estimate, count, estimate_mean
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -66,7 +65,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for _, result in results:
         result["diverged"][:] = result["diverged"][-1].clone()  # left out of whole curves
     for keys, result in results:
-        row, diverged = partial(make_row, NAME, config.seed, **keys), result["diverged"][-1]
+        row, diverged = partial(Row.of, NAME, config.seed, **keys), result["diverged"][-1]
         # (steps + 1, B) of the learners that did not diverge
         loss_tr, loss_te = (result[key][:, ~diverged] for key in ("loss_tr", "loss_te"))
         curve_tr, curve_te = loss_tr.mean(dim=1), loss_te.mean(dim=1)

@@ -13,9 +13,8 @@ from neural_complexity.experiments.base import comparison, plots
 from neural_complexity.experiments.base.comparison import NONE, Method, Result, label
 from neural_complexity.experiments.base.config import POSITIVE, Between, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
+from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, find, select, show
 from neural_complexity.experiments.base.saved_networks import how_made, load_networks
-from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta.scores import count
@@ -106,7 +105,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     results.append((stopped, parts.do(label(stopped), lambda: _stop_early(config, recipe, task))))
     rows = []
     for (keys, result), (i, step) in product(results, enumerate(STEPS)):
-        row, diverged = partial(make_row, NAME, config.seed, **keys, step=step), result["diverged"]
+        row, diverged = partial(Row.of, NAME, config.seed, **keys, step=step), result["diverged"]
         rows.append(row("diverged tasks", count(diverged[i])))
         if not comparison.too_many(diverged[i]):
             paper = PAPER[label(keys)][i] if label(keys) in PAPER else None
@@ -177,7 +176,9 @@ def figures(outcome: Outcome) -> list[Drawing]:
     for (method, _), own in best.items():
         keys = {name: own.get(name) for name in METHOD}
         mark = "o" if method in ("NC", "oracle", "none") else next(marks)
-        (line,) = ax.plot(*series(outcome.rows, "test loss", "step", **keys), ms=3.5, lw=1.2)
+        found = select(outcome.rows, "test loss", **keys)  # in order of their steps
+        steps, losses = [row.keys["step"] for row in found], [row.value for row in found]
+        (line,) = ax.plot(steps, losses, ms=3.5, lw=1.2)
         line.set(marker=mark, color=_color(own), label=label(own))
     published = [v or torch.nan for v in PAPER["NC direct (1)"]]
     ax.plot(STEPS, published, "--", color=COLORS["target"], lw=0.8, label="the paper's NC")

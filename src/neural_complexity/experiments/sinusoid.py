@@ -10,9 +10,8 @@ from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import comparison, plots, training
 from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, Result, label
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
+from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, pivot, select, show
 from neural_complexity.experiments.base.saved_networks import HEADS
-from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
 from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status
@@ -26,7 +25,7 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "sinusoid"
 STEPS = (1, 2, 4, 8, 16)
-PAPER_LOSS: dict[Key, dict[int, float]] = {
+PAPER_LOSS: dict[str, dict[int, float]] = {
     "none": {1: 4.17, 2: 4.04, 4: 4.05, 8: 4.04, 16: 4.05},
     "NC": {1: 3.87, 2: 3.60, 4: 3.36, 8: 3.13, 16: 2.93},
 }
@@ -80,11 +79,12 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     compare = partial(comparison.compare, seed=config.seed, steps=steps, see=see)
     results = compare(methods, recipe, task, parts)
     kept = comparison.kept_tasks(result for _, result in results)
-    make = partial(make_row, NAME, config.seed)
+    make = partial(Row.of, NAME, config.seed)
     rows = [make("diverged tasks", scores.count(~kept), step=config.steps)]
     tensors: Result = {}
     for keys, result in results:
-        published = {} if keys.get("mode") == "inductive" else PAPER_LOSS.get(keys["method"], {})
+        known = "" if keys.get("mode") == "inductive" else str(keys["method"])
+        published = PAPER_LOSS.get(known, {})
         for step in sorted({step for step in STEPS if step < config.steps} | {config.steps}):
             row = partial(make, **keys, step=step)
             rows += comparison.loss_rows(row, results, result, step, kept, published.get(step))
@@ -120,8 +120,7 @@ def tables(rows: list[Row]) -> list[Table]:
         lines.append((f"the paper's {paper['method']}", *published, ""))
     diverged = sum(row.value for row in select(rows, "diverged tasks"))
     kinds, cell = distinct(fits, "method", "head", "learners"), partial(show, digits=4)
-    columns: list[tuple[str, Keys]] = [(metric, {}) for metric in SCORES]
-    scored = pivot(rows, kinds, columns, lambda k: f"{label(k)}, {k['learners']} learners", cell)
+    scored = pivot(rows, kinds, SCORES, lambda k: f"{label(k)}, {k['learners']} learners", cell)
     return [
         Table(
             f"Test loss after learner steps, {losses[0].n:,} held-out tasks",
