@@ -16,7 +16,7 @@ from neural_complexity.experiments.base.comparison import label, oracle, presets
 from neural_complexity.experiments.base.config import Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, find, select, show
-from neural_complexity.experiments.base.saved_networks import how_made, load_network, load_tensors
+from neural_complexity.experiments.base.run_folder import how_made, load_network, load_tensors
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.meta import scores
 from neural_complexity.model.cached import embed_store

@@ -17,7 +17,7 @@ from neural_complexity.experiments.base.comparison import label, presets
 from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, pivot, select, show
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressCallback

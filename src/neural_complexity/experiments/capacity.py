@@ -13,7 +13,7 @@ from neural_complexity.experiments.base.experiment import Experiment, Outcome, P
 from neural_complexity.experiments.base.image_learners import NC_METHODS, PLAIN
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes
 from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.saved_networks import how_made
+from neural_complexity.experiments.base.run_folder import how_made
 from neural_complexity.learners.networks import pooled
 from neural_complexity.meta.scores import Estimate
 from neural_complexity.progress import ProgressCallback

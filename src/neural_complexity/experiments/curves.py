@@ -11,7 +11,7 @@ from neural_complexity.experiments.base.comparison import NONE, label
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, distinct, pivot, select, show
-from neural_complexity.experiments.base.saved_networks import how_made, load_networks
+from neural_complexity.experiments.base.run_folder import how_made, load_networks
 from neural_complexity.meta.scores import Estimate, count, estimate_mean
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace

@@ -14,7 +14,7 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.image_report import FITS, fit_lines, fit_rows
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes
 from neural_complexity.experiments.base.rows import Row, distinct, find, select, show
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made
+from neural_complexity.experiments.base.run_folder import HEADS, how_made
 from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream

@@ -15,7 +15,7 @@ from neural_complexity.experiments.base.comparison import NONE, Method, Result, 
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, find, show
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.learners.trajectory import CHUNK, Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, r_squared
 from neural_complexity.meta.trainer import Status

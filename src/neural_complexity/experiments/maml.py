@@ -12,7 +12,7 @@ from neural_complexity.experiments.base.comparison import NONE, LearnerConfig, R
 from neural_complexity.experiments.base.config import POSITIVE, Checked, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, pivot, select, show
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status
 from neural_complexity.progress import ProgressCallback

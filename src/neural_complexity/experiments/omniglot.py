@@ -18,7 +18,7 @@ from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, 
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import scatter_gaps
 from neural_complexity.experiments.base.rows import Row, pivot, select, show
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made
+from neural_complexity.experiments.base.run_folder import HEADS, how_made
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.meta import scores
 from neural_complexity.progress import ProgressCallback

@@ -14,7 +14,7 @@ from neural_complexity.experiments.base.comparison import NONE, SCORES, label
 from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, show
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.meta import scores
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace

@@ -14,7 +14,7 @@ from neural_complexity.experiments.base.comparison import NONE, Method, Result, 
 from neural_complexity.experiments.base.config import POSITIVE, Between, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, find, select, show
-from neural_complexity.experiments.base.saved_networks import how_made, load_networks
+from neural_complexity.experiments.base.run_folder import how_made, load_networks
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta.scores import count

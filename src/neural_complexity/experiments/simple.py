@@ -14,7 +14,7 @@ from neural_complexity.experiments.base.comparison import SCORES, Result
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, pivot, select, show
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.learners import closed_form
 from neural_complexity.learners.closed_form import ClosedForm, Kernel
 from neural_complexity.learners.trajectory import train_learners

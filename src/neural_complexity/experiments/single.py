@@ -18,7 +18,7 @@ from neural_complexity.experiments.base.config import POSITIVE
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData, Size, Sizes
 from neural_complexity.experiments.base.rows import Row, select, show
-from neural_complexity.experiments.base.saved_networks import HEADS
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.losses import cross_entropy, zero_one
 from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.model.encoders import make_image_encoder

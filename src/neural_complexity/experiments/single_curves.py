@@ -15,7 +15,7 @@ from neural_complexity.experiments.base.experiment import Experiment, Outcome, P
 from neural_complexity.experiments.base.image_learners import LONG, PLAIN, ImageMethod
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig
 from neural_complexity.experiments.base.rows import Row, distinct, find, select, show
-from neural_complexity.experiments.base.saved_networks import how_made
+from neural_complexity.experiments.base.run_folder import how_made
 from neural_complexity.meta.scores import count, estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace

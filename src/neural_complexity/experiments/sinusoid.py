@@ -11,7 +11,7 @@ from neural_complexity.experiments.base import comparison, plots, training
 from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, Result, label
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, pivot, select, show
-from neural_complexity.experiments.base.saved_networks import HEADS
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.learners.trajectory import Trajectory
 from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status

@@ -17,7 +17,7 @@ from neural_complexity.experiments.base.comparison import NONE, label, presets
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, distinct, pivot, select, show
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.learners.batched import BatchedLearner, Measure, PlacedLearner, surface
 from neural_complexity.learners.trajectory import usable_rows
 from neural_complexity.losses import PointLoss

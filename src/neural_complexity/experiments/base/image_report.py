@@ -17,7 +17,7 @@ from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base.experiment import Drawing, Outcome
 from neural_complexity.experiments.base.image_learners import NC_METHODS, ImageMethod, Results
 from neural_complexity.experiments.base.rows import Row, distinct, find, read_rows, select, show
-from neural_complexity.experiments.base.saved_networks import HEADS
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.meta import scores
 
 __all__ = ["FITS", "MODES", "Make", "accuracies", "accuracy_table", "compare", "describe"]

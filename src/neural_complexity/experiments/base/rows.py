@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -46,8 +46,8 @@ class Row:
         **keys: Key | None,
     ) -> Self:
         """Returns the row of a score, with the commit that runs; `None` keys are left out."""
-        kept = {name: key for name, key in keys.items() if key is not None}
-        return cls(experiment, metric, kept, *astuple(score), paper, seed, commit())
+        own = {name: key for name, key in keys.items() if key is not None}
+        return cls(experiment, metric, own, score.value, score.ci95, score.n, paper, seed, commit())
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
