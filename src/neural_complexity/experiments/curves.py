@@ -7,7 +7,7 @@ from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import comparison, plots
-from neural_complexity.experiments.base.comparison import NONE, label
+from neural_complexity.experiments.base.comparison import METHOD, NONE, label
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, distinct, pivot, select, show
@@ -19,7 +19,6 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "curves"
-METHOD = ("method", "head", "weight", "mode")  # keys that name a method
 TABLES = {
     "test loss": ("Test loss", 3),
     "train loss": ("Train loss", 3),

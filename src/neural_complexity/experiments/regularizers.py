@@ -10,7 +10,7 @@ import torch
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.baselines.trained import Optimization, train_metareg
 from neural_complexity.experiments.base import comparison, plots
-from neural_complexity.experiments.base.comparison import NONE, Method, Result, label
+from neural_complexity.experiments.base.comparison import METHOD, NONE, Method, Result, label
 from neural_complexity.experiments.base.config import POSITIVE, Between, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, find, select, show
@@ -29,7 +29,6 @@ __all__ = ["EXPERIMENT"]
 NAME = "regularizers"
 STEPS = (1, 2, 4, 8, 16)
 LAST = f"{STEPS[-1]} steps"
-METHOD = ("method", "head", "weight", "points")  # keys that name a method
 WEIGHTS = (0.5, 1.0, 2.0, 4.0)  # of NC
 NORMS = [*product(("L1", "L2"), (10.0, 1.0, 0.1, 0.01))]
 NORMS += product(("L1,inf", "L3,1.5", "orthogonal", "Frobenius"), (1.0, 0.1, 0.01))
@@ -182,8 +181,9 @@ def figures(outcome: Outcome) -> list[Drawing]:
         line.set(marker=mark, color=_color(own), label=label(own))
     published = [v or torch.nan for v in PAPER["NC direct (1)"]]
     ax.plot(STEPS, published, "--", color=COLORS["target"], lw=0.8, label="the paper's NC")
-    plots.learner_axis(ax, STEPS)
-    ax.set_ylabel("test loss")
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(STEPS, [str(step) for step in STEPS])
+    ax.set(xlabel="learner step", ylabel="test loss")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     caption = "Of each kind the strength that is best at the end, on these tasks; NC with weight 1."
     return [ranking, Drawing("curves", canvas, "Test loss while learning", caption)]

@@ -201,10 +201,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     parts, task = Parts(work.sub("evaluation"), 3, callback), comparison.evaluation_tasks(config)
     # The best trial's NC on tasks that had no part in choosing it.
     ours = comparison.nc_method({"method": "NC"}, nc, task)
-    methods, see = (
-        (NONE, ours, comparison.oracle(RECIPE, task)),
-        partial(comparison.see_gaps, {"best": nc}),
-    )
+    methods = (NONE, ours, comparison.oracle(RECIPE, task))
+    see = partial(comparison.see_gaps, {"best": nc})
     compared = comparison.compare(methods, RECIPE, task, parts, seed=config.seed, see=see)
     results = [result for _, result in compared]
     kept = comparison.kept_tasks(results)
