@@ -5,8 +5,8 @@ from functools import partial
 import torch
 from torch.optim import SGD
 
-from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.one_dataset import split_training
+from neural_complexity.experiments.base.training import hold_memory
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.losses import cross_entropy

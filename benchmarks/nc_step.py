@@ -3,7 +3,7 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from neural_complexity.experiments.base.memory import hold_memory
+from neural_complexity.experiments.base.training import hold_memory
 from neural_complexity.meta.nc_loss import nc_loss
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream

@@ -17,9 +17,9 @@ from neural_complexity.assessment.from_files import ModelFiles, assess_files
 from neural_complexity.assessment.report import to_rich
 from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import experiment_names, load_experiment
-from neural_complexity.experiments.base.memory import hold_memory
 from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.run_folder import RunFolder, compare_runs, write_report
+from neural_complexity.experiments.base.training import hold_memory
 from neural_complexity.files import write_json, write_text
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.progress import ProgressDisplay

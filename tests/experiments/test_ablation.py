@@ -15,8 +15,7 @@ from neural_complexity.experiments.ablation import (
 )
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.few_shot_images import PROTOTYPICAL, train_prototypical
-from neural_complexity.experiments.base.rows import Key, Row
-from neural_complexity.experiments.base.table_views import find, select
+from neural_complexity.experiments.base.rows import Key, Row, find, select
 from neural_complexity.files import write_tensors
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns

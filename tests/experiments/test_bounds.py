@@ -9,7 +9,7 @@ import torch
 from neural_complexity.experiments import bounds
 from neural_complexity.experiments.base import shifted_learners
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.table_views import find, select
+from neural_complexity.experiments.base.rows import find, select
 from neural_complexity.experiments.bounds import EXPERIMENT
 from neural_complexity.model.heads import HEADS
 from neural_complexity.model.network import NeuralComplexity

@@ -1,7 +1,7 @@
 import pytest
 
 from neural_complexity.experiments.base.image_learners import NC_METHODS, PLAIN
-from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.base.rows import find
 from neural_complexity.experiments.capacity import PAPER, PAPER_METHODS, Config
 from smoke_runs import SmokeRuns
 

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 
 from neural_complexity.experiments.base.comparison import label
-from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.table_views import select
+from neural_complexity.experiments.base.rows import Row, select
 from neural_complexity.experiments.curves import PRESETS, reported_steps
 from smoke_runs import SmokeRuns
 

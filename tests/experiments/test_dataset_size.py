@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.base.rows import find
 from neural_complexity.experiments.dataset_size import PRESETS, run
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.workspace import Workspace

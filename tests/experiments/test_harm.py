@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.rows import Key, Row
-from neural_complexity.experiments.base.saved_networks import HEADS
-from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.base.rows import Key, Row, find
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.experiments.harm import (
     EXPERIMENT,
     FAMILIES,

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.rows import Key
-from neural_complexity.experiments.base.saved_networks import load_networks
-from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.base.rows import Key, find
+from neural_complexity.experiments.base.run_folder import load_networks
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.experiments.maml import EXPERIMENT, Config, Initialisation
 from neural_complexity.learners.fit import Recipe

@@ -18,7 +18,7 @@ from neural_complexity.experiments.base.few_shot_images import (
     train_prototypical,
     without_learner,
 )
-from neural_complexity.experiments.base.table_views import distinct, find, select
+from neural_complexity.experiments.base.rows import distinct, find, select
 from neural_complexity.experiments.omniglot import EXPERIMENT, LEARNERS, Config
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns

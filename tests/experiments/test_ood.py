@@ -1,7 +1,7 @@
 import pytest
 
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.table_views import distinct, find
+from neural_complexity.experiments.base.rows import distinct, find
 from neural_complexity.experiments.ood import ALTERED, EXPERIMENT, HOME, LOOKS
 from smoke_runs import SmokeRuns
 

@@ -5,7 +5,7 @@ import torch
 
 from neural_complexity.experiments import own
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.base.rows import find
 from neural_complexity.experiments.own import EXPERIMENT
 from neural_complexity.tasks.splits import own_digits
 from smoke_runs import SmokeRuns

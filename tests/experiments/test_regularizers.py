@@ -5,9 +5,15 @@ import torch
 from torch import Tensor
 
 from neural_complexity.experiments.base.comparison import NONE, label, sinusoid_recipe, train_with
-from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.table_views import select
-from neural_complexity.experiments.regularizers import PAPER, STEPS, WEIGHTS, Config, _stop_early
+from neural_complexity.experiments.base.rows import Row, select
+from neural_complexity.experiments.regularizers import (
+    PAPER,
+    STEPS,
+    WEIGHTS,
+    Config,
+    _stop_early,
+    figures,
+)
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.families import Sinusoids
@@ -53,6 +59,13 @@ def test_every_regularizer_changes_what_learners_learn(rows: list[Row]) -> None:
     losses = values(rows, "test loss", 16)
     plain = losses.pop("none")
     assert plain not in losses.values()
+
+
+def test_curves_have_the_papers_steps(smoke_runs: SmokeRuns) -> None:
+    _, curves = figures(smoke_runs("regularizers").outcome)
+    (ax,) = curves.canvas.axes
+    assert ax.get_xticks().tolist() == [*STEPS]
+    assert torch.as_tensor(ax.lines[0].get_xdata()).tolist() == [*STEPS]
 
 
 def test_early_stopping_goes_back_to_where_the_held_out_points_were_fitted_best() -> None:

@@ -9,8 +9,7 @@ import torch
 
 from neural_complexity.experiments.base import training
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.table_views import select
+from neural_complexity.experiments.base.rows import Row, select
 from neural_complexity.experiments.search import (
     EXPERIMENT,
     PAPER_SETTING,

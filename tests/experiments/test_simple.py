@@ -3,8 +3,7 @@ import torch
 
 from neural_complexity.experiments.base.comparison import SCORES
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.base.rows import Row, find
 from neural_complexity.experiments.simple import (
     EXPERIMENT,
     LEARNERS,

@@ -18,9 +18,8 @@ from neural_complexity.experiments.base.image_learners import (
 )
 from neural_complexity.experiments.base.image_report import FITS
 from neural_complexity.experiments.base.one_dataset import EmbeddedNC, load_data
-from neural_complexity.experiments.base.rows import Row, read_rows
-from neural_complexity.experiments.base.saved_networks import HEADS
-from neural_complexity.experiments.base.table_views import find, select
+from neural_complexity.experiments.base.rows import Row, find, read_rows, select
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.experiments.single import (
     EXPERIMENT,
     PAPER,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neural_complexity.experiments.base.image_learners import LONG, NC_METHODS, PLAIN, ImageMethod
-from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.base.rows import find
 from neural_complexity.experiments.single_curves import (
     PRESETS,
     Config,

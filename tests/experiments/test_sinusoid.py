@@ -3,11 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neural_complexity.experiments.base.comparison import label
+from neural_complexity.experiments.base.comparison import METHOD, label
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.rows import Key
-from neural_complexity.experiments.base.table_views import find, select
-from neural_complexity.experiments.sinusoid import METHOD, PRESETS, STEPS, run
+from neural_complexity.experiments.base.rows import Key, find, select
+from neural_complexity.experiments.sinusoid import PRESETS, STEPS, TASKS_DRAWN, figures, run
 from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns
 
@@ -49,7 +48,27 @@ def test_the_oracle_is_the_best_and_learning_alone_is_not(outcome: Outcome) -> N
 def test_every_method_changes_what_learners_learn(outcome: Outcome) -> None:
     losses = [row.value for row in select(outcome.rows, "test loss", step=16)]
     assert len(set(losses)) == len(losses) == 6
-    assert METHOD == ("method", "head", "mode")
+    assert {*METHOD} & {name for row in outcome.rows for name in row.keys} == {
+        "method",
+        "head",
+        "mode",
+    }
+
+
+def test_points_are_drawn_with_their_loss_above_the_training_loss(outcome: Outcome) -> None:
+    canvases = {drawing.name: drawing.canvas for drawing in figures(outcome)}
+    first = canvases["tasks"].axes[TASKS_DRAWN]  # the lower row's
+    assert first.get_legend_handles_labels()[1] == ["true", "NC direct", "NC posterior"]
+    least = outcome.tensors["none/predicted/posterior"].argmin()
+    drawn = torch.as_tensor(first.lines[0].get_ydata())
+    task = {
+        name: outcome.tensors[f"none/{name}"][least] for name in ("H_tr", "Y_tr", "H_te", "Y_te")
+    }
+    loss_tr = (task["H_tr"] - task["Y_tr"]).square().mean()
+    assert torch.allclose(drawn, (task["H_te"] - task["Y_te"])[:, 0].square() - loss_tr)
+    line = canvases["meta-training"].axes[0].lines[0]
+    seconds = [status.seconds for status in next(iter(outcome.history.values()))]
+    assert torch.as_tensor(line.get_xdata()).tolist() == seconds
 
 
 def test_the_defaults_are_the_papers() -> None:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.rows import Key
-from neural_complexity.experiments.base.saved_networks import HEADS
-from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.base.rows import Key, find
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.experiments.surfaces import (
     AT_EDGE,
     DRAWN,

@@ -15,9 +15,8 @@ from neural_complexity.experiments.base import few_shot_images as few_shot
 from neural_complexity.experiments.base.comparison import label, oracle, presets
 from neural_complexity.experiments.base.config import Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import how_made, load_network, load_tensors
-from neural_complexity.experiments.base.table_views import distinct, find, select, show
+from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, find, select, show
+from neural_complexity.experiments.base.run_folder import how_made, load_network, load_tensors
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.meta import scores
 from neural_complexity.model.cached import embed_store
@@ -127,14 +126,14 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             tensors[f"{variant}/seed {k}/{name}"] = by_seed[k][name]
     for (method, mode), right in few_shot.without_learner(config, embedded, state).items():
         accuracy = scores.estimate_mean(100 * right)
-        rows.append(make_row(NAME, seed, "accuracy", accuracy, method=method, mode=mode))
+        rows.append(Row.of(NAME, seed, "accuracy", accuracy, method=method, mode=mode))
     networks = {"posterior": encoder}
     return Outcome(rows, tensors, networks, history, how_made(networks, parts))
 
 
 def _rows(seed: int, kept: Scores, prefix: str = "", **keys: Key) -> list[Row]:
     """Scores learners, and the NC that judged them, over tasks; leaves out what is not finite."""
-    row = partial(make_row, NAME, seed, **keys)
+    row = partial(Row.of, NAME, seed, **keys)
     accuracy, diverged = kept[f"{prefix}accuracy"][-1], kept[f"{prefix}diverged"][0]
     rows = [  # a learner that diverged is right nowhere
         row("accuracy", scores.estimate_mean(100 * torch.where(diverged, 0.0, accuracy))),
@@ -162,9 +161,7 @@ def _seed_rows(seed: int, variant: str, by_seed: dict[int, Scores], prefix: str 
         if len(values) == len(by_seed):
             score = scores.estimate_over_seeds(torch.tensor(values, dtype=torch.float64))
             paper = PAPER.get(variant) if metric == "accuracy" else None
-            means.append(
-                make_row(NAME, seed, metric, score, paper, method=variant, evaluated_on=end)
-            )
+            means.append(Row.of(NAME, seed, metric, score, paper, method=variant, evaluated_on=end))
     return single + means
 
 

@@ -16,9 +16,8 @@ from neural_complexity.experiments.base import shifted_learners as shifted
 from neural_complexity.experiments.base.comparison import label, presets
 from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
+from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, pivot, select, show
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressCallback
@@ -82,7 +81,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for domain in domains:
         do = {kind: partial(domain.measure, kind) for kind in domain.kinds}
         measured = {kind: parts.do(f"{domain.name}: {kind}", work) for kind, work in do.items()}
-        row = partial(make_row, NAME, config.seed, domain=domain.name)
+        row = partial(Row.of, NAME, config.seed, domain=domain.name)
         for i, head in enumerate(domain.networks):
             known = {k: shifted.calibration_of(head, tensors) for k, tensors in measured.items()}
             bounds: list[Keys] = [

@@ -12,8 +12,8 @@ from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_learners import NC_METHODS, PLAIN
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes
-from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.saved_networks import how_made
+from neural_complexity.experiments.base.rows import Row
+from neural_complexity.experiments.base.run_folder import how_made
 from neural_complexity.learners.networks import pooled
 from neural_complexity.meta.scores import Estimate
 from neural_complexity.progress import ProgressCallback
@@ -65,7 +65,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         with torch.device("meta"):  # sizes only: nothing is drawn
             network = recipes.get(method, recipe).make()
         weights = sum(parameter.numel() for parameter in network.parameters())
-        row = partial(make_row, NAME, config.seed, **method.keys, **config.keys)
+        row = partial(Row.of, NAME, config.seed, **method.keys, **config.keys)
         rows += report.learner_rows(row, result, paper=published.get(method))
         rows.append(row("parameters", Estimate(weights, None, 1)))
     rows += report.reference_rows(config.networks, NAME)

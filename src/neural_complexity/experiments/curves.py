@@ -7,12 +7,11 @@ from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import comparison, plots
-from neural_complexity.experiments.base.comparison import NONE, label
+from neural_complexity.experiments.base.comparison import METHOD, NONE, label
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.saved_networks import how_made, load_networks
-from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
+from neural_complexity.experiments.base.rows import Row, distinct, pivot, select, show
+from neural_complexity.experiments.base.run_folder import how_made, load_networks
 from neural_complexity.meta.scores import Estimate, count, estimate_mean
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -20,7 +19,6 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "curves"
-METHOD = ("method", "head", "weight", "mode")  # keys that name a method
 TABLES = {
     "test loss": ("Test loss", 3),
     "train loss": ("Train loss", 3),
@@ -66,7 +64,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for _, result in results:
         result["diverged"][:] = result["diverged"][-1].clone()  # left out of whole curves
     for keys, result in results:
-        row, diverged = partial(make_row, NAME, config.seed, **keys), result["diverged"][-1]
+        row, diverged = partial(Row.of, NAME, config.seed, **keys), result["diverged"][-1]
         # (steps + 1, B) of the learners that did not diverge
         loss_tr, loss_te = (result[key][:, ~diverged] for key in ("loss_tr", "loss_te"))
         curve_tr, curve_te = loss_tr.mean(dim=1), loss_te.mean(dim=1)

@@ -13,9 +13,8 @@ from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_report import FITS, fit_lines, fit_rows
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes
-from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made
-from neural_complexity.experiments.base.table_views import distinct, find, select, show
+from neural_complexity.experiments.base.rows import Row, distinct, find, select, show
+from neural_complexity.experiments.base.run_folder import HEADS, how_made
 from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
@@ -60,7 +59,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 
     names = {size: f"{size} images" for size in config.sizes}
     found = images.train_all(parts, names, together, train)
-    make = partial(make_row, NAME, config.seed)
+    make = partial(Row.of, NAME, config.seed)
     rows = []
     for size, result in found.items():
         ends = {name: estimate_over_seeds(result[name][-1]) for name in sorted(GAPS)}

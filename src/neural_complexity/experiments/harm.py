@@ -14,9 +14,8 @@ from neural_complexity.experiments.base import comparison, plots, training
 from neural_complexity.experiments.base.comparison import NONE, Method, Result, Results, label
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.base.table_views import find, show
+from neural_complexity.experiments.base.rows import Row, find, show
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.learners.fit import CHUNK, Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, r_squared
 from neural_complexity.meta.trainer import Status
@@ -110,7 +109,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 
 def _rows(config: Config, family: str, results: Results, tensors: Result) -> list[Row]:
     """Returns test losses, changes by NC, tasks helped and hurt; adds some of them to tensors."""
-    make, plain = partial(make_row, NAME, config.seed, family=family), results[0][1]
+    make, plain = partial(Row.of, NAME, config.seed, family=family), results[0][1]
     fine = plain["loss_te"][-1].isfinite()  # what diverges without NC says nothing about it
     none = unguarded = plain["loss_te"][-1][fine]  # (B,)
     rows = []

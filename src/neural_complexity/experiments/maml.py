@@ -11,9 +11,8 @@ from neural_complexity.experiments.base import comparison, plots, training
 from neural_complexity.experiments.base.comparison import NONE, LearnerConfig, Results
 from neural_complexity.experiments.base.config import POSITIVE, Checked, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
+from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, pivot, select, show
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status
 from neural_complexity.progress import ProgressCallback
@@ -88,12 +87,12 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     # A task whose learner diverges under one method is left out of all methods, and counted.
     kept = comparison.kept_tasks(result for found in results.values() for _, result in found)
     tensors = {f"initial/{n}": t.detach().cpu().clone() for n, t in initial.state_dict().items()}
-    rows = [make_row(NAME, config.seed, "diverged tasks", scores.count(~kept), step=config.steps)]
+    rows = [Row.of(NAME, config.seed, "diverged tasks", scores.count(~kept), step=config.steps)]
     for start, found in results.items():
         for keys, result in found:
             for name in ("loss_te", "loss_tr"):
                 tensors[f"{name}/{_label(keys, start)}"] = result[name][:, kept].mean(dim=1)
-            row = partial(make_row, NAME, config.seed, start=start, **keys)
+            row = partial(Row.of, NAME, config.seed, start=start, **keys)
             for step in sorted({s for s in STEPS if s < config.steps} | {config.steps}):
                 rows += comparison.loss_rows(partial(row, step=step), found, result, step, kept)
             for kind, r in (("plain", found[0][1]), ("regularized", result)):

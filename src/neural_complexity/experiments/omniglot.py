@@ -17,9 +17,8 @@ from neural_complexity.experiments.base import few_shot_images as few_shot
 from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, Result, label
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import scatter_gaps
-from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made
-from neural_complexity.experiments.base.table_views import pivot, select, show
+from neural_complexity.experiments.base.rows import Row, pivot, select, show
+from neural_complexity.experiments.base.run_folder import HEADS, how_made
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.meta import scores
 from neural_complexity.progress import ProgressCallback
@@ -85,7 +84,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         results = {name: parts.do(f"{name}, {learner}", part) for name, part in do.items()}
         kept = comparison.kept_tasks(results.values())
         results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in results.items()}
-        row = partial(make_row, NAME, config.seed, learner=learner)
+        row = partial(Row.of, NAME, config.seed, learner=learner)
         rows += _rows(row, learner, methods, results)
         rows.append(row("diverged tasks", scores.count(~kept)))
         for name, result in results.items():
@@ -96,7 +95,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     found = few_shot.without_learner(config, embedded["posterior"], state)
     for (method, mode), right in found.items():
         accuracy = scores.estimate_mean(100 * right)
-        rows.append(make_row(NAME, config.seed, "accuracy", accuracy, method=method, mode=mode))
+        rows.append(Row.of(NAME, config.seed, "accuracy", accuracy, method=method, mode=mode))
     networks = {head: own.nc for head, own in embedded.items()}
     facts = {"seconds": how_made({}, parts)["seconds"]}
     return Outcome(rows, tensors, networks, history, facts)

@@ -13,9 +13,8 @@ from neural_complexity.experiments.base import comparison, plots
 from neural_complexity.experiments.base.comparison import NONE, SCORES, label
 from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.base.table_views import distinct, find, show
+from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, show
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.meta import scores
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -93,7 +92,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         compare = partial(comparison.compare, seed=config.seed, see=see)
         name = partial(label, before=f"{altered} {value}, ")
         results = compare(methods, recipe, task, parts, name=name)
-        row = partial(make_row, NAME, config.seed, altered=altered, value=value)
+        row = partial(Row.of, NAME, config.seed, altered=altered, value=value)
         for keys, result in results:
             kept = ~result["diverged"][-1]  # all numbers are of learners that did not diverge
             rows.append(row("diverged tasks", scores.count(~kept), **keys))

@@ -20,8 +20,7 @@ from neural_complexity.convert.arrays_in import columns_of, in_order, predict
 from neural_complexity.experiments.base.comparison import SCORES, presets
 from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
+from neural_complexity.experiments.base.rows import Row, distinct, find, pivot, select, show
 from neural_complexity.integrations.sklearn import NCClassifier
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_cnn, mlp
@@ -114,7 +113,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     every = {name: torch.cat([told[name] for told in assessed.values()]) for name in ASSESSED}
     rows = []
     for kind, told in {ALL: every, **assessed}.items():
-        row = partial(make_row, NAME, config.seed, model=kind)
+        row = partial(Row.of, NAME, config.seed, model=kind)
         predicted, true, low, high, p = (told[name] for name in ASSESSED)
         rows += [row(m, scores.estimate(score, predicted, true)) for m, score in SCORES.items()]
         inside = (low <= true) & (true <= high)
@@ -127,7 +126,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         for method, baseline in METHODS.items():
             do = partial(_regularize, config, nc, method, size, data)
             found[method] = parts.do(f"{size} points, {method}", do)["accuracy"]
-            row = partial(make_row, NAME, config.seed, method=method, points=size)
+            row = partial(Row.of, NAME, config.seed, method=method, points=size)
             rows.append(row("accuracy", scores.estimate_over_seeds(found[method])))
             if baseline is not None:
                 change = found[method] - found[baseline]

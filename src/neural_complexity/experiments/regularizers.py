@@ -10,12 +10,11 @@ import torch
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.baselines.trained import Optimization, train_metareg
 from neural_complexity.experiments.base import comparison, plots
-from neural_complexity.experiments.base.comparison import NONE, Method, Result, label
+from neural_complexity.experiments.base.comparison import METHOD, NONE, Method, Result, label
 from neural_complexity.experiments.base.config import POSITIVE, Between, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import how_made, load_networks
-from neural_complexity.experiments.base.table_views import distinct, find, select, series, show
+from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, find, select, show
+from neural_complexity.experiments.base.run_folder import how_made, load_networks
 from neural_complexity.learners.fit import Recipe, Trajectory
 from neural_complexity.meta.scores import count
 from neural_complexity.progress import ProgressCallback
@@ -29,7 +28,6 @@ __all__ = ["EXPERIMENT"]
 NAME = "regularizers"
 STEPS = (1, 2, 4, 8, 16)
 LAST = f"{STEPS[-1]} steps"
-METHOD = ("method", "head", "weight", "points")  # keys that name a method
 WEIGHTS = (0.5, 1.0, 2.0, 4.0)  # of NC
 NORMS = [*product(("L1", "L2"), (10.0, 1.0, 0.1, 0.01))]
 NORMS += product(("L1,inf", "L3,1.5", "orthogonal", "Frobenius"), (1.0, 0.1, 0.01))
@@ -105,7 +103,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     results.append((stopped, parts.do(label(stopped), lambda: _stop_early(config, recipe, task))))
     rows = []
     for (keys, result), (i, step) in product(results, enumerate(STEPS)):
-        row, diverged = partial(make_row, NAME, config.seed, **keys, step=step), result["diverged"]
+        row, diverged = partial(Row.of, NAME, config.seed, **keys, step=step), result["diverged"]
         rows.append(row("diverged tasks", count(diverged[i])))
         if not comparison.too_many(diverged[i]):
             paper = PAPER[label(keys)][i] if label(keys) in PAPER else None
@@ -176,12 +174,15 @@ def figures(outcome: Outcome) -> list[Drawing]:
     for (method, _), own in best.items():
         keys = {name: own.get(name) for name in METHOD}
         mark = "o" if method in ("NC", "oracle", "none") else next(marks)
-        (line,) = ax.plot(*series(outcome.rows, "test loss", "step", **keys), ms=3.5, lw=1.2)
+        found = select(outcome.rows, "test loss", **keys)  # in order of their steps
+        steps, losses = [row.keys["step"] for row in found], [row.value for row in found]
+        (line,) = ax.plot(steps, losses, ms=3.5, lw=1.2)
         line.set(marker=mark, color=_color(own), label=label(own))
     published = [v or torch.nan for v in PAPER["NC direct (1)"]]
     ax.plot(STEPS, published, "--", color=COLORS["target"], lw=0.8, label="the paper's NC")
-    plots.learner_axis(ax, STEPS)
-    ax.set_ylabel("test loss")
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(STEPS, [str(step) for step in STEPS])
+    ax.set(xlabel="learner step", ylabel="test loss")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     caption = "Of each kind the strength that is best at the end, on these tasks; NC with weight 1."
     return [ranking, Drawing("curves", canvas, "Test loss while learning", caption)]

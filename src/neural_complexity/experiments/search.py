@@ -23,8 +23,7 @@ from neural_complexity.experiments.base import comparison, plots, training
 from neural_complexity.experiments.base.comparison import NONE, SCORES, Result
 from neural_complexity.experiments.base.config import BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
-from neural_complexity.experiments.base.table_views import distinct, find, select, show
+from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, select, show
 from neural_complexity.learners.fit import Trajectory
 from neural_complexity.meta import scores
 from neural_complexity.meta.scores import Estimate
@@ -183,7 +182,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for index, setting in enumerate(draw_settings(config)):
         way, found = run_trial(config, setup, learners, setting, ways, work, callback)
         ways.append(way)
-        row = partial(make_row, NAME, config.seed, trial=index, **setting)
+        row = partial(Row.of, NAME, config.seed, trial=index, **setting)
         done = way[-1].iteration if way else 0
         stopped = found is not None and done < config.iterations
         ended = {"iterations": done, "stopped": stopped, "diverged": found is None}
@@ -202,10 +201,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     parts, task = Parts(work.sub("evaluation"), 3, callback), comparison.evaluation_tasks(config)
     # The best trial's NC on tasks that had no part in choosing it.
     ours = comparison.nc_method({"method": "NC"}, nc, task)
-    methods, see = (
-        (NONE, ours, comparison.oracle(RECIPE, task)),
-        partial(comparison.see_gaps, {"best": nc}),
-    )
+    methods = (NONE, ours, comparison.oracle(RECIPE, task))
+    see = partial(comparison.see_gaps, {"best": nc})
     compared = comparison.compare(methods, RECIPE, task, parts, seed=config.seed, see=see)
     results = [result for _, result in compared]
     kept = comparison.kept_tasks(results)
@@ -214,7 +211,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     losses = (result["loss_te"][0, kept] for result in results)
     numbers["share of oracle"] = scores.estimate(scores.share_of_oracle, *losses)
     numbers["diverged tasks"] = scores.count(~kept)
-    rows += [make_row(NAME, config.seed, m, score, **keys) for m, score in numbers.items()]
+    rows += [Row.of(NAME, config.seed, m, score, **keys) for m, score in numbers.items()]
     history = {f"trial {index}": way for index, way in enumerate(ways) if way}
     facts = {"seconds": {name: round(spent, 1) for name, spent in parts.seconds.items()}}
     grace = torch.tensor(config.grace * config.iterations)

@@ -13,9 +13,8 @@ from neural_complexity.experiments.base import comparison, plots
 from neural_complexity.experiments.base.comparison import SCORES, Result
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.base.table_views import pivot, select, show
+from neural_complexity.experiments.base.rows import Row, pivot, select, show
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.learners import closed_form
 from neural_complexity.learners.closed_form import ClosedForm, Kernel
 from neural_complexity.learners.fit import train_learners
@@ -116,7 +115,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         "ridge": {"strength": STRENGTH, "period": PERIOD, "frequencies": FREQUENCIES},
         **how_made(networks, parts),
     }
-    rows, row = list[Row](), partial(make_row, NAME, config.seed)
+    rows, row = list[Row](), partial(Row.of, NAME, config.seed)
     for learner, end in ends.items():
         for metric, key in (("train loss", "loss_tr"), ("test loss", "loss_te")):
             rows.append(row(metric, scores.estimate_mean(end[key].flatten()), learner=learner))

@@ -17,9 +17,8 @@ from neural_complexity.experiments.base import one_dataset
 from neural_complexity.experiments.base.config import POSITIVE
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData, Size, Sizes
-from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS
-from neural_complexity.experiments.base.table_views import select, show
+from neural_complexity.experiments.base.rows import Row, select, show
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.losses import cross_entropy, zero_one
 from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.model.encoders import make_image_encoder
@@ -138,7 +137,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     regularized = splits.train(parts, "with NC", ncs["posterior"])
     train = partial(train_cnn, data, ncs["posterior"].nc, callback)
     logits = parts.do(images.CNN.label, train)["test"]
-    make = partial(make_row, NAME, config.seed)
+    make = partial(Row.of, NAME, config.seed)
     tuned, recipes, chosen = [], {}, {}
     for name, method in images.BASELINES.items():
         errors: dict[float, Tensor] = {}

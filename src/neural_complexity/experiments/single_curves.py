@@ -14,9 +14,8 @@ from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.image_learners import LONG, PLAIN, ImageMethod
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig
-from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.saved_networks import how_made
-from neural_complexity.experiments.base.table_views import distinct, find, select, show
+from neural_complexity.experiments.base.rows import Row, distinct, find, select, show
+from neural_complexity.experiments.base.run_folder import how_made
 from neural_complexity.meta.scores import count, estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -58,7 +57,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         times = reported(result["step"])
         for time in times[-1:] if method == LONG else times:
             step = int(result["step"][time])
-            row = partial(make_row, NAME, config.seed, **method.keys, step=step)
+            row = partial(Row.of, NAME, config.seed, **method.keys, step=step)
             rows += report.learner_rows(row, result, time)
     rows += _reach_rows(config, found) + report.reference_rows(config.networks, NAME)
     tensors = {f"{m.label}/{k}": t for m, result in found.items() for k, t in result.items()}
@@ -80,7 +79,7 @@ def _reach_rows(config: Config, found: dict[ImageMethod, images.Results]) -> lis
         for method in (m for m in found if m != LONG):
             result = found[method]
             there = result["error"] <= level  # (times, runs)
-            row = partial(make_row, NAME, config.seed, **method.keys, **aim)
+            row = partial(Row.of, NAME, config.seed, **method.keys, **aim)
             rows.append(row("runs as good", count(there.any(dim=0))))
             if there.any(dim=0).all():  # else there is no mean
                 first = result["step"][there.to(torch.uint8).argmax(dim=0)]

@@ -10,9 +10,8 @@ from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import comparison, plots, training
 from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, Result, label
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Key, Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS
-from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
+from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, pivot, select, show
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.learners.fit import Trajectory
 from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status
@@ -26,12 +25,11 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "sinusoid"
 STEPS = (1, 2, 4, 8, 16)
-PAPER_LOSS: dict[Key, dict[int, float]] = {
+PAPER_LOSS: dict[str, dict[int, float]] = {
     "none": {1: 4.17, 2: 4.04, 4: 4.05, 8: 4.04, 16: 4.05},
     "NC": {1: 3.87, 2: 3.60, 4: 3.36, 8: 3.13, 16: 2.93},
 }
 PAPER_R2 = 0.9589
-METHOD = ("method", "head", "mode")  # keys that name a method
 SETS = ("X_tr", "Y_tr", "H_tr", "X_te", "H_te", "Y_te")
 TASKS_DRAWN, CANDIDATES = 6, 512  # tasks drawn one by one, chosen among the first ones
 # The method of the paper, by head, and the kinds of learners on which each NC is scored.
@@ -80,11 +78,12 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     compare = partial(comparison.compare, seed=config.seed, steps=steps, see=see)
     results = compare(methods, recipe, task, parts)
     kept = comparison.kept_tasks(result for _, result in results)
-    make = partial(make_row, NAME, config.seed)
+    make = partial(Row.of, NAME, config.seed)
     rows = [make("diverged tasks", scores.count(~kept), step=config.steps)]
     tensors: Result = {}
     for keys, result in results:
-        published = {} if keys.get("mode") == "inductive" else PAPER_LOSS.get(keys["method"], {})
+        known = "" if keys.get("mode") == "inductive" else str(keys["method"])
+        published = PAPER_LOSS.get(known, {})
         for step in sorted({step for step in STEPS if step < config.steps} | {config.steps}):
             row = partial(make, **keys, step=step)
             rows += comparison.loss_rows(row, results, result, step, kept, published.get(step))
@@ -108,7 +107,7 @@ def tables(rows: list[Row]) -> list[Table]:
     losses, fits = select(rows, "test loss"), select(rows, "R2")
     steps = sorted({int(row.keys["step"]) for row in losses if "step" in row.keys})
     lines = []
-    for keys in distinct(losses, *METHOD):
+    for keys in distinct(losses, *comparison.METHOD):
         belief = find(losses, "test loss", **keys, step=None)
         found = [belief or find(losses, "test loss", **keys, step=step) for step in steps]
         share = find(rows, "share of oracle", **keys, step=steps[-1])
@@ -120,8 +119,7 @@ def tables(rows: list[Row]) -> list[Table]:
         lines.append((f"the paper's {paper['method']}", *published, ""))
     diverged = sum(row.value for row in select(rows, "diverged tasks"))
     kinds, cell = distinct(fits, "method", "head", "learners"), partial(show, digits=4)
-    columns: list[tuple[str, Keys]] = [(metric, {}) for metric in SCORES]
-    scored = pivot(rows, kinds, columns, lambda k: f"{label(k)}, {k['learners']} learners", cell)
+    scored = pivot(rows, kinds, SCORES, lambda k: f"{label(k)}, {k['learners']} learners", cell)
     return [
         Table(
             f"Test loss after learner steps, {losses[0].n:,} held-out tasks",
@@ -143,9 +141,15 @@ def tables(rows: list[Row]) -> list[Table]:
 
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the figures from what a run left."""
-    canvas, title = plots.plot_meta_training(outcome.history, PAPER_R2), "What meta-training buys"
+    canvas, ax = plots.sketch(5.2, 3.2)
+    for head, statuses in outcome.history.items():
+        seconds, left = zip(*((s.seconds, 1 - s.r2) for s in statuses), strict=True)
+        ax.plot(seconds, left, ".-", color=COLORS[head], label=f"{head} head")
+    ax.axhline(1 - PAPER_R2, color=COLORS["none"], lw=0.8, ls=":", label="paper")
+    ax.set(xlabel="seconds of meta-training", ylabel="1 - R2", yscale="log")
+    ax.legend()
     caption = "1 - R2 on 512 validation learners; the line is the paper's final value."
-    bought = Drawing("meta-training", canvas, title, caption)
+    bought = Drawing("meta-training", canvas, "What meta-training buys", caption)
     tensors = outcome.tensors
     canvas, axes = plots.sketch(6.4, 3.1 * len(HEADS), len(HEADS), 2)
     for ax, (head, kind, name) in zip(axes.flat, KINDS, strict=True):
@@ -183,7 +187,12 @@ def _tasks(tensors: Result) -> Drawing:
         task = {name: tensors[f"none/{name}"][index] for name in SETS}
         told = {head: tensors[f"none/points/{head}"][index] for head in reversed(HEADS)}
         plots.plot_targets(top, task)
-        true = plots.plot_points(bottom, task, told)
+        x_te, error_te = task["X_te"].squeeze(-1), (task["H_te"] - task["Y_te"]).squeeze(-1)  # (N,)
+        true = error_te.square() - (task["H_tr"] - task["Y_tr"]).square().mean()
+        bottom.vlines(x_te, 0, true, color=COLORS["none"], lw=1)
+        bottom.plot(x_te, true, "o", ms=4, mfc="none", color=COLORS["target"], label="true")
+        for (head, points), mark in zip(told.items(), "x+", strict=True):
+            bottom.plot(x_te, points, mark, ms=6, color=COLORS[head], label=f"NC {head}")
         top.set_title(f"gap {true.mean():.2f}, NC {told['posterior'].mean():.2f}")
         bottom.set_xlabel("x")
     axes[0, 0].set_ylabel("y")

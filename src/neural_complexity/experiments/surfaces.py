@@ -16,9 +16,8 @@ from neural_complexity.experiments.base import few_shot_images as few_shot
 from neural_complexity.experiments.base.comparison import NONE, label, presets
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.rows import Keys, Row, make_row
-from neural_complexity.experiments.base.saved_networks import HEADS, how_made, load_networks
-from neural_complexity.experiments.base.table_views import distinct, pivot, select, show
+from neural_complexity.experiments.base.rows import Keys, Row, distinct, pivot, select, show
+from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.learners.batched import BatchedLearner, Measure, PlacedLearner, surface
 from neural_complexity.learners.fit import usable_rows
 from neural_complexity.losses import PointLoss
@@ -131,7 +130,7 @@ def _expanded(tree: Any, K: int) -> Any:
 
 def _rows(config: Config, planes: dict[str, Tensor], kept: Tensor) -> list[Row]:
     """Scores each objective over the plane, and the test loss where it is lowest."""
-    row, size = partial(make_row, NAME, config.seed), config.size
+    row, size = partial(Row.of, NAME, config.seed), config.size
     rows, shares = [row("diverged tasks", scores.count(~kept))], []
     points = {name: plane.flatten(1).double() for name, plane in planes.items()}  # (B, size^2)
     test, centre = points["test loss"], size**2 // 2

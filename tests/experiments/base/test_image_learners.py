@@ -30,9 +30,8 @@ from neural_complexity.experiments.base.one_dataset import (
     SingleNetworksConfig,
     load_data,
 )
-from neural_complexity.experiments.base.rows import make_row
+from neural_complexity.experiments.base.rows import Row, find
 from neural_complexity.experiments.base.run_folder import RunFolder
-from neural_complexity.experiments.base.table_views import find
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.experiments.single import PRESETS, Config
 from neural_complexity.files import read_json, write_json
@@ -67,7 +66,7 @@ def ncs(smoke_runs: SmokeRuns) -> dict[Head, EmbeddedNC]:
 def test_a_method_survives_its_row_and_every_label_is_its_own() -> None:
     methods = [PLAIN, *NC_METHODS, *BASELINES.values(), ImageMethod("cross-entropy", times=2)]
     for method in methods:
-        row = make_row("any", 0, "accuracy", Estimate(1.0, None, 1), **method.keys, step=3)
+        row = Row.of("any", 0, "accuracy", Estimate(1.0, None, 1), **method.keys, step=3)
         assert ImageMethod.of(row) == method
     labels = [method.label for method in methods]
     assert len(set(labels)) == len(labels)
@@ -297,7 +296,7 @@ def test_gaps_are_those_of_the_learners_that_were_trained(
     regularized = splits.train(parts(), "with NC", ncs["posterior"])[100]
     assert torch.equal(plain["loss_te"][0], regularized["loss_te"][0])
     assert not torch.equal(plain["loss_te"][-1], regularized["loss_te"][-1])
-    rows = split_rows(lambda *a, **k: make_row("any", 0, *a, **k), {100: judged}, "plain")
+    rows = split_rows(lambda *a, **k: Row.of("any", 0, *a, **k), {100: judged}, "plain")
     row = find(rows, "predicted gap", head="direct", size=100)
     assert row is not None
     assert row.value == pytest.approx(judged["predicted/direct"][-1].mean().item(), rel=1e-5)

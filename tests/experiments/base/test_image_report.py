@@ -18,8 +18,7 @@ from neural_complexity.experiments.base.image_report import (
     reference_rows,
     reference_table,
 )
-from neural_complexity.experiments.base.rows import Row, make_row
-from neural_complexity.experiments.base.table_views import find
+from neural_complexity.experiments.base.rows import Row, find
 from neural_complexity.meta.scores import Estimate
 from smoke_runs import SmokeRuns
 
@@ -28,7 +27,7 @@ L2, SAM = ImageMethod("L2"), ImageMethod("SAM")
 
 def accuracy(value: float, ci95: float | None = 1.0, method: ImageMethod = PLAIN) -> Row:
     keys = {**method.keys, "dataset": "digits", "learner": "MLP"}
-    return make_row("any", 0, "accuracy", Estimate(value, ci95, 3), 91.5, **keys)
+    return Row.of("any", 0, "accuracy", Estimate(value, ci95, 3), 91.5, **keys)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +60,11 @@ def test_a_line_has_the_losses_of_its_own_method_and_the_papers_number() -> None
     rows = [accuracy(80.0), accuracy(70.0, method=L2)]
     for method, value in ((PLAIN, 0.5), (L2, 0.7)):
         keys = {**method.keys, "dataset": "digits", "learner": "MLP"}
-        rows.append(make_row("any", 0, "test loss", Estimate(value, 0.1, 3), **keys))
+        rows.append(Row.of("any", 0, "test loss", Estimate(value, 0.1, 3), **keys))
     table = accuracy_table([*rows, *(accuracy(1.0, method=m) for m in NC_METHODS)])
     assert table.rows[1] == ("L2", "70.00 ± 1.00", "0.700 ± 0.100", "", "91.50")
     assert describe(rows[0]) == "digits, MLP"
-    other = make_row("any", 0, "accuracy", Estimate(1, None, 1), **SAM.keys, source="single")
+    other = Row.of("any", 0, "accuracy", Estimate(1, None, 1), **SAM.keys, source="single")
     assert list(accuracies([*rows, other])) == [PLAIN, L2]
 
 

@@ -9,10 +9,15 @@ import pytest
 import neural_complexity
 from neural_complexity.experiments.base import rows as module
 from neural_complexity.experiments.base.rows import (
+    Key,
     Row,
     commit,
-    make_row,
+    distinct,
+    find,
+    pivot,
     read_rows,
+    select,
+    show,
     write_rows,
 )
 from neural_complexity.meta.scores import Estimate
@@ -49,7 +54,7 @@ def test_rows_survive_the_file(tmp_path: Path) -> None:
 
 
 def test_a_row_has_the_keys_that_there_are() -> None:
-    row = make_row("e", 3, "R2", Estimate(0.5, None, 8), 0.9, method="NC", head=None)
+    row = Row.of("e", 3, "R2", Estimate(0.5, None, 8), 0.9, method="NC", head=None)
     assert (row.keys, row.value, row.n, row.paper, row.seed) == ({"method": "NC"}, 0.5, 8, 0.9, 3)
     assert row.commit == commit()
 
@@ -125,3 +130,49 @@ def test_rows_of_an_earlier_version_are_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"method": "none", "setting": "1 steps", "value": 1}\n')
     with pytest.raises(ValueError, match="got those of an earlier version: run it again"):
         read_rows(tmp_path / "rows.jsonl")
+
+
+def row(value: float, metric: str = "loss", **keys: Key) -> Row:
+    return replace(ROW, metric=metric, value=value, ci95=None, keys=keys)
+
+
+ROWS = [
+    row(1.0, method="none", step=2),
+    row(2.0, method="none", step=1),
+    row(3.0, method="NC", head="direct", step=1),
+    row(4.0, "gap", method="none", step=1),
+]
+
+
+def test_numbers_come_with_their_interval() -> None:
+    some = replace(ROW, value=4.123, ci95=0.056)
+    assert show(some) == "4.12 ± 0.06"
+    assert show(replace(some, ci95=None), digits=1) == "4.1"
+    assert show(row(-0.001)) == "0.00"
+    assert show(None) == ""
+
+
+def test_rows_are_found_by_metric_and_keys() -> None:
+    assert select(ROWS, step=1) == ROWS[1:]
+    assert select(ROWS, "loss", head=None) == ROWS[:2]  # those without a head
+    assert find(ROWS, "gap", method="none") is ROWS[3]
+    assert find(ROWS, "loss", method="NC", step=2) is None
+    with pytest.raises(AssertionError, match="must be one row, got 2"):
+        find(ROWS, "loss", step=1)
+
+
+def test_distinct_keys_come_in_order_of_appearance() -> None:
+    assert distinct(ROWS, "method", "head") == [
+        {"method": "none"},
+        {"method": "NC", "head": "direct"},
+    ]
+
+
+def test_a_pivot_has_a_line_per_name_and_a_cell_per_column() -> None:
+    lines = pivot(
+        ROWS,
+        distinct(ROWS, "method"),
+        [("loss", {"step": 1}), ("gap", {})],
+        lambda keys: str(keys["method"]),
+    )
+    assert lines == [("none", "2.00", "4.00"), ("NC", "3.00", "")]

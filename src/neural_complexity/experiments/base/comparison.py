@@ -23,8 +23,8 @@ from neural_complexity.seeding import stream
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.families import Sinusoids
 
-__all__ = ["LOST_NOTE", "NONE", "SCORES", "LearnerConfig", "Method", "Result", "Results", "beside"]
-__all__ += ["compare", "dropout", "evaluation_tasks", "kept_tasks", "label", "loss_rows"]
+__all__ = ["LOST_NOTE", "METHOD", "NONE", "SCORES", "LearnerConfig", "Method", "Result", "Results"]
+__all__ += ["beside", "compare", "dropout", "evaluation_tasks", "kept_tasks", "label", "loss_rows"]
 __all__ += ["losses_at", "nc_method", "nc_methods", "norm", "oracle", "own_predictions", "presets"]
 __all__ += ["see_gaps", "sinusoid_recipe", "too_many", "train_with", "variational_dropout"]
 
@@ -44,6 +44,7 @@ LOST_NOTE = (
 )
 LABEL = {"head": " {}", "source": " of {}", "weight": " ({:g})", "points": " ({} points)"}
 LABEL["mode"] = ", {}"
+METHOD = ("method", *LABEL)  # keys that name a method
 SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "R2": scores.r_squared,
     "correlation": scores.correlation,

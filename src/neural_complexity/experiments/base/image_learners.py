@@ -16,8 +16,7 @@ from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import Parts
 from neural_complexity.experiments.base.one_dataset import PART, EmbeddedNC, ImageConfig, ImageData
 from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.run_folder import RunFolder
-from neural_complexity.experiments.base.saved_networks import HEADS, load_network
+from neural_complexity.experiments.base.run_folder import HEADS, RunFolder, load_network
 from neural_complexity.experiments.base.training import Head, Setup, train_network
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Recipe, Regularizer

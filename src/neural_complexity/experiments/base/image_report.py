@@ -16,9 +16,8 @@ from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base.experiment import Drawing, Outcome
 from neural_complexity.experiments.base.image_learners import NC_METHODS, ImageMethod, Results
-from neural_complexity.experiments.base.rows import Key, Row, read_rows
-from neural_complexity.experiments.base.saved_networks import HEADS
-from neural_complexity.experiments.base.table_views import distinct, find, select, show
+from neural_complexity.experiments.base.rows import Row, distinct, find, read_rows, select, show
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.meta import scores
 
 __all__ = ["FITS", "MODES", "Make", "accuracies", "accuracy_table", "compare", "describe"]
@@ -62,7 +61,7 @@ def learner_rows(make: Make, found: Results, at: Any = -1, paper: float | None =
 
 
 def fit_rows(
-    make: Make, head: str, results: Iterable[Results], independent: bool = True, **keys: Key
+    make: Make, head: str, results: Iterable[Results], independent: bool = True, **keys: str
 ) -> list[Row]:
     """Returns how well an NC predicts the gap; of dependent learners there is no interval."""
     rows, found = [], list(results)

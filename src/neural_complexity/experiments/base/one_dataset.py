@@ -12,8 +12,7 @@ from torch.optim import SGD
 
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
-from neural_complexity.experiments.base.memory import hold_memory
-from neural_complexity.experiments.base.training import Head
+from neural_complexity.experiments.base.training import Head, hold_memory
 from neural_complexity.learners.fit import Recipe, Regularizer, mixup
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.losses import SmoothedCrossEntropy, cross_entropy
@@ -58,15 +57,6 @@ class SplitTraining(LabelTraining):
     shift: Count = 0  # By how many pixels images are shifted at random while NC learns.
     flip: bool = False  # Whether left and right of an image may change places while NC learns.
     lag: Count = 2  # How many collections the learners are ahead of NC.
-
-    def architecture(self, head: Head) -> dict[str, Any]:
-        """Returns the fields of NC's `Architecture` for a head."""
-        own = {"image_layers": self.image_layers, "image_encoder": self.image_encoder}
-        return super().architecture(head) | own
-
-    def learning(self) -> dict[str, Any]:
-        """Returns the fields of `MetaTraining`."""
-        return super().learning() | {"lag": self.lag}
 
 
 OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}

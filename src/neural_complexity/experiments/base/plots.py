@@ -1,6 +1,5 @@
 """Parts of figures that several experiments draw."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +8,9 @@ from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS
-from neural_complexity.experiments.base.training import Head
 from neural_complexity.meta.scores import r_squared
-from neural_complexity.meta.trainer import Status
 
-__all__ = ["learner_axis", "plot_meta_training", "plot_points", "plot_targets", "scatter_gaps"]
-__all__ += ["sketch"]
+__all__ = ["plot_targets", "scatter_gaps", "sketch"]
 
 
 def sketch(width: float, height: float, *grid: int, **options: Any) -> tuple[Canvas, Any]:
@@ -43,34 +39,3 @@ def plot_targets(ax: Axes, task: dict[str, Tensor]) -> None:
     ax.plot(x_tr, y_tr, "o", ms=4, color=COLORS["target"], label="training points")
     ax.plot(x_te, y_te, "o", ms=4, mfc="none", color=COLORS["target"], label="test targets")
     ax.plot(x_te, h_te, "+", ms=6, color=COLORS["none"], label="learner on test inputs")
-
-
-def plot_points(ax: Axes, task: dict[str, Tensor], told: dict[Head, Tensor]) -> Tensor:
-    """Plots squared losses minus the training loss, (N,), and NC's by head; returns the true."""
-    error_te, error_tr = task["H_te"] - task["Y_te"], task["H_tr"] - task["Y_tr"]
-    true = error_te.square().squeeze(-1) - error_tr.square().mean()
-    x_te = task["X_te"].squeeze(-1)
-    ax.vlines(x_te, 0, true, color=COLORS["none"], lw=1)
-    ax.plot(x_te, true, "o", ms=4, mfc="none", color=COLORS["target"], label="true")
-    for (head, estimate), mark in zip(told.items(), "x+", strict=True):
-        ax.plot(x_te, estimate, mark, ms=6, color=COLORS[head], label=f"NC {head}")
-    return true
-
-
-def learner_axis(ax: Axes, steps: tuple[int, ...]) -> None:
-    """Makes the horizontal axis that of a learner's steps, in powers of two."""
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(steps, [str(step) for step in steps])
-    ax.set_xlabel("learner step")
-
-
-def plot_meta_training(history: Mapping[str, Sequence[Status]], paper: float) -> Canvas:
-    """Draws 1 - R2 by seconds of meta-training, one line per head, and the paper's final value."""
-    canvas, ax = sketch(5.2, 3.2)
-    for head, scores in history.items():
-        seconds, left = zip(*((s.seconds, 1 - s.r2) for s in scores), strict=True)
-        ax.plot(seconds, left, ".-", color=COLORS[head], label=f"{head} head")
-    ax.axhline(1 - paper, color=COLORS["none"], lw=0.8, ls=":", label="paper")
-    ax.set(xlabel="seconds of meta-training", ylabel="1 - R2", yscale="log")
-    ax.legend()
-    return canvas

@@ -1,18 +1,20 @@
-"""Results as data: one JSON object per number."""
+"""Results as data, one JSON object per number, and views of them: the lines of a table."""
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Self
 
 import neural_complexity
 from neural_complexity.files import write_text
 from neural_complexity.meta.scores import Estimate
 
-__all__ = ["Key", "Keys", "Row", "commit", "make_row", "read_rows", "write_rows"]
+__all__ = ["Key", "Keys", "Row", "commit", "distinct", "find", "pivot", "read_rows", "select"]
+__all__ += ["show", "write_rows"]
 
 Key = str | int | float | bool
 Keys = Mapping[str, Key]
@@ -32,19 +34,20 @@ class Row:
     seed: int
     commit: str
 
-
-def make_row(
-    experiment: str,
-    seed: int,
-    metric: str,
-    score: Estimate,
-    paper: float | None = None,
-    /,
-    **keys: Key | None,
-) -> Row:
-    """Returns the row of a score, with the commit that runs; keys that are `None` are left out."""
-    present = {name: key for name, key in keys.items() if key is not None}
-    return Row(experiment, metric, present, score.value, score.ci95, score.n, paper, seed, commit())
+    @classmethod
+    def of(
+        cls,
+        experiment: str,
+        seed: int,
+        metric: str,
+        score: Estimate,
+        paper: float | None = None,
+        /,
+        **keys: Key | None,
+    ) -> Self:
+        """Returns the row of a score, with the commit that runs; `None` keys are left out."""
+        own = {name: key for name, key in keys.items() if key is not None}
+        return cls(experiment, metric, own, score.value, score.ci95, score.n, paper, seed, commit())
 
 
 def write_rows(path: Path, rows: list[Row]) -> None:
@@ -89,3 +92,46 @@ def commit() -> str:
 def _git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def select(rows: Iterable[Row], metric: str | None = None, /, **keys: Key | None) -> list[Row]:
+    """Returns the rows of a metric with these keys; `None` asks for rows without the key."""
+    found = (row for row in rows if metric in (None, row.metric))
+    return [row for row in found if all(row.keys.get(name) == key for name, key in keys.items())]
+
+
+def find(rows: Iterable[Row], metric: str, /, **keys: Key | None) -> Row | None:
+    """Returns the one row of a metric with these keys, if there is one."""
+    found = select(rows, metric, **keys)
+    assert len(found) < 2, f"{metric} with {keys} must be one row, got {len(found)}"
+    return found[0] if found else None
+
+
+def distinct(rows: Iterable[Row], *names: str) -> list[dict[str, Key]]:
+    """Returns what rows have under these keys, each combination once, in order of appearance."""
+    found = (tuple((n, row.keys[n]) for n in names if n in row.keys) for row in rows)
+    return [dict(keys) for keys in dict.fromkeys(found)]
+
+
+def show(row: Row | None, digits: int = 2) -> str:
+    """Returns a number with its interval as text; nothing for no row."""
+    if row is None:
+        return ""
+    interval = "" if row.ci95 is None else f" ± {row.ci95:.{digits}f}"
+    value = round(row.value, digits) + 0.0  # there are two zeros, but one number
+    return f"{value:.{digits}f}{interval}"
+
+
+def pivot(
+    rows: Sequence[Row],
+    lines: Iterable[Keys],
+    columns: Iterable[str | tuple[str, Keys]],
+    label: Callable[[Keys], str],
+    cell: Callable[[Row | None], str] = show,
+) -> list[tuple[str, ...]]:
+    """Returns lines: a label, then a cell per column, a metric, perhaps with further keys."""
+    named = [(column, {}) if isinstance(column, str) else column for column in columns]
+    return [
+        (label(line), *(cell(find(rows, metric, **{**line, **keys})) for metric, keys in named))
+        for line in lines
+    ]

@@ -1,8 +1,10 @@
 """How an experiment meta-trains one NC, as part of its config."""
 
+import ctypes
 import math
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -15,6 +17,7 @@ from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.nc_loss import Augment, TrainingInputs
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.trainer import MetaLearner, MetaTraining, Status, meta_train
+from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.cached import embed_store
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
@@ -24,11 +27,13 @@ from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["PAPERS", "Head", "Part", "Setup", "Training", "minutes", "ours", "train_network"]
-__all__ += ["validation_r2"]
+__all__ = ["PAPERS", "Head", "Part", "Setup", "Training", "hold_memory", "minutes", "ours"]
+__all__ += ["train_network", "validation_r2"]
 
 Head = Literal["posterior", "direct"]
 Part = Annotated[float, Between(0, 1, open_end=True)]
+# Of one head alone.
+SWITCHES = {"pool_first": "direct", "loss_conditioning": "direct", "vote": "posterior"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +69,13 @@ class Training(Checked):
             raise ValueError(f"width must be a multiple of heads, got {got}")
 
     def architecture(self, head: Head) -> dict[str, Any]:
-        """Returns the fields of NC's `Architecture` for a head."""
-        names = ["width", "heads", "encoder_layers", "decoder_layers", "query_skip"]
-        own = {name: getattr(self, name) for name in [*names, "observed_loss", "scale_by_width"]}
-        return {**own, "head": head, "pool_first": self.pool_first and head == "direct"}
+        """Returns the fields of NC's `Architecture` for a head, without the other's switches."""
+        names = [f.name for f in fields(Architecture) if SWITCHES.get(f.name, head) == head]
+        return {"head": head} | {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def learning(self) -> dict[str, Any]:
         """Returns the fields of `MetaTraining`."""
-        names = ["iterations", "updates", "batch", "tasks", "lr", "warmup", "decay", "ramp"]
-        names += ["spread_weights", "capacity", "supervision", "belief_weight"]
+        names = [f.name for f in fields(MetaTraining) if hasattr(self, f.name)]
         return {name: getattr(self, name) for name in names}
 
 
@@ -166,3 +169,15 @@ def train_network(
     more: dict[str, Any] = {"collections": setup.collections, "workspace": kept, "inputs": inputs}
     learner = MetaLearner(nc, setup.family, setup.recipe, seed=setup.seed, training=own, **more)
     return nc, meta_train(learner, validate, stage=stage, callback=callback, stop=stop)
+
+
+def hold_memory() -> bool:
+    """Makes this process keep the memory it frees; returns whether it can (glibc on Linux).
+
+    About 8 % faster training on a CPU: a step claims and frees the same hundred megabytes, which
+    else come back page by page. The whole process changes, so programs call it, never the library.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of glibc's malloc.h.
+    options = {-3: 1 << 30, -1: (1 << 31) - 1, -2: 1 << 28}
+    return mallopt is not None and [mallopt(*option) for option in options.items()] == [1, 1, 1]
