@@ -17,7 +17,7 @@ PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; on
 
 
 @dataclass(frozen=True)
-class Belief(ABC):
+class Belief:
     """A distribution of the target at each test point; its fields are tensors (B, N, C)."""
 
     @property
@@ -25,10 +25,6 @@ class Belief(ABC):
         """What to predict, (B, N, C), if the belief is all there is: the first field."""
         first: Tensor = next(iter(vars(self).values()))
         return first
-
-    @abstractmethod
-    def supervise(self, Y: Tensor) -> Tensor:
-        """Computes the loss, a scalar, by which the belief learns from targets."""
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Returns the belief with every field changed, to choose or reorder points."""
@@ -48,10 +44,6 @@ class Gaussian(Belief):
     mean: Tensor  # (B, N, C)
     variance: Tensor  # (B, N, C)
 
-    def supervise(self, Y: Tensor) -> Tensor:
-        """Computes the Huber loss of the mean."""
-        return functional.huber_loss(self.mean, Y)
-
 
 @dataclass(frozen=True)
 class Categorical(Belief):
@@ -63,10 +55,6 @@ class Categorical(Belief):
     def probabilities(self) -> Tensor:
         """The probability of each class, (B, N, C)."""
         return softmax(self.logits, dim=-1)
-
-    def supervise(self, Y: Tensor) -> Tensor:
-        """Computes the negative log-likelihood of labels."""
-        return cross_entropy(self.logits, Y).mean()
 
 
 class Loss(ABC):
@@ -97,6 +85,12 @@ class Loss(ABC):
         # Start certain rather than vague: a large variance hides the error of the mean.
         variance = softplus(spread - 3.0)
         return Gaussian(center * scale + mean, variance * scale.square())
+
+    def supervise(self, belief: Belief, Y: Tensor) -> Tensor:
+        """Computes the loss, a scalar, by which a belief learns from targets."""
+        if self.labels:
+            return cross_entropy(belief.prediction, Y).mean()
+        return functional.huber_loss(belief.prediction, Y)
 
     def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
         """Returns targets as numbers, (B, M, C): labels as ones and zeros."""
