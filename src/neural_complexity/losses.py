@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Self
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 from torch.nn.functional import log_softmax, softmax, softplus
 
 __all__ = ["LOSSES", "LabelLoss", "Loss", "RealLoss", "cross_entropy", "squared_error", "zero_one"]
-__all__ += ["Belief", "Categorical", "Gaussian", "PointLoss", "SmoothedCrossEntropy"]
+__all__ += ["Belief", "Categorical", "Gaussian", "PointLoss", "smoothed_cross_entropy"]
 
 PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; one value per point
 
@@ -158,41 +159,25 @@ class SquaredError(RealLoss):
         return each.mean(dim=-1) / H.shape[-1]
 
 
-@dataclass(frozen=True)
 class CrossEntropy(LabelLoss):
-    """The cross-entropy -log p_h(y) of logits and labels, mixed with the uniform distribution."""
+    """The cross-entropy -log p_h(y) of logits and labels."""
 
     name = "cross_entropy"
-    smoothing: float = 0.0  # the share of the uniform distribution (Szegedy et al., 2016)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.smoothing <= 1:
-            raise ValueError(f"smoothing must be from 0 to 1, got {self.smoothing}")
-
-    def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
+    def __call__(self, H: Tensor, Y: Tensor, smoothing: float = 0.0) -> Tensor:
         _check_labels(H, Y)
-        return functional.cross_entropy(
-            H.movedim(-1, 1), Y, reduction="none", label_smoothing=self.smoothing
-        )
+        H = H.movedim(-1, 1)  # (B, C, N)
+        return functional.cross_entropy(H, Y, reduction="none", label_smoothing=smoothing)
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes -sum_c p(c) log p_h(c) per point, p mixed with the uniform distribution."""
-        p = _probabilities(H, belief)
-        if self.smoothing:
-            p = torch.lerp(p, torch.full_like(p, 1 / H.shape[-1]), self.smoothing)
-        return -(p * log_softmax(H, dim=-1)).sum(dim=-1)
+        """Computes -sum_c p(c) log p_h(c) per point."""
+        return -(_probabilities(H, belief) * log_softmax(H, dim=-1)).sum(dim=-1)
 
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes (1 - smoothing)^2 Var -log p_h(y) per point: the rest does not depend on y."""
+        """Computes Var -log p_h(y) per point."""
         p, losses = _probabilities(H, belief), -log_softmax(H, dim=-1)  # (B, N, C)
         error = losses - (p * losses).sum(dim=-1, keepdim=True)
-        return (1 - self.smoothing) ** 2 * (p * error.square()).sum(dim=-1)
-
-
-class SmoothedCrossEntropy(CrossEntropy):
-    """The cross-entropy to train by, with smoothing; NC is for the one without."""
-
-    name = "smoothed_cross_entropy"
+        return (p * error.square()).sum(dim=-1)
 
 
 class ZeroOne(LabelLoss):
@@ -235,6 +220,14 @@ def _probabilities(H: Tensor, belief: Belief) -> Tensor:
 
 
 squared_error, cross_entropy, zero_one = SquaredError(), CrossEntropy(), ZeroOne()
+
+
+def smoothed_cross_entropy(smoothing: float) -> PointLoss:
+    """Returns the loss for labels mixed with a share of the uniform one (Szegedy et al. 2016)."""
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"smoothing must be from 0 to 1, got {smoothing}")
+    return partial(cross_entropy, smoothing=smoothing)
+
 
 # What NC can be made for, by name.
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (squared_error, cross_entropy)}
