@@ -1,15 +1,17 @@
 """Losses per point, beliefs about targets, and the expected loss under a belief."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import log_softmax, softmax, softplus
+
+from neural_complexity.points import TensorFields
 
 __all__ = ["LOSSES", "LabelLoss", "Loss", "RealLoss", "cross_entropy", "squared_error", "zero_one"]
 __all__ += ["Belief", "Categorical", "Gaussian", "PointLoss", "smoothed_cross_entropy"]
@@ -18,7 +20,7 @@ PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; on
 
 
 @dataclass(frozen=True)
-class Belief:
+class Belief(TensorFields):
     """A distribution of the target at each test point; its fields are tensors (B, N, C)."""
 
     @property
@@ -26,16 +28,6 @@ class Belief:
         """What to predict, (B, N, C), if the belief is all there is: the first field."""
         first: Tensor = next(iter(vars(self).values()))
         return first
-
-    def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Returns the belief with every field changed, to choose or reorder points."""
-        return type(self)(*map(change, vars(self).values()))
-
-    @classmethod
-    def join(cls, beliefs: Sequence[Self]) -> Self:
-        """Concatenates beliefs of this kind about points of the same tasks."""
-        each = zip(*(vars(belief).values() for belief in beliefs), strict=True)
-        return type(beliefs[0])(*(torch.cat(parts, dim=1) for parts in each))
 
 
 @dataclass(frozen=True)
