@@ -11,15 +11,16 @@ from neural_complexity.losses import (
     Categorical,
     Gaussian,
     Loss,
-    SmoothedCrossEntropy,
+    PointLoss,
     cross_entropy,
+    smoothed_cross_entropy,
     squared_error,
     zero_one,
 )
 
 numbers = st.floats(-100, 100)
 sizes = st.integers(1, 6)
-OF_LABELS = (cross_entropy, zero_one, SmoothedCrossEntropy(0.2))
+OF_LABELS = (cross_entropy, zero_one)
 of_labels = pytest.mark.parametrize("loss", OF_LABELS, ids=[loss.name for loss in OF_LABELS])
 
 
@@ -66,7 +67,7 @@ def test_smoothing_labels_is_mixing_them_with_all_labels(
     generator = torch.Generator().manual_seed(seed)
     H = 10 * torch.randn(B, N, C, generator=generator, dtype=torch.float64)
     Y = torch.randint(C, (B, N), generator=generator)
-    losses = SmoothedCrossEntropy(smoothing)(H, Y)
+    losses = smoothed_cross_entropy(smoothing)(H, Y)
     assert losses.shape == (B, N)
     torchs = nn.CrossEntropyLoss(label_smoothing=smoothing, reduction="none")
     torch.testing.assert_close(losses, torchs(H.flatten(0, 1), Y.flatten()).reshape(B, N))
@@ -78,7 +79,7 @@ def test_smoothing_labels_is_mixing_them_with_all_labels(
 @pytest.mark.parametrize("smoothing", [-0.1, 1.1, float("nan")])
 def test_smoothing_is_a_share(smoothing: float) -> None:
     with pytest.raises(ValueError, match=f"smoothing must be from 0 to 1, got {smoothing}"):
-        SmoothedCrossEntropy(smoothing)
+        smoothed_cross_entropy(smoothing)
 
 
 def test_zero_one_counts_wrong_labels() -> None:
@@ -153,7 +154,7 @@ def test_extreme_logits_have_finite_losses(loss: Loss, extreme: float) -> None:
         assert torch.autograd.grad(expected.sum(), H)[0].isfinite().all()
 
 
-@of_labels
+@pytest.mark.parametrize("loss", [*OF_LABELS, smoothed_cross_entropy(0.2)])
 @pytest.mark.parametrize(
     ("Y", "sentence"),
     [
@@ -166,7 +167,7 @@ def test_extreme_logits_have_finite_losses(loss: Loss, extreme: float) -> None:
         (torch.tensor([[-1, 0]]), "labels must be from 0 to 2, got -1 to 0"),
     ],
 )
-def test_what_is_no_label_is_refused(loss: Loss, Y: torch.Tensor, sentence: str) -> None:
+def test_what_is_no_label_is_refused(loss: PointLoss, Y: torch.Tensor, sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         loss(torch.zeros(1, 2, 3), Y)
 

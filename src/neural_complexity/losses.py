@@ -1,23 +1,26 @@
 """Losses per point, beliefs about targets, and the expected loss under a belief."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import log_softmax, softmax, softplus
 
+from neural_complexity.points import TensorFields
+
 __all__ = ["LOSSES", "LabelLoss", "Loss", "RealLoss", "cross_entropy", "squared_error", "zero_one"]
-__all__ += ["Belief", "Categorical", "Gaussian", "PointLoss", "SmoothedCrossEntropy"]
+__all__ += ["Belief", "Categorical", "Gaussian", "PointLoss", "smoothed_cross_entropy"]
 
 PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; one value per point
 
 
 @dataclass(frozen=True)
-class Belief(ABC):
+class Belief(TensorFields):
     """A distribution of the target at each test point; its fields are tensors (B, N, C)."""
 
     @property
@@ -26,20 +29,6 @@ class Belief(ABC):
         first: Tensor = next(iter(vars(self).values()))
         return first
 
-    @abstractmethod
-    def supervise(self, Y: Tensor) -> Tensor:
-        """Computes the loss, a scalar, by which the belief learns from targets."""
-
-    def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Returns the belief with every field changed, to choose or reorder points."""
-        return type(self)(*map(change, vars(self).values()))
-
-    @classmethod
-    def join(cls, beliefs: Sequence[Self]) -> Self:
-        """Concatenates beliefs of this kind about points of the same tasks."""
-        each = zip(*(vars(belief).values() for belief in beliefs), strict=True)
-        return type(beliefs[0])(*(torch.cat(parts, dim=1) for parts in each))
-
 
 @dataclass(frozen=True)
 class Gaussian(Belief):
@@ -47,10 +36,6 @@ class Gaussian(Belief):
 
     mean: Tensor  # (B, N, C)
     variance: Tensor  # (B, N, C)
-
-    def supervise(self, Y: Tensor) -> Tensor:
-        """Computes the Huber loss of the mean."""
-        return functional.huber_loss(self.mean, Y)
 
 
 @dataclass(frozen=True)
@@ -63,10 +48,6 @@ class Categorical(Belief):
     def probabilities(self) -> Tensor:
         """The probability of each class, (B, N, C)."""
         return softmax(self.logits, dim=-1)
-
-    def supervise(self, Y: Tensor) -> Tensor:
-        """Computes the negative log-likelihood of labels."""
-        return cross_entropy(self.logits, Y).mean()
 
 
 class Loss(ABC):
@@ -97,6 +78,12 @@ class Loss(ABC):
         # Start certain rather than vague: a large variance hides the error of the mean.
         variance = softplus(spread - 3.0)
         return Gaussian(center * scale + mean, variance * scale.square())
+
+    def supervise(self, belief: Belief, Y: Tensor) -> Tensor:
+        """Computes the loss, a scalar, by which a belief learns from targets."""
+        if self.labels:
+            return cross_entropy(belief.prediction, Y).mean()
+        return functional.huber_loss(belief.prediction, Y)
 
     def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
         """Returns targets as numbers, (B, M, C): labels as ones and zeros."""
@@ -164,41 +151,25 @@ class SquaredError(RealLoss):
         return each.mean(dim=-1) / H.shape[-1]
 
 
-@dataclass(frozen=True)
 class CrossEntropy(LabelLoss):
-    """The cross-entropy -log p_h(y) of logits and labels, mixed with the uniform distribution."""
+    """The cross-entropy -log p_h(y) of logits and labels."""
 
     name = "cross_entropy"
-    smoothing: float = 0.0  # the share of the uniform distribution (Szegedy et al., 2016)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.smoothing <= 1:
-            raise ValueError(f"smoothing must be from 0 to 1, got {self.smoothing}")
-
-    def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
+    def __call__(self, H: Tensor, Y: Tensor, smoothing: float = 0.0) -> Tensor:
         _check_labels(H, Y)
-        return functional.cross_entropy(
-            H.movedim(-1, 1), Y, reduction="none", label_smoothing=self.smoothing
-        )
+        H = H.movedim(-1, 1)  # (B, C, N)
+        return functional.cross_entropy(H, Y, reduction="none", label_smoothing=smoothing)
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes -sum_c p(c) log p_h(c) per point, p mixed with the uniform distribution."""
-        p = _probabilities(H, belief)
-        if self.smoothing:
-            p = torch.lerp(p, torch.full_like(p, 1 / H.shape[-1]), self.smoothing)
-        return -(p * log_softmax(H, dim=-1)).sum(dim=-1)
+        """Computes -sum_c p(c) log p_h(c) per point."""
+        return -(_probabilities(H, belief) * log_softmax(H, dim=-1)).sum(dim=-1)
 
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes (1 - smoothing)^2 Var -log p_h(y) per point: the rest does not depend on y."""
+        """Computes Var -log p_h(y) per point."""
         p, losses = _probabilities(H, belief), -log_softmax(H, dim=-1)  # (B, N, C)
         error = losses - (p * losses).sum(dim=-1, keepdim=True)
-        return (1 - self.smoothing) ** 2 * (p * error.square()).sum(dim=-1)
-
-
-class SmoothedCrossEntropy(CrossEntropy):
-    """The cross-entropy to train by, with smoothing; NC is for the one without."""
-
-    name = "smoothed_cross_entropy"
+        return (p * error.square()).sum(dim=-1)
 
 
 class ZeroOne(LabelLoss):
@@ -241,6 +212,14 @@ def _probabilities(H: Tensor, belief: Belief) -> Tensor:
 
 
 squared_error, cross_entropy, zero_one = SquaredError(), CrossEntropy(), ZeroOne()
+
+
+def smoothed_cross_entropy(smoothing: float) -> PointLoss:
+    """Returns the loss for labels mixed with a share of the uniform one (Szegedy et al. 2016)."""
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"smoothing must be from 0 to 1, got {smoothing}")
+    return partial(cross_entropy, smoothing=smoothing)
+
 
 # What NC can be made for, by name.
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (squared_error, cross_entropy)}

@@ -1,14 +1,14 @@
 """Inputs of tasks: values, or indices into a store that all tasks share."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Self, cast
 
 import torch
 from torch import Tensor
 
 __all__ = ["PART", "Embeddings", "Points", "Store", "find", "indexed", "join", "map_inputs", "raw"]
-__all__ += ["restore", "values"]
+__all__ += ["TensorFields", "restore", "values"]
 
 PART = 2048  # inputs that are embedded at a time: bounds memory
 
@@ -98,6 +98,21 @@ def restore(tensor: Tensor, like: Tensor) -> Tensor:
 def join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Concatenates inputs of one kind and store."""
     return restore(torch.cat([raw(part) for part in parts], dim=dim), parts[0])
+
+
+@dataclass(frozen=True)
+class TensorFields:
+    """Data whose fields are tensors, all of them of the same tasks and points."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Returns the same with every tensor changed."""
+        return replace(self, **{name: change(tensor) for name, tensor in vars(self).items()})
+
+    @classmethod
+    def join(cls, parts: Sequence[Self], dim: int = 0) -> Self:
+        """Concatenates what is of one kind, by tasks (`dim` 0) or by points (1)."""
+        fields = zip(*(vars(part).values() for part in parts), strict=True)
+        return type(parts[0])(*(join(tensors, dim) for tensors in fields))
 
 
 def map_inputs(embed: Embed, *sets: Tensor, part: int | None = PART) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """What NC may see of a learner, and the generalization gap it should predict."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,11 +35,6 @@ class Snapshot(PointSets):
     def finite(self) -> Tensor:
         """Returns which learners' predictions are all finite, (B,)."""
         return torch.cat([self.H_tr, self.H_te], dim=1).isfinite().flatten(1).all(dim=1)
-
-    @staticmethod
-    def join(snapshots: Sequence["Snapshot"]) -> "Snapshot":
-        """Concatenates learners on sets of the same sizes."""
-        return Snapshot(*map(join, zip(*(s.tensors() for s in snapshots), strict=True)))
 
     def detach(self) -> "Snapshot":
         """Cuts the predictions from the learners that made them."""

@@ -1,13 +1,12 @@
 """Learning tasks, B at a time, and what a family of tasks can do."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-from neural_complexity.points import raw, values
+from neural_complexity.points import TensorFields, raw, values
 
 __all__ = ["PointSets", "Task", "TaskFamily", "check_sets"]
 
@@ -39,7 +38,7 @@ def check_sets(**tensors: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class PointSets:
+class PointSets(TensorFields):
     """Tensors of B tasks, checked when they are made; an index or a slice chooses tasks."""
 
     def __post_init__(self) -> None:
@@ -50,10 +49,6 @@ class PointSets:
 
     def __getitem__(self, rows: slice | Tensor) -> Self:
         return self.map(lambda tensor: tensor[rows])
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Returns the same with every tensor changed."""
-        return replace(self, **{name: change(tensor) for name, tensor in vars(self).items()})
 
     def to(self, device: torch.device | str) -> Self:
         """Moves the tensors to a device."""

@@ -1,3 +1,4 @@
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,6 @@ from neural_complexity.baselines.trained import (
     nearest_neighbour_logits,
     optimize,
     prototype_logits,
-    start_from,
     train_classifier,
     train_maml,
     train_metareg,
@@ -113,7 +113,9 @@ def maml(
     recipe: Recipe, *, seed: int = 0, work: Workspace | None = None, **change: Any
 ) -> nn.Module:
     training = Optimization(**{"updates": 7, "tasks": 6, "steps": 2, "lr": 0.01, **change})
-    return train_maml(few, recipe, training, seed=seed, work=work)[0]
+    learned, _ = train_maml(few, recipe, training, seed=seed, work=work)
+    module: nn.Module = learned.make.args[0]  # type: ignore[attr-defined]
+    return module
 
 
 def one_by_one(recipe: Recipe, module: nn.Module, task: Task, steps: int) -> Tensor:
@@ -170,13 +172,14 @@ def test_the_seed_decides_everything(recipe: Recipe) -> None:
 def test_learners_start_from_the_parameters_and_leave_them_alone(
     recipe: Recipe, task: Task
 ) -> None:
-    module = recipe.make()
+    training = Optimization(updates=1, lr=0.01)
+    started, _ = train_maml(few, recipe, training, seed=0)
+    module = started.make()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    started = start_from(recipe, module)
     for name, value in stack(started.make, 4, stream(0, "h")).state().items():
         assert torch.equal(value, before[name].expand(4, *before[name].shape))
     started.train(task, stream(0, "h"))
-    for name, value in module.state_dict().items():
+    for name, value in started.make().state_dict().items():
         assert torch.equal(value, before[name])
     assert (started.loss, started.steps, started.lr) == (recipe.loss, recipe.steps, recipe.lr)
 
@@ -190,9 +193,9 @@ def test_it_makes_learning_quicker_than_from_where_it_began(recipe: Recipe) -> N
         with seeded(seed, "MAML weights"):
             start = recipe.make()
         end = maml(recipe, seed=seed, updates=120, tasks=32, steps=3, lr=0.02)
+        copied = (replace(recipe, make=partial(deepcopy, module)) for module in (start, end))
         before, after = (
-            train_learners(start_from(recipe, module), task, seed=seed).loss_te[-1].mean()
-            for module in (start, end)
+            train_learners(started, task, seed=seed).loss_te[-1].mean() for started in copied
         )
         return bool(after < 0.7 * before)
 

@@ -29,8 +29,8 @@ from neural_complexity.learners.fit import (
 from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import (
     Loss,
-    SmoothedCrossEntropy,
     cross_entropy,
+    smoothed_cross_entropy,
     squared_error,
     zero_one,
 )
@@ -580,7 +580,7 @@ def unit_inputs(B: int, M: int, C: int) -> tuple[Watched, Task]:
     M=sizes,
     C=sizes,
     alpha=st.floats(1e-9, 1e6),
-    loss=st.sampled_from([cross_entropy, SmoothedCrossEntropy(0.1)]),
+    loss=st.sampled_from([cross_entropy, smoothed_cross_entropy(0.1)]),
 )
 def test_the_objective_is_the_loss_of_mixed_inputs_for_mixed_targets(
     B: int, M: int, C: int, alpha: float, loss: Loss

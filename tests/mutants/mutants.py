@@ -152,7 +152,7 @@ MUTANTS = [
     Mutant(
         "label smoothing is not applied",
         f"{BASE}/one_dataset.py",
-        'loss=SmoothedCrossEntropy(strength) if baseline == "smoothing" else cross_entropy',
+        'loss=smoothed_cross_entropy(strength) if baseline == "smoothing" else cross_entropy',
         "loss=cross_entropy",
         f"{METHODS}[single]",
     ),

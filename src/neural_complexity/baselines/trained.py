@@ -28,7 +28,7 @@ from neural_complexity.task import Task, TaskFamily
 from neural_complexity.workspace import Workspace
 
 __all__ = ["Classifier", "Optimization", "nearest_neighbour_logits", "optimize", "prototype_logits"]
-__all__ += ["start_from", "train_classifier", "train_maml", "train_metareg", "train_prototypes"]
+__all__ += ["train_classifier", "train_maml", "train_metareg", "train_prototypes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,8 @@ def train_maml(
     device: str = "cpu",
     work: Workspace | None = None,
     callback: ProgressCallback | None = None,
-) -> tuple[nn.Module, list[Status]]:
-    """Learns initial parameters from which learners learn quickly (Finn et al. 2017)."""
+) -> tuple[Recipe, list[Status]]:
+    """Learns where to start: returns the recipe for quick learners (MAML, Finn et al. 2017)."""
     with seeded(seed, "MAML weights"):
         module = recipe.make().to(device)
     trained = tuple(name for name, p in module.named_parameters() if p.requires_grad)
@@ -112,12 +112,8 @@ def train_maml(
 
     own = work and work.sub("maml", family, recipe, training, seed)
     # Not fused, as the committed results were made: second-order gradients amplify its rounding.
-    return module, optimize(module, loss, training, "MAML", own, callback, fused=False)
-
-
-def start_from(recipe: Recipe, module: nn.Module) -> Recipe:
-    """Returns the same way to learn for learners that all start as copies of one module."""
-    return replace(recipe, make=partial(copy.deepcopy, module))
+    history = optimize(module, loss, training, "MAML", own, callback, fused=False)
+    return replace(recipe, make=partial(copy.deepcopy, module)), history
 
 
 def train_metareg(

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Annotated, Any
 
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.baselines.trained import Optimization, start_from, train_maml
+from neural_complexity.baselines.trained import Optimization, train_maml
 from neural_complexity.experiments.base import comparison, plots, training
 from neural_complexity.experiments.base.comparison import NONE, LearnerConfig, Results
 from neural_complexity.experiments.base.config import POSITIVE, Checked, Count, NetworksConfig
@@ -67,8 +67,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     settings, history = asdict(config.maml), dict[str, list[Status]]()
     how = Optimization(updates=settings.pop("iterations"), **settings)
     train = partial(train_maml, seed=config.seed, device=config.device, work=work)
-    initial, history["MAML"] = train(family, random, how, callback=callback)
-    recipes = {"random": random, "MAML": start_from(random, initial)}
+    learned, history["MAML"] = train(family, random, how, callback=callback)
+    recipes = {"random": random, "MAML": learned}
     for head in HEADS:
         known = None if config.fresh else networks["random"][head]
         setup = training.Setup(family, recipes["MAML"], config.seed, config.device, start=known)
@@ -86,7 +86,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         results[start] = compare(methods, recipe, task, parts, steps=steps, see=see)
     # A task whose learner diverges under one method is left out of all methods, and counted.
     kept = comparison.kept_tasks(result for found in results.values() for _, result in found)
-    tensors = {f"initial/{n}": t.detach().cpu().clone() for n, t in initial.state_dict().items()}
+    tensors = {f"initial/{n}": t.cpu() for n, t in learned.make().state_dict().items()}
     rows = [Row.of(NAME, config.seed, "diverged tasks", scores.count(~kept), step=config.steps)]
     for start, found in results.items():
         for keys, result in found:

@@ -64,7 +64,7 @@ class CachedStates:
         """Returns the context of some of the test points; refuses others."""
         place = find(self.indices, raw(points.X_te))  # (B, N)
         row = torch.arange(len(place), device=place.device)[:, None]
-        return Context(points.Y_tr, self.state.apply(lambda values: values[row, place]))
+        return Context(points.Y_tr, self.state.map(lambda values: values[row, place]))
 
 
 def subsample(task: Task, size: int, generator: torch.Generator) -> Task:
@@ -85,4 +85,4 @@ def cache(
     E_tr, indices = embeddings(raw(task.X_tr)), raw(task.X_te).sort(dim=1).values
     parts = (embeddings(part) for part in indices.split(PART, dim=1))
     states = [nc.context(E_tr, task.Y_tr, E_te, classes=classes).state for E_te in parts]
-    return CachedStates(indices, states[0].join(states))
+    return CachedStates(indices, states[0].join(states, dim=1))

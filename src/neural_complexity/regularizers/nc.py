@@ -1,11 +1,12 @@
 """NC as a regularizer, Eq. (4), and how far it can be trusted with a task."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn.functional import softmax
 
 from neural_complexity.learners.fit import Learner, Regularizer
-from neural_complexity.losses import Loss
 from neural_complexity.model.cached import Encoder
 from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.points import values
@@ -135,7 +136,8 @@ def trust(
     with torch.no_grad():
         context = nc.context(E, Y, E_out, classes=classes)
     error, size = X_tr.new_zeros(B), X_tr.new_zeros(B)
-    for H, guess in _hypotheses(X_tr, kept, held, nc.targets(Y, classes=classes), nc.loss):
+    for made in _hypotheses(X_tr, kept, held, nc.targets(Y, classes=classes)):
+        H, guess = (nc.loss.constant(prediction, 0.01) for prediction in made)
         with torch.enable_grad():
             H_out = guess.detach().requires_grad_()
             (true,) = torch.autograd.grad(nc.loss(H_out, Y_out).sum(), H_out)
@@ -161,20 +163,15 @@ def _spread(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
     return X[row, order], Y[row, order]
 
 
-def _hypotheses(
-    X_tr: Tensor, kept: Tensor, held: Tensor, T: Tensor, loss: Loss
-) -> list[tuple[Tensor, Tensor]]:
+def _hypotheses(X_tr: Tensor, kept: Tensor, held: Tensor, T: Tensor) -> Iterator[list[Tensor]]:
     """Predicts at kept and held-out points of folds from the kept targets T, (B folds, m, C)."""
     X, X_out = (X_tr.flatten(2)[:, part].flatten(0, 1) for part in (kept, held))
     mean = T.mean(dim=1, keepdim=True)
-    made = [(mean.expand_as(T), mean.expand(-1, X_out.shape[1], -1))]
+    yield [mean.expand(-1, points.shape[1], -1) for points in (X, X_out)]
     # One point, or equal ones, have no spread: then any two inputs are far apart. The pixels of an
     # image share one, as most of them never change.
     over, pixels = ((1, 2), X.shape[-1]) if X_tr.ndim > 3 else ((1,), 1)
     scale = X.std(dim=over, keepdim=True, correction=0).clamp(min=torch.finfo(X.dtype).eps)
-    A, A_out = X / scale, X_out / scale
-    near, near_out = (-0.5 * torch.cdist(P, A).square() / pixels for P in (A, A_out))
+    near = [-0.5 * torch.cdist(P / scale, X / scale).square() / pixels for P in (X, X_out)]
     for width in BANDWIDTHS:
-        H, guess = (softmax(some / width**2, dim=-1) @ T for some in (near, near_out))
-        made.append((H, guess))
-    return [(loss.constant(H, 0.01), loss.constant(guess, 0.01)) for H, guess in made]
+        yield [softmax(some / width**2, dim=-1) @ T for some in near]

@@ -60,7 +60,7 @@ def test_tasks_hold_the_images_of_their_indices(data: ImageData) -> None:
 def test_each_baseline_changes_the_recipe_by_its_strength(data: ImageData) -> None:
     changed = {name: data.recipe(name, 0.25) for name in BASELINES}
     assert changed["l2"].optimizer.keywords["weight_decay"] == 0.25  # type: ignore[attr-defined]
-    assert changed["smoothing"].loss.smoothing == 0.25  # type: ignore[attr-defined]
+    assert changed["smoothing"].loss.keywords["smoothing"] == 0.25  # type: ignore[attr-defined]
     assert changed["mixup"].objective is not None
     assert "p=0.25" in str(changed["dropout"].make())
     assert changed["sam"].sharpness == 0.25

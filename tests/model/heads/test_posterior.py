@@ -82,7 +82,7 @@ def test_a_belief_is_in_the_units_of_the_targets() -> None:
     torch.testing.assert_close(moved.mean, 2 * plain.mean + 3)
     torch.testing.assert_close(moved.variance, 4 * plain.variance)
     assert head.belief(plain) is plain
-    parts = [plain.apply(lambda t: t[:, :2]), plain.apply(lambda t: t[:, 2:])]
-    whole = parts[0].join(parts)
+    parts = [plain.map(lambda t: t[:, :2]), plain.map(lambda t: t[:, 2:])]
+    whole = parts[0].join(parts, dim=1)
     assert isinstance(whole, Gaussian)
     assert torch.equal(whole.mean, plain.mean)

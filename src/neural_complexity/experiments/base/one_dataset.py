@@ -15,7 +15,7 @@ from neural_complexity.experiments.base.few_shot_images import LabelTraining
 from neural_complexity.experiments.base.training import Head, hold_memory
 from neural_complexity.learners.fit import Recipe, Regularizer, mixup
 from neural_complexity.learners.networks import image_mlp, resnet
-from neural_complexity.losses import SmoothedCrossEntropy, cross_entropy
+from neural_complexity.losses import cross_entropy, smoothed_cross_entropy
 from neural_complexity.meta.collect import SplitCollector
 from neural_complexity.meta.executor import Collection, Job
 from neural_complexity.model.cached import Encoder, cache, embed_store, subsample
@@ -199,7 +199,7 @@ class ImageData:
         decay: dict[str, Any] = {"weight_decay": strength} if baseline == "l2" else {}
         return Recipe(
             make=make,
-            loss=SmoothedCrossEntropy(strength) if baseline == "smoothing" else cross_entropy,
+            loss=smoothed_cross_entropy(strength) if baseline == "smoothing" else cross_entropy,
             steps=config.steps,
             lr=config.lr,
             optimizer=partial(SGD, momentum=config.momentum, **decay, foreach=True),

@@ -75,7 +75,7 @@ class Head(nn.Module, ABC):
     def supervise(self, state: Any, Y_te: Tensor) -> Tensor | None:
         """Computes a loss by which the state learns from test targets, a scalar, if it can."""
         belief = self.belief(state)
-        return None if belief is None else belief.supervise(Y_te)
+        return None if belief is None else self.loss.supervise(belief, Y_te)
 
 
 for _module in iter_modules(__path__):
