@@ -11,7 +11,7 @@ from torch import Tensor
 from neural_complexity import ledger
 from neural_complexity.baselines import trained
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between, Count
-from neural_complexity.experiments.base.training import Head, Training
+from neural_complexity.experiments.base.training import Training
 from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import image_cnn, image_mlp
 from neural_complexity.learners.trajectory import train_learners
@@ -71,16 +71,9 @@ class LabelTraining(Training):
     made_up: Annotated[float, Between(0, 1)] = 0.0  # The share of pseudo-predictions in a batch.
     run: Count = 1  # Rows of one task that are drawn together.
 
-    def architecture(self, head: Head) -> dict[str, Any]:
-        """Returns the fields of NC's `Architecture` for a head."""
-        names = ["channels", "self_layers", "bilinear", "bias", "symmetric", "metric", "rounds"]
-        names.append("vote" if head == "posterior" else "loss_conditioning")
-        return super().architecture(head) | {name: getattr(self, name) for name in names}
-
     def learning(self) -> dict[str, Any]:
         """Returns the fields of `MetaTraining`."""
-        own = {"criterion": self.criterion, "pseudo_predictions": self.made_up, "run": self.run}
-        return super().learning() | own
+        return super().learning() | {"pseudo_predictions": self.made_up}
 
 
 PAPERS = LabelTraining()

@@ -59,15 +59,6 @@ class SplitTraining(LabelTraining):
     flip: bool = False  # Whether left and right of an image may change places while NC learns.
     lag: Count = 2  # How many collections the learners are ahead of NC.
 
-    def architecture(self, head: Head) -> dict[str, Any]:
-        """Returns the fields of NC's `Architecture` for a head."""
-        own = {"image_layers": self.image_layers, "image_encoder": self.image_encoder}
-        return super().architecture(head) | own
-
-    def learning(self) -> dict[str, Any]:
-        """Returns the fields of `MetaTraining`."""
-        return super().learning() | {"lag": self.lag}
-
 
 OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
 OURS |= {"warmup": 0.1, "decay": True, "lr": 0.002, "made_up": 0.5, "validation_tasks": 2}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.nc_loss import Augment, TrainingInputs
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.meta.trainer import MetaLearner, MetaTraining, Status, meta_train
+from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.cached import embed_store
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
@@ -65,16 +66,15 @@ class Training(Checked):
             raise ValueError(f"width must be a multiple of heads, got {got}")
 
     def architecture(self, head: Head) -> dict[str, Any]:
-        """Returns the fields of NC's `Architecture` for a head."""
-        names = ["width", "heads", "encoder_layers", "decoder_layers", "query_skip"]
-        own = {name: getattr(self, name) for name in [*names, "observed_loss", "scale_by_width"]}
-        return {**own, "head": head, "pool_first": self.pool_first and head == "direct"}
+        """Returns the fields of NC's `Architecture` that are settings here and of use to a head."""
+        others = {"posterior": ("pool_first", "loss_conditioning"), "direct": ("vote",)}[head]
+        names = [field.name for field in fields(Architecture) if field.name not in others]
+        return {n: getattr(self, n) for n in names if hasattr(self, n)} | {"head": head}
 
     def learning(self) -> dict[str, Any]:
-        """Returns the fields of `MetaTraining`."""
-        names = ["iterations", "updates", "batch", "tasks", "lr", "warmup", "decay", "ramp"]
-        names += ["spread_weights", "capacity", "supervision", "belief_weight"]
-        return {name: getattr(self, name) for name in names}
+        """Returns the fields of `MetaTraining` that are settings here."""
+        names = [field.name for field in fields(MetaTraining)]
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
 
 def ours(**sizes: Any) -> Training:
