@@ -186,8 +186,7 @@ def train_cnn(
     assert isinstance(config, Config)
     with seeded(config.seed, "classifier"):
         encoder = make_image_encoder(nc.architecture)
-        model = Classifier(encoder, dataset.images.classes, width=training.width)
-    model = model.to(config.device)
+        model = Classifier(encoder, dataset.images.classes, width=training.width).to(config.device)
     train_classifier(
         model,
         Points(data.train, dataset),
