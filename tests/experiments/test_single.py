@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from neural_complexity.experiments.base.comparison import SCORES
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.image_learners import (
     BASELINES,
@@ -16,7 +17,6 @@ from neural_complexity.experiments.base.image_learners import (
     PLAIN,
     ImageMethod,
 )
-from neural_complexity.experiments.base.image_report import FITS
 from neural_complexity.experiments.base.one_dataset import EmbeddedNC, load_data
 from neural_complexity.experiments.base.rows import Row, find, read_rows, select
 from neural_complexity.experiments.base.run_folder import HEADS
@@ -64,7 +64,7 @@ def test_all_that_a_report_needs_is_there(outcome: Outcome) -> None:
     for method in (BELIEFS, CNN):
         assert find(rows, "accuracy", **method.keys, dataset="digits", learner=None) is not None
     for head in HEADS:
-        for metric in FITS:
+        for metric in SCORES:
             for end in ("endpoints", "all the way"):
                 nc = {"method": "NC", "head": head, "snapshots": end}
                 assert find(rows, metric, **nc, images="test images") is not None

@@ -10,7 +10,6 @@ from neural_complexity.experiments import single
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
-from neural_complexity.experiments.base.image_learners import NC_METHODS, PLAIN
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.run_folder import how_made
@@ -23,7 +22,7 @@ __all__ = ["EXPERIMENT"]
 
 NAME, TITLE = "capacity", "Network size"
 # Table 4 of the paper: accuracies.
-PAPER_METHODS = (*(PLAIN._replace(times=n) for n in (1, 2, 4)), single.PAPER_METHODS[-1])
+PAPER_METHODS = (*(images.PLAIN._replace(times=n) for n in (1, 2, 4)), single.PAPER_METHODS[-1])
 PAPER = {"svhn": (93.23, 93.59, 93.88, 93.83), "cifar-10": (79.76, 79.64, 80.47, 81.15)}
 
 
@@ -55,8 +54,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     recipe, recipes = data.recipe(), {}
     for times in config.times:
         make = recipe.make if times == 1 else partial(pooled, recipe.make, times)
-        recipes[PLAIN._replace(times=times)] = replace(recipe, make=make)
-    methods = (*recipes, *NC_METHODS)
+        recipes[images.PLAIN._replace(times=times)] = replace(recipe, make=make)
+    methods = (*recipes, *images.NC_METHODS)
     parts = Parts(work, len(methods) * len(config.chunks(config.runs)), callback)
     published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
     found = images.WholeDataset(data, ncs, recipes).train(parts, methods)

@@ -3,16 +3,13 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
-import matplotlib as mpl
-import numpy as np
-from matplotlib.figure import Figure as Canvas
-
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments import single
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.image_report import FITS, fit_lines, fit_rows
+from neural_complexity.experiments.base.image_report import fit_rows, fit_table, size_colors
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes
+from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, find, select, show
 from neural_complexity.experiments.base.run_folder import HEADS, how_made
 from neural_complexity.meta.scores import estimate_over_seeds
@@ -83,25 +80,21 @@ def tables(rows: list[Row]) -> list[Table]:
     note = "Value ± 95 % interval over runs, each on other training images."
     by_size = Table(title, header, tuple(lines), note)
     title = "Predicted against true gap, all sizes and runs"
-    columns = ("gap predictor; learners", "values", *FITS)
     note = (
         "Value ± 95 % interval over learners after their last step (endpoints); at all snapshots "
         "but that before the first step (all the way), which depend on each other, there is no "
         "interval. R2 is the coefficient of determination."
     )
-    return [by_size, Table(title, columns, fit_lines(rows), note)]
+    return [by_size, fit_table(rows, title, note, "values")]
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the gaps while learning."""
-    sizes = sorted({int(row.keys["size"]) for row in select(outcome.rows, "gap")})
-    shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(sizes)))
-    canvas = Canvas(figsize=(8.8, 3.7), layout="constrained")
-    axes = canvas.subplots(1, len(HEADS), sharey=True)
+    canvas, axes = sketch(8.8, 3.7, 1, len(HEADS), sharey=True)
     for ax, head in zip(axes, HEADS, strict=True):
         name, tensors = f"predicted/{head}", outcome.tensors
-        for size, shade in zip(sizes, shades, strict=True):
-            look = {"color": shade, "lw": 1.4}
+        for size, color in size_colors(outcome.rows).items():
+            look = {"color": color, "lw": 1.4}
             steps, true, own = (tensors[f"{size}/{n}"][1:] for n in ("step", "gap", name))
             ax.plot(steps, own.mean(dim=1), **look, label=f"{size:,} images")
             ax.plot(steps, true.mean(dim=1), "--", **look)

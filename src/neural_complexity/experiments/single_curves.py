@@ -5,14 +5,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from neural_complexity.assessment.report import Table
 from neural_complexity.experiments import single
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
-from neural_complexity.experiments.base.image_learners import LONG, PLAIN, ImageMethod
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig
 from neural_complexity.experiments.base.rows import Row, distinct, find, select, show
 from neural_complexity.experiments.base.run_folder import how_made
@@ -48,14 +46,14 @@ PRESETS = {
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains learners with each NC and without, and a plain one for longer."""
     data, ncs = images.load_ncs(config)
-    methods = (PLAIN, LONG, *images.NC_METHODS)
+    methods = (images.PLAIN, images.LONG, *images.NC_METHODS)
     parts = Parts(work, len(methods) * len(config.chunks(config.runs)), callback)
-    recipes = {LONG: replace(data.recipe(), steps=config.long_steps)}
+    recipes = {images.LONG: replace(data.recipe(), steps=config.long_steps)}
     found = images.WholeDataset(data, ncs, recipes).train(parts, methods)
     rows = []
     for method, result in found.items():
         times = reported(result["step"])
-        for time in times[-1:] if method == LONG else times:
+        for time in times[-1:] if method == images.LONG else times:
             step = int(result["step"][time])
             row = partial(Row.of, NAME, config.seed, **method.keys, step=step)
             rows += report.learner_rows(row, result, time)
@@ -64,19 +62,19 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
 
 
-def reported(steps: Tensor) -> list[int]:
+def reported(steps: torch.Tensor) -> list[int]:
     """Returns the places of the snapshot times that rows are made of: up to four, not the first."""
     last = len(steps) - 1
     return sorted({last, last * 3 // 4, last // 2, last // 4} - {0})
 
 
-def _reach_rows(config: Config, found: dict[ImageMethod, images.Results]) -> list[Row]:
+def _reach_rows(config: Config, found: dict[images.ImageMethod, images.Results]) -> list[Row]:
     """After how many steps learners are as good as plain ones are at their end, on average."""
     rows = []
-    for goal in (PLAIN, LONG):
+    for goal in (images.PLAIN, images.LONG):
         level = found[goal]["error"][-1].mean()
         aim: dict[str, Any] = {"goal": goal.label, "goal_step": int(found[goal]["step"][-1])}
-        for method in (m for m in found if m != LONG):
+        for method in (m for m in found if m != images.LONG):
             result = found[method]
             there = result["error"] <= level  # (times, runs)
             row = partial(Row.of, NAME, config.seed, **method.keys, **aim)
@@ -92,7 +90,7 @@ def tables(rows: list[Row]) -> list[Table]:
     found = [row for row in select(rows, "accuracy") if "step" in row.keys]
     steps = sorted({int(row.keys["step"]) for row in found})
     runs, header = found[0].n, ("method", *(f"{step} steps" for step in steps))
-    methods = dict.fromkeys(ImageMethod.of(row) for row in found)
+    methods = dict.fromkeys(images.ImageMethod.of(row) for row in found)
     made = []
     for metric, digits in (("accuracy", 2), ("test loss", 3), ("train loss", 3)):
         title = metric.capitalize() + (" in % on the test images" if digits == 2 else "")
@@ -104,7 +102,7 @@ def tables(rows: list[Row]) -> list[Table]:
         made.append(Table(f"{title} after learner steps", header, tuple(lines), note))
     lines = []
     goals = distinct(select(rows, "runs as good"), "goal", "goal_step")
-    for method in (m for m in methods if m != LONG):
+    for method in (m for m in methods if m != images.LONG):
         cells = []
         for goal in goals:
             (good,) = select(rows, "runs as good", **method.keys, **goal)

@@ -23,7 +23,7 @@ from neural_complexity.experiments.base.image_learners import (
     train_all,
     tune,
 )
-from neural_complexity.experiments.base.image_report import gap_tables, split_rows
+from neural_complexity.experiments.base.image_report import fit_table, split_rows
 from neural_complexity.experiments.base.one_dataset import (
     EmbeddedNC,
     ImageData,
@@ -300,7 +300,9 @@ def test_gaps_are_those_of_the_learners_that_were_trained(
     row = find(rows, "predicted gap", head="direct", size=100)
     assert row is not None
     assert row.value == pytest.approx(judged["predicted/direct"][-1].mean().item(), rel=1e-5)
-    assert gap_tables(rows)[0].rows[0][0] == "NC posterior; held-out splits, plain, endpoints"
+    assert (
+        fit_table(rows, "", "", "").rows[0][0] == "NC posterior; held-out splits, plain, endpoints"
+    )
 
 
 def test_nc_is_scored_on_the_endpoints_of_plain_learners(

@@ -30,7 +30,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
-from neural_complexity.snapshot import Snapshot, gap
+from neural_complexity.snapshot import Snapshot, gap, take_snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.images import moved
 from neural_complexity.tasks.splits import Minibatches
@@ -94,20 +94,17 @@ METHODS = (PLAIN, *BASELINES.values(), EARLY, *NC_METHODS, DISTILLED)
 def load_ncs(config: one_dataset.SingleNetworksConfig) -> tuple[ImageData, dict[Head, EmbeddedNC]]:
     """Loads the data and the NCs of a config, trained on the same images, and embeds all images."""
     if not config.networks or not Path(config.networks).is_dir():
-        raise ValueError(
-            f"networks must be the folder of a finished run of single on {config.dataset}, "
-            f"got {config.networks or 'none'}"
-        )
+        wanted = f"the folder of a finished run of single on {config.dataset}"
+        raise ValueError(f"networks must be {wanted}, got {config.networks or 'none'}")
     started = RunFolder(Path(config.networks)).read_config()
     if started["experiment"] != "single":
         raise ValueError(f"networks must be a run of single, got one of {started['experiment']}")
     theirs = started["config"]
     for name in SAME:
         if theirs.get(name) != getattr(config, name):
-            raise ValueError(
-                f"networks must be a run with the same {', '.join(SAME)}, got one with "
-                f"{name} {theirs.get(name)} in the place of {getattr(config, name)}"
-            )
+            got = f"{name} {theirs.get(name)} in the place of {getattr(config, name)}"
+            same = ", ".join(SAME)
+            raise ValueError(f"networks must be a run with the same {same}, got one with {got}")
     # How NCs were trained decides how many points they should see at a time.
     own: dict[str, Any] = {h: config_from_dict(one_dataset.SplitTraining, theirs[h]) for h in HEADS}
     data = one_dataset.load_data(replace(config, **own))
@@ -139,18 +136,17 @@ def run_trial(trial: Trial, ncs: Mapping[Head, EmbeddedNC] = {}, *, keep: bool =
     seen: dict[str, list[Tensor]] = {}
 
     def visit(step: int, h: BatchedLearner) -> None:
-        H_tr, H_te = _predict(h, points.X_tr), _predict(h, points.X_te)
-        snapshot = Snapshot(points.X_tr, points.Y_tr, H_tr, points.X_te, H_te)
+        snapshot = take_snapshot(partial(_predict, h), points)
         found = {
             "step": torch.tensor(step),
-            "loss_tr": cross_entropy(H_tr, points.Y_tr).mean(dim=1),
-            "loss_te": cross_entropy(H_te, points.Y_te).mean(dim=1),
-            "error": zero_one(H_te, points.Y_te).mean(dim=1),
+            "loss_tr": cross_entropy(snapshot.H_tr, points.Y_tr).mean(dim=1),
+            "loss_te": cross_entropy(snapshot.H_te, points.Y_te).mean(dim=1),
+            "error": zero_one(snapshot.H_te, points.Y_te).mean(dim=1),
             "gap": gap(cross_entropy, snapshot, points.Y_te),
         }
         if held is not None:
             found["error on held"] = zero_one(_predict(h, held.X_te), held.Y_te).mean(dim=1)
-        found |= {"H_tr": H_tr, "H_te": H_te} if keep else {}
+        found |= {"H_tr": snapshot.H_tr, "H_te": snapshot.H_te} if keep else {}
         found |= {f"predicted/{k}": nc.gaps(encoders[k], snapshot) for k, nc in ncs.items()}
         for name, values in found.items():
             seen.setdefault(name, []).append(values)
@@ -167,7 +163,6 @@ def run_trial(trial: Trial, ncs: Mapping[Head, EmbeddedNC] = {}, *, keep: bool =
     return {name: torch.stack(values) for name, values in seen.items()}
 
 
-@torch.no_grad()
 def _predict(h: BatchedLearner, X: Tensor) -> Tensor:
     starts = range(0, X.shape[1], PART)
     return torch.cat([h(X[:, start : start + PART]) for start in starts], dim=1)  # (B, n, C)
@@ -303,25 +298,19 @@ class HeldOutSplits:
         history: dict[str, list[Status]] = {}
         for head in HEADS:
             training = getattr(config, head)
-            first = ncs.get("posterior") if config.share_images else None
-            known = None if first is None else first.embeddings
-            moves = partial(moved, pixels=training.shift, flip=training.flip)
+            how: dict[str, Any] = {"units": max(1, 2048 // training.M)}  # from about as many images
+            if config.share_images and ncs:
+                first = ncs["posterior"]
+                how |= {"images_from": first.nc, "embeddings": first.embeddings}
+            if training.shift or training.flip:
+                how["augment"] = partial(moved, pixels=training.shift, flip=training.flip)
+            setup = Setup(data.splits(head), data.recipe(), config.seed, config.device, **how)
+            known = setup.embeddings
             pool = process_pool(config.workers) if config.workers else nullcontext()
             jobs = partial(one_dataset.collect, config, head)
             folder = work.path(f"collections for {head}")
             with pool as executor, CollectionQueue(jobs, executor, folder=folder) as queue:
-                setup = Setup(
-                    family=data.splits(head),
-                    recipe=data.recipe(),
-                    seed=config.seed,
-                    device=config.device,
-                    images_from=None if first is None else first.nc,
-                    embeddings=known,
-                    augment=moves if training.shift or training.flip else None,
-                    units=max(1, 2048 // training.M),  # from about as many images
-                    collections=queue,
-                )
-                score = partial(self.score, plain, known)
-                nc, way = train_network(training, head, setup, work, callback, validate=score)
+                own, score = replace(setup, collections=queue), partial(self.score, plain, known)
+                nc, way = train_network(training, head, own, work, callback, validate=score)
             ncs[head], history[head] = EmbeddedNC(nc, data, known), way
         return ncs, history

@@ -9,43 +9,28 @@ import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullLocator
 
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import image_learners as images
+from neural_complexity.experiments.base.comparison import SCORES
 from neural_complexity.experiments.base.experiment import Drawing, Outcome
 from neural_complexity.experiments.base.image_learners import NC_METHODS, ImageMethod, Results
+from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, find, read_rows, select, show
 from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.meta import scores
 
-__all__ = ["FITS", "MODES", "Make", "accuracies", "accuracy_table", "compare", "describe"]
-__all__ += ["draw_accuracies", "draw_curves", "draw_gap_fits", "fit_lines", "fit_rows"]
-__all__ += ["gap_tables", "learner_rows", "reference_rows", "reference_table", "split_rows"]
+__all__ = ["BY_SIZE", "MODES", "Make", "accuracies", "accuracy_table", "compare", "describe"]
+__all__ += ["draw_accuracies", "draw_curves", "draw_gap_fits", "fit_rows", "fit_table"]
+__all__ += ["learner_rows", "reference_rows", "reference_table", "size_colors", "split_rows"]
 
 Make = Callable[..., Row]  # from a metric, a score, and perhaps the paper's value and further keys
-FITS = {"R2": scores.r_squared, "correlation": scores.correlation}
-FITS["MAE"] = scores.mean_absolute_error
 BY_SIZE = ("gap", "predicted gap", "MAE within a size")
 SOURCE = {"source": "single"}  # the key of rows that come from that run
 MODES = (
     "Transductive: NC judges the learner on the unlabelled test images, as in the paper; "
     "inductive: on held-out training images, whose labels the learner does not see either. "
-)
-FITS_NOTE = (
-    "Value ± 95 % interval over learners, for these images: all of a kind are judged on the same "
-    "ones. Held-out splits: learners of training sets of all sizes, plain or regularized by the "
-    "posterior head on the images that they are judged on, which no NC was trained on. Test "
-    "images: the learners of the table above, all methods together, transductive ones among them. "
-    "Endpoints: after the last step; all the way: at every snapshot but that before the first "
-    "step. Snapshots of one learner, and learners that started alike, depend on each other: no "
-    "interval. R2 is the coefficient of determination."
-)
-SIZES_NOTE = (
-    "Value ± 95 % interval over learners, for these images. Learners of one size have nearly one "
-    "gap, so that R2 over all sizes says how well NC tells sizes apart, and the mean absolute "
-    "error how far it is off."
 )
 # What is said of a method beside what is distilled from the same CNN.
 DISTILLATION = {"better": ("beats", ""), "worse": ("does not beat", ", but is worse")}
@@ -70,7 +55,7 @@ def fit_rows(
             torch.cat([result[key][times].flatten() for result in found])
             for key in (f"predicted/{head}", "gap")
         )
-        for metric, score in FITS.items():
+        for metric, score in SCORES.items():
             value = scores.estimate(score, predicted, true)
             if snapshots != "endpoints" or not independent:  # a learner's snapshots never are
                 value = replace(value, ci95=None)
@@ -78,15 +63,17 @@ def fit_rows(
     return rows
 
 
-def fit_lines(rows: list[Row], metrics: Iterable[str] = FITS) -> tuple[tuple[str, ...], ...]:
-    """Returns what was measured on the learners of each NC and kind, and their number."""
+def fit_table(
+    rows: list[Row], title: str, note: str, values: str, metrics: Iterable[str] = SCORES
+) -> Table:
+    """Returns what was measured on the learners of each NC and kind, and the number of values."""
     lines = []
     for row in select(rows, next(iter(metrics))):
         names = [str(row.keys[n]) for n in ("images", "learners", "snapshots") if n in row.keys]
         names[0] += f" of {row.keys['size']}" if "size" in row.keys else ""
         cells = (show(find(rows, metric, **row.keys), 3) for metric in metrics)
         lines.append((f"NC {row.keys['head']}; {', '.join(names)}", f"{row.n:,}", *cells))
-    return tuple(lines)
+    return Table(title, ("gap predictor; learners", values, *metrics), tuple(lines), note)
 
 
 def split_rows(make: Make, results: images.BySize, learners: str) -> list[Row]:
@@ -103,14 +90,6 @@ def split_rows(make: Make, results: images.BySize, learners: str) -> list[Row]:
             for metric, value in zip(BY_SIZE, values, strict=True):
                 rows.append(make(metric, value, method="NC", head=head, **more))
     return rows
-
-
-def gap_tables(rows: list[Row]) -> list[Table]:
-    """Returns how well NC predicts the gap on held-out splits and test images, and by size."""
-    header = ("gap predictor; learners", "learners")
-    fits = Table("Predicted against true gap", (*header, *FITS), fit_lines(rows), FITS_NOTE)
-    title = "Predicted and true gap by the size of the training set"
-    return [fits, Table(title, (*header, *BY_SIZE), fit_lines(rows, BY_SIZE), SIZES_NOTE)]
 
 
 def describe(row: Row) -> str:
@@ -198,8 +177,7 @@ def _color(method: ImageMethod) -> str:
 def draw_accuracies(outcome: Outcome) -> list[Drawing]:
     """Draws accuracies by method, the plain one first, with intervals, and the paper's."""
     found = accuracies(outcome.rows)
-    canvas = Canvas(figsize=(6.8, 0.26 * len(found) + 0.8), layout="constrained")
-    ax = canvas.subplots()
+    canvas, ax = sketch(6.8, 0.26 * len(found) + 0.8)
     for y, (method, row) in enumerate(found.items()):
         mark = "o" if "learner" in row.keys else "s"
         ax.errorbar(row.value, y, xerr=row.ci95, color=_color(method), marker=mark, ms=5, lw=1.2)
@@ -220,8 +198,7 @@ def draw_accuracies(outcome: Outcome) -> list[Drawing]:
 
 def draw_curves(outcome: Outcome) -> list[Drawing]:
     """Draws losses and test errors of learners with and without NC, and the end of `LONG` ones."""
-    tensors, canvas = outcome.tensors, Canvas(figsize=(11, 3.7), layout="constrained")
-    axes = canvas.subplots(1, 3)
+    tensors, (canvas, axes) = outcome.tensors, sketch(11, 3.7, 1, 3)
     axes[1].sharey(axes[0])
 
     def curve(ax: Axes, method: ImageMethod, name: str, line: str, **look: Any) -> None:
@@ -261,20 +238,25 @@ def draw_curves(outcome: Outcome) -> list[Drawing]:
     return [Drawing("curves", canvas, "Learning curves with and without NC", caption)]
 
 
+def size_colors(rows: list[Row]) -> dict[int, Any]:
+    """Returns the sizes of training sets whose gap was measured, ascending, and their colours."""
+    sizes = sorted(int(keys["size"]) for keys in distinct(select(rows, "gap"), "size"))
+    shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(sizes)))
+    return dict(zip(sizes, shades, strict=True))
+
+
 def draw_gap_fits(outcome: Outcome) -> list[Drawing]:
     """Draws predicted against true gaps, by head and by learners, the last ones large."""
     tensors, kinds = outcome.tensors, ("plain", "with NC posterior")
-    sizes = [int(keys["size"]) for keys in distinct(select(outcome.rows, BY_SIZE[0]), "size")]
-    shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(sizes)))
-    canvas = Canvas(figsize=(7.6, 6.6), layout="constrained")
-    axes = canvas.subplots(len(HEADS), len(kinds))
+    colors = size_colors(outcome.rows)
+    canvas, axes = sketch(7.6, 6.6, len(HEADS), len(kinds))
     for line, head in zip(axes, HEADS, strict=True):
         for ax, kind in zip(line, kinds, strict=True):
             ends = []
-            for size, shade in zip(sizes, shades, strict=True):
+            for size, color in colors.items():
                 names = ("gap", f"predicted/{head}")
                 pair = torch.stack([tensors[f"splits/{size}/{kind}/{name}"] for name in names])
-                look = {"color": shade, "mew": 0}
+                look = {"color": color, "mew": 0}
                 ax.plot(*pair[:, 1:-1].flatten(1), "o", ms=2.5, alpha=0.35, **look)
                 label = f"{size:,} training images"
                 ax.plot(*pair[:, -1], "o", ms=5.0, alpha=0.9, **look, label=label)
@@ -285,7 +267,7 @@ def draw_gap_fits(outcome: Outcome) -> list[Drawing]:
             ax.set_title(f"{head} head, {title}: R2 = {scores.r_squared(own, true).item():.3f}")
             ax.set(xlabel="true gap", ylabel="predicted gap")
     handles = axes[0, 0].get_legend_handles_labels()
-    canvas.legend(*handles, loc="outside lower center", ncols=len(sizes))
+    canvas.legend(*handles, loc="outside lower center", ncols=len(colors))
     caption = (
         "Large dots: learners after their last step, to which R2 belongs; small: on their way."
     )

@@ -48,8 +48,7 @@ class SplitTraining(LabelTraining):
     image_encoder: Literal["conv", "resnet"] = "conv"  # Its kind (paper: resnet if learners are).
     M: Size = 128  # Training points that NC sees at a time (the paper does not say).
     N: Size = 128  # Validation points that NC sees at a time (the paper does not say).
-    tasks: Size = 4
-    """Learners per collection, all on splits of one size."""
+    tasks: Size = 4  # Learners per collection, all on splits of one size.
     learner_steps: Size = 1000  # Updates of a collected learner (the paper does not say).
     looks: Annotated[int, AtLeast(2)] = 32  # Snapshots of each of them.
     smallest: Size = 40_000  # The fewest training points of a split; sizes go up to the usual one.
@@ -113,10 +112,8 @@ class ImageConfig(BaseConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dataset not in DATASETS and not self.dataset.endswith(STORED):
-            known = ", ".join(DATASETS)
-            raise ValueError(
-                f"dataset must be one of {known}, or a file *{STORED}, got {self.dataset}"
-            )
+            known = f"{', '.join(DATASETS)}, or a file *{STORED}"
+            raise ValueError(f"dataset must be one of {known}, got {self.dataset}")
         for name, value in vars(self).items():
             if value == ():
                 raise ValueError(f"{name} must hold at least one number, got none")
@@ -216,9 +213,8 @@ def load_data(config: ImageConfig) -> ImageData:
     for name, own in indices.items():
         wanted, n = getattr(config, name), len(own)
         if wanted > n:
-            raise ValueError(
-                f"{name} must be at most {n}, all that {config.dataset} has, got {wanted}"
-            )
+            most = f"{n}, all that {config.dataset} has"
+            raise ValueError(f"{name} must be at most {most}, got {wanted}")
         order = torch.randperm(n, generator=stream(config.seed, "deal", name))
         indices[name] = own[order][: wanted or None].to(config.device)
     train, held = indices["train_images"], config.held
