@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import matplotlib as mpl
 import torch
-from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
 from sklearn import ensemble, neighbors
 from sklearn.linear_model import LogisticRegression
@@ -20,6 +19,7 @@ from neural_complexity.convert.arrays_in import columns_of, in_order, predict
 from neural_complexity.experiments.base.comparison import SCORES, presets
 from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, make_row
 from neural_complexity.experiments.base.table_views import distinct, find, pivot, select, show
 from neural_complexity.integrations.sklearn import NCClassifier
@@ -247,8 +247,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    canvas = Canvas(figsize=(9, 4.2), layout="constrained")
-    axes = canvas.subplots(1, 2, sharex=True, sharey=True)
+    canvas, axes = sketch(9, 4.2, 1, 2, sharex=True, sharey=True)
     groups = {"networks": list(NETWORKS), "scikit-learn": list(ESTIMATORS)}
     for ax, (title, kinds) in zip(axes, groups.items(), strict=True):
         ax.axline((0, 0), slope=1, color=COLORS["target"], lw=0.8)
