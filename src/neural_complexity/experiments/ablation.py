@@ -114,7 +114,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             results[variant][k] = parts.do(f"{variant}, seed {k}", do)
             work.remove(name)  # its bank is large
     if state is None:
-        do = partial(few_shot.train_prototypical, config, config.encoder, family, callback)
+        do = partial(config.train_prototypical, config.encoder, family, callback)
         state = parts.do(few_shot.PROTOTYPICAL, do)
     for variant, by_seed in results.items():
         rows += _seed_rows(seed, variant, by_seed)

@@ -214,6 +214,8 @@ def figures(outcome: Outcome) -> list[Drawing]:
                     place, mark = row.keys["confidence"], MARKS[row.keys["bound"]]
                     ax.plot(place, row.value, mark, ms=5, mfc="none", color=color)
             ax.set(title=f"{domain['domain']}, {label(keys)}", xticks=CONFIDENCES)
+            ax.set(xlabel="claimed", ylabel="inside the bound")
+            ax.label_outer()
         for ax, confidence in zip(bottom, CONFIDENCES, strict=True):
             for i, keys in enumerate(PREDICTORS):
                 found = select(rows, "width", **domain, **keys, confidence=confidence)
@@ -223,10 +225,7 @@ def figures(outcome: Outcome) -> list[Drawing]:
             ax.set(yscale="log", title=f"{domain['domain']}, confidence {confidence:g}")
             ax.set_xticks(range(len(METHODS)), [m.replace("_", "\n") for m in METHODS], fontsize=7)
             ax.grid(visible=False, axis="x")
-        top[0].set_ylabel("inside the bound")
         bottom[0].set_ylabel("width")
-    for ax in tops[-1]:
-        ax.set_xlabel("claimed")
     dark: Any = {"color": COLORS["target"], "ls": "", "mfc": "none"}
     marks = [Line2D([], [], marker=mark, label=method, **dark) for method, mark in MARKS.items()]
     coverage.legend(handles=marks, loc="outside lower center", ncols=len(MARKS))

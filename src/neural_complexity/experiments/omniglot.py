@@ -90,7 +90,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         for keys, result in results:
             name = f"{learner}/{label(keys)}"
             tensors |= {f"{name}/{k}": t for k, t in result.items() if k != "diverged"}
-    train = partial(few_shot.train_prototypical, config, config.posterior, family, callback)
+    train = partial(config.train_prototypical, config.posterior, family, callback)
     state = parts.do(few_shot.PROTOTYPICAL, train)
     tensors |= {f"{few_shot.PROTOTYPICAL}/{k}": t for k, t in state.items()}
     found = few_shot.without_learner(config, embedded["posterior"], state)
