@@ -14,7 +14,7 @@ from neural_complexity.experiments.ablation import (
     Config,
 )
 from neural_complexity.experiments.base.experiment import Outcome
-from neural_complexity.experiments.base.few_shot_images import PROTOTYPICAL, train_prototypical
+from neural_complexity.experiments.base.few_shot_images import PROTOTYPICAL
 from neural_complexity.experiments.base.rows import Key, Row, find, select
 from neural_complexity.files import write_tensors
 from neural_complexity.workspace import Workspace, fingerprint
@@ -154,7 +154,7 @@ def networks(config: Config, outcome: Outcome, tmp_path_factory: pytest.TempPath
     torch.set_default_dtype(torch.float32)
     folder = tmp_path_factory.mktemp("networks")
     outcome.networks["posterior"].save(folder / "nc-posterior.safetensors")
-    state = train_prototypical(config, config.encoder, config.train_family())
+    state = config.train_prototypical(config.encoder, config.train_family())
     tensors = {f"{PROTOTYPICAL}/{name}": tensor for name, tensor in state.items()}
     write_tensors(folder / "figures.safetensors", tensors, {})
     return str(folder)

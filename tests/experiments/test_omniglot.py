@@ -15,7 +15,6 @@ from neural_complexity.experiments.base.few_shot_images import (
     PROTOTYPICAL,
     EmbeddedTasks,
     draw_held_out_tasks,
-    train_prototypical,
     without_learner,
 )
 from neural_complexity.experiments.base.rows import distinct, find, select
@@ -89,7 +88,7 @@ def test_heads_share_what_they_know_of_images_if_asked_to(outcome: Outcome, conf
 def test_the_prototypical_network_can_be_made_again_from_what_a_run_leaves(
     outcome: Outcome, config: Config
 ) -> None:
-    state = train_prototypical(config, config.posterior, config.train_family())
+    state = config.train_prototypical(config.posterior, config.train_family())
     for name, tensor in state.items():
         torch.testing.assert_close(outcome.tensors[f"{PROTOTYPICAL}/{name}"], tensor)
     embedded = EmbeddedTasks(outcome.networks["posterior"], draw_held_out_tasks(config))

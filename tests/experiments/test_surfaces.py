@@ -171,8 +171,8 @@ def test_one_corner_does_not_flatten_everything() -> None:
 
 
 def test_lowest_points_and_the_learner_are_marked_in_every_panel() -> None:
-    canvas = _contours({name: np.stack([plane, plane]) for name, plane in bowls().items()})
-    panels = [ax for ax in canvas.axes if ax.get_xlim() == (-1.0, 1.0)]
+    drawing = _contours({name: np.stack([plane, plane]) for name, plane in bowls().items()})
+    panels = [ax for ax in drawing.canvas.axes if ax.get_xlim() == (-1.0, 1.0)]
     planes = [plane for group in _panels(bowls(), HEADS) for _, plane, _ in group]
     assert len(planes) == 7
     for ax, plane in zip(panels, planes * 2, strict=True):
@@ -183,7 +183,7 @@ def test_lowest_points_and_the_learner_are_marked_in_every_panel() -> None:
 
 
 def test_surfaces_stand_as_in_the_paper() -> None:
-    canvas = _surfaces(bowls(), "direct")
+    canvas = _surfaces(bowls(), "direct").canvas
     titles = [ax.get_title() for ax in canvas.axes]
     assert titles == ["train loss", "gap", "NC, direct", "test loss", "train loss + NC, direct"]
     train, gap, nc, test, regularized = (ax.get_position() for ax in canvas.axes)

@@ -7,14 +7,13 @@ from itertools import product
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure as Canvas
-from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import few_shot_images as few_shot
-from neural_complexity.experiments.base.comparison import label, oracle, presets
+from neural_complexity.experiments.base.comparison import Result, label, oracle, presets
 from neural_complexity.experiments.base.config import Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, find, select, show
 from neural_complexity.experiments.base.run_folder import how_made, load_network, load_tensors
 from neural_complexity.experiments.base.training import Setup, train_network
@@ -47,8 +46,6 @@ COLUMNS: dict[str, tuple[str, Keys]] = {
     "R2, unregularized": ("R2", {"evaluated_on": "unregularized"}),
     "R2, regularized": ("R2", {"evaluated_on": "regularized"}),
 }
-
-Scores = dict[str, Tensor]  # from `train_and_predict`, also with prefixes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +83,12 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     parts = Parts(work, 3 + (state is None) + len(VARIANTS) * config.seeds, callback)
     train = partial(few_shot.train_and_predict, recipe, seed)
 
-    def judged(own: few_shot.EmbeddedTasks) -> Scores:
+    def judged(own: few_shot.EmbeddedTasks) -> Result:
         """Trains learners with an NC and without; the NC predicts the gaps of all."""
         kept = train({"nc": own}, own.penalty)
         return kept | {f"plain/{n}": t for n, t in train({"nc": own}).items()}
 
-    def train_variant(k: int, name: str, changes: dict[str, Any]) -> Scores:
+    def train_variant(k: int, name: str, changes: dict[str, Any]) -> Result:
         training, of_seed = replace(config.training, **changes), replace(shared, seed=k)
         nc, told = train_network(training, "direct", of_seed, work, callback, name=name)
         own = few_shot.EmbeddedTasks(nc, tasks, embedded)
@@ -107,8 +104,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     rows = [r for name, do in once.items() for r in _rows(seed, parts.do(name, do), method=name)]
     embeddings = embed_store(encoder, family.images, torch.arange(len(family.images)))
     shared = replace(setup, images_from=encoder, embeddings=embeddings)
-    results: dict[str, dict[int, Scores]] = {name: {} for name in VARIANTS}
-    tensors: Scores = {}
+    results: dict[str, dict[int, Result]] = {name: {} for name in VARIANTS}
+    tensors: Result = {}
     for k in range(seed, seed + config.seeds):  # a table can be made of the seeds that are done
         for variant, changes in VARIANTS.items():
             name = f"training of {variant}, seed {k}"
@@ -116,7 +113,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             results[variant][k] = parts.do(f"{variant}, seed {k}", do)
             work.remove(name)  # its bank is large
     if state is None:
-        do = partial(few_shot.train_prototypical, config, config.encoder, family, callback)
+        do = partial(config.train_prototypical, config.encoder, family, callback)
         state = parts.do(few_shot.PROTOTYPICAL, do)
     for variant, by_seed in results.items():
         rows += _seed_rows(seed, variant, by_seed)
@@ -131,7 +128,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     return Outcome(rows, tensors, networks, history, how_made(networks, parts))
 
 
-def _rows(seed: int, kept: Scores, prefix: str = "", **keys: Key) -> list[Row]:
+def _rows(seed: int, kept: Result, prefix: str = "", **keys: Key) -> list[Row]:
     """Scores learners, and the NC that judged them, over tasks; leaves out what is not finite."""
     row = partial(Row.of, NAME, seed, **keys)
     accuracy, diverged = kept[f"{prefix}accuracy"][-1], kept[f"{prefix}diverged"][0]
@@ -151,17 +148,17 @@ def _rows(seed: int, kept: Scores, prefix: str = "", **keys: Key) -> list[Row]:
     return [row for row in rows if math.isfinite(row.value)]
 
 
-def _seed_rows(seed: int, variant: str, by_seed: dict[int, Scores], prefix: str = "") -> list[Row]:
+def _seed_rows(seed: int, variant: str, by_seed: dict[int, Result], prefix: str = "") -> list[Row]:
     """Returns the rows of each seed, and those over seeds of what every seed has."""
-    single, means = [], []
+    single, means, row = [], [], partial(Row.of, NAME, seed, method=variant)
     for k, kept in by_seed.items():
         single += _rows(k, kept, prefix, method=variant, training_seed=k)
-    for metric, end in dict.fromkeys((row.metric, row.keys.get("evaluated_on")) for row in single):
-        values = [row.value for row in select(single, metric, evaluated_on=end)]
+    for metric, end in dict.fromkeys((r.metric, r.keys.get("evaluated_on")) for r in single):
+        values = [r.value for r in select(single, metric, evaluated_on=end)]
         if len(values) == len(by_seed):
             score = scores.estimate_over_seeds(torch.tensor(values, dtype=torch.float64))
             paper = PAPER.get(variant) if metric == "accuracy" else None
-            means.append(Row.of(NAME, seed, metric, score, paper, method=variant, evaluated_on=end))
+            means.append(row(metric, score, paper, evaluated_on=end))
     return single + means
 
 
@@ -222,8 +219,8 @@ def figures(outcome: Outcome) -> list[Drawing]:
         "other methods": (_others(outcome.rows), "none"),
     }
     sizes = [len(lines) for lines, _ in groups.values()]
-    canvas = Canvas(figsize=(8.2, 1.4 + 0.27 * sum(sizes)), layout="constrained")
-    axes = canvas.subplots(len(groups), sharex=True, height_ratios=sizes)
+    height = 1.4 + 0.27 * sum(sizes)
+    canvas, axes = sketch(8.2, height, len(groups), sharex=True, height_ratios=sizes)
     look: dict[str, Any] = {"color": COLORS["target"], "zorder": 3}
     for ax, (title, (lines, color)) in zip(axes, groups.items(), strict=True):
         for i, keys in enumerate(lines):

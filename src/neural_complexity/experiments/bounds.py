@@ -7,7 +7,6 @@ from itertools import product
 from typing import Annotated, Any
 
 import torch
-from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from neural_complexity.experiments.base import shifted_learners as shifted
 from neural_complexity.experiments.base.comparison import label, presets
 from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, pivot, select, show
 from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
 from neural_complexity.meta.scores import estimate_mean
@@ -113,12 +113,11 @@ def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str
     n, spreads = config.calibration, learners.spread[config.calibration :]
     # The trivial predictor knows the mean gap of as many other learners.
     nc, mean = learners.residuals[n:], learners.true[n:] - learners.true[:n].mean()
-    found: dict[str, list[list[Tensor]]] = {k: [[] for _ in bounds] for k in ("inside", "width")}
-    generator = stream(config.seed, "draws of calibration sets")
+    generator, found = stream(config.seed, "draws of calibration sets"), []
     for _ in range(0, config.draws, BLOCK):
         drawn = torch.randint(len(spreads), (BLOCK, 1, n), generator=generator)
         new = torch.randint(len(spreads), (BLOCK, NEW), generator=generator)
-        for i, keys in enumerate(bounds):
+        for keys in bounds:
             errors = mean if keys["method"] == MEAN["method"] else nc
             method: Any = keys["bound"]
             each = new if method == "normalised" else new[:, :1]
@@ -130,12 +129,10 @@ def _draw(config: Config, learners: Calibration, bounds: list[Keys]) -> dict[str
             else:
                 everyone = errors.abs().sort().values
                 inside = torch.searchsorted(everyone, width, right=True) / len(everyone)
-            found["inside"][i].append(inside.double().mean(dim=1))
-            found["width"][i].append(2 * width.mean(dim=1))
-    return {
-        name: torch.stack([torch.cat(blocks)[: config.draws] for blocks in by_bound])
-        for name, by_bound in found.items()
-    }
+            found.append(torch.stack([inside.double().mean(dim=1), 2 * width.mean(dim=1)]))
+    blocks = torch.stack(found).unflatten(0, (-1, len(bounds)))  # (blocks, bounds, 2, BLOCK)
+    both = blocks.permute(2, 1, 0, 3).flatten(2)[..., : config.draws]  # (2, bounds, draws)
+    return dict(zip(("inside", "width"), both, strict=True))
 
 
 def _shift_rows(row: Callable[..., Row], n: int, known: dict[str, Calibration]) -> list[Row]:
@@ -200,11 +197,10 @@ def tables(rows: list[Row]) -> list[Table]:
 
 def figures(outcome: Outcome) -> list[Drawing]:
     rows, domains = outcome.rows, distinct(outcome.rows, "domain")
-    height, ends = 2.9 * len(domains), (min(CONFIDENCES) - 0.03, 1.0)
-    sizes = (8.5, height + 0.4), (8.5, height + 0.5)
-    coverage, widths = (Canvas(figsize=size, layout="constrained") for size in sizes)
-    tops = coverage.subplots(len(domains), len(PREDICTORS), squeeze=False, sharex=True, sharey=True)
-    bottoms = widths.subplots(len(domains), len(CONFIDENCES), squeeze=False, sharey="row")
+    lines, ends = len(domains), (min(CONFIDENCES) - 0.03, 1.0)
+    grid = partial(sketch, 8.5, squeeze=False)
+    coverage, tops = grid(2.9 * lines + 0.4, lines, len(PREDICTORS), sharex=True, sharey=True)
+    widths, bottoms = grid(2.9 * lines + 0.5, lines, len(CONFIDENCES), sharey="row")
     colors = [COLORS[str(keys.get("head", "none"))] for keys in PREDICTORS]
     for domain, top, bottom in zip(domains, tops, bottoms, strict=True):
         for ax, keys, color in zip(top, PREDICTORS, colors, strict=True):
@@ -217,6 +213,8 @@ def figures(outcome: Outcome) -> list[Drawing]:
                     place, mark = row.keys["confidence"], MARKS[row.keys["bound"]]
                     ax.plot(place, row.value, mark, ms=5, mfc="none", color=color)
             ax.set(title=f"{domain['domain']}, {label(keys)}", xticks=CONFIDENCES)
+            ax.set(xlabel="claimed", ylabel="inside the bound")
+            ax.label_outer()
         for ax, confidence in zip(bottom, CONFIDENCES, strict=True):
             for i, keys in enumerate(PREDICTORS):
                 found = select(rows, "width", **domain, **keys, confidence=confidence)
@@ -226,10 +224,7 @@ def figures(outcome: Outcome) -> list[Drawing]:
             ax.set(yscale="log", title=f"{domain['domain']}, confidence {confidence:g}")
             ax.set_xticks(range(len(METHODS)), [m.replace("_", "\n") for m in METHODS], fontsize=7)
             ax.grid(visible=False, axis="x")
-        top[0].set_ylabel("inside the bound")
         bottom[0].set_ylabel("width")
-    for ax in tops[-1]:
-        ax.set_xlabel("claimed")
     dark: Any = {"color": COLORS["target"], "ls": "", "mfc": "none"}
     marks = [Line2D([], [], marker=mark, label=method, **dark) for method, mark in MARKS.items()]
     coverage.legend(handles=marks, loc="outside lower center", ncols=len(MARKS))

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure as Canvas
 from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import comparison
 from neural_complexity.experiments.base import few_shot_images as few_shot
-from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, Result, label
+from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, Results, label
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.plots import scatter_gaps
+from neural_complexity.experiments.base.plots import scatter_gaps, sketch
 from neural_complexity.experiments.base.rows import Row, pivot, select, show
 from neural_complexity.experiments.base.run_folder import HEADS, how_made
 from neural_complexity.experiments.base.training import Setup, train_network
@@ -80,16 +79,17 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     tensors: dict[str, Tensor] = {}
     for learner, recipe in recipes.items():
         train = partial(few_shot.train_and_predict, recipe, config.seed, embedded)
-        do = {m.name: partial(train, m.penalty) for m in methods}
-        results = {name: parts.do(f"{name}, {learner}", part) for name, part in do.items()}
-        kept = comparison.kept_tasks(results.values())
-        results = {m: {k: t[:, kept] for k, t in r.items()} for m, r in results.items()}
+        do = [(m, partial(train, m.penalty)) for m in methods]
+        whole = [(m.keys, parts.do(f"{m.name}, {learner}", part)) for m, part in do]
+        kept = comparison.kept_tasks(result for _, result in whole)
+        results = [(keys, {k: t[:, kept] for k, t in result.items()}) for keys, result in whole]
         row = partial(Row.of, NAME, config.seed, learner=learner)
-        rows += _rows(row, learner, methods, results)
+        rows += _rows(row, learner, results)
         rows.append(row("diverged tasks", scores.count(~kept)))
-        for name, result in results.items():
-            tensors |= {f"{learner}/{name}/{k}": t for k, t in result.items() if k != "diverged"}
-    train = partial(few_shot.train_prototypical, config, config.posterior, family, callback)
+        for keys, result in results:
+            name = f"{learner}/{label(keys)}"
+            tensors |= {f"{name}/{k}": t for k, t in result.items() if k != "diverged"}
+    train = partial(config.train_prototypical, config.posterior, family, callback)
     state = parts.do(few_shot.PROTOTYPICAL, train)
     tensors |= {f"{few_shot.PROTOTYPICAL}/{k}": t for k, t in state.items()}
     found = few_shot.without_learner(config, embedded["posterior"], state)
@@ -101,19 +101,16 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     return Outcome(rows, tensors, networks, history, facts)
 
 
-def _rows(
-    row: Callable[..., Row], learner: str, methods: list[Method], results: dict[str, Result]
-) -> list[Row]:
+def _rows(row: Callable[..., Row], learner: str, results: Results) -> list[Row]:
     """Scores learners after their last step, and predicted gaps and accuracies."""
-    rows, accuracies = [], []
-    trained = [(method.keys, results[method.name]) for method in methods]
-    for method in methods:
-        add, own = partial(row, **method.keys), results[method.name]
-        paper = few_shot.PAPER_ACCURACY if (learner, method.name) == PAPERS else None
+    rows, accuracies, by_name = [], [], {label(keys): result for keys, result in results}
+    for keys, own in results:
+        add = partial(row, **keys)
+        paper = few_shot.PAPER_ACCURACY if (learner, label(keys)) == PAPERS else None
         rows.append(add("accuracy", scores.estimate_mean(100 * own["accuracy"][-1]), paper))
-        rows += comparison.loss_rows(add, trained, own, -1)
+        rows += comparison.loss_rows(add, results, own, -1)
     for head in HEADS:
-        both = {end: results[name.format(head)] for end, name in ENDS.items()}
+        both = {end: by_name[name.format(head)] for end, name in ENDS.items()}
         pairs = [(result[f"predicted/{head}"], result["gap"]) for result in both.values()]
         every = [torch.cat([t.flatten().double() for t in s]) for s in zip(*pairs, strict=True)]
         add = partial(row, method="NC", head=head)
@@ -170,8 +167,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    canvas = Canvas(figsize=(8.6, 3.5), layout="constrained")
-    axes = canvas.subplots(1, len(LEARNERS), sharey=True)
+    canvas, axes = sketch(8.6, 3.5, 1, len(LEARNERS), sharey=True)
     for ax, learner in zip(axes, LEARNERS, strict=True):
         for row in select(outcome.rows, "test loss", learner=learner):
             values = 100 * outcome.tensors[f"{learner}/{label(row.keys)}/accuracy"]  # (steps, B)
@@ -189,19 +185,18 @@ def figures(outcome: Outcome) -> list[Drawing]:
     curves = "Mean over held-out tasks, with 95 % intervals. Dashed: inductive."
     gaps = "A dot is a held-out task after the learner's last step; the outermost 1 % are cut off."
     accuracies = "As above, for beliefs of the posterior head; dots are moved sideways, at random."
-    gap_fit, fit = _fit(outcome.tensors, HEADS, "gap"), _fit(outcome.tensors, HEADS[:1], "accuracy")
     return [
         Drawing("accuracy", canvas, "Accuracy by learner step", curves),
-        Drawing("gap-fit", gap_fit, "Predicted against true gap", gaps),
-        Drawing("accuracy-fit", fit, "Predicted against true accuracy", accuracies),
+        _fit(outcome.tensors, HEADS, "gap", gaps),
+        _fit(outcome.tensors, HEADS[:1], "accuracy", accuracies),
     ]
 
 
-def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
+def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str, caption: str) -> Drawing:
     """Draws predicted against true gaps or accuracies, a line of panels for each head."""
     columns = list(product(LEARNERS, ENDS))
-    canvas = Canvas(figsize=(10.4, 0.4 + 2.6 * len(heads)), layout="constrained")
-    axes = canvas.subplots(len(heads), len(columns), squeeze=False)
+    height, grid = 0.4 + 2.6 * len(heads), (len(heads), len(columns))
+    canvas, axes = sketch(10.4, height, *grid, squeeze=False)
     random, unit = np.random.default_rng(0), " in %" if what == "accuracy" else ""
     for line, head in zip(axes, heads, strict=True):
         names = (what, "predicted accuracy" if unit else f"predicted/{head}")
@@ -218,7 +213,7 @@ def _fit(tensors: dict[str, Tensor], heads: Sequence[str], what: str) -> Canvas:
             ax.set(title=f"{learner}, {end}\n{score or r2}", xlabel=f"true {what}{unit}", ylabel="")
             ax.locator_params(nbins=4)
         line[0].set_ylabel(f"{head} head\n\npredicted {what}{unit}")
-    return canvas
+    return Drawing(f"{what}-fit", canvas, f"Predicted against true {what}", caption)
 
 
 LEAD = (

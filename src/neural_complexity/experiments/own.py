@@ -7,12 +7,10 @@ from typing import Annotated, Any
 
 import matplotlib as mpl
 import torch
-from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
 from sklearn import ensemble, neighbors
 from sklearn.linear_model import LogisticRegression
-from torch import Tensor, nn
-from torch.optim import Adam
+from torch import Tensor, nn, optim
 
 from neural_complexity import ledger
 from neural_complexity.assessment.report import COLORS, Table
@@ -20,6 +18,7 @@ from neural_complexity.convert.arrays_in import columns_of, in_order, predict
 from neural_complexity.experiments.base.comparison import SCORES, presets
 from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, find, pivot, select, show
 from neural_complexity.integrations.sklearn import NCClassifier
 from neural_complexity.learners.fit import Recipe
@@ -68,7 +67,7 @@ ESTIMATORS: dict[str, Callable[[int], Any]] = {
     "logistic regression": lambda seed: LogisticRegression(C=10.0 ** (seed % 5 - 2), max_iter=500),
 }
 KINDS = (*NETWORKS, *ESTIMATORS)
-RECIPE = partial(Recipe, loss=cross_entropy, lr=0.003, optimizer=partial(Adam, fused=True))
+RECIPE = partial(Recipe, loss=cross_entropy, lr=0.003, optimizer=partial(optim.Adam, fused=True))
 ASSESSED = ("predicted", "true", "low", "high", "p")  # of each model
 
 Array = NDArray[Any]
@@ -124,7 +123,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for size in config.sizes:
         found: dict[str, Tensor] = {}
         for method, baseline in METHODS.items():
-            do = partial(_regularize, config, nc, method, size, data)
+            do = partial(_regularize, config, nc if baseline else None, method, size, data)
             found[method] = parts.do(f"{size} points, {method}", do)["accuracy"]
             row = partial(Row.of, NAME, config.seed, method=method, points=size)
             rows.append(row("accuracy", scores.estimate_over_seeds(found[method])))
@@ -176,20 +175,19 @@ def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict
 
 
 def _regularize(
-    config: Config, nc: NeuralComplexity, method: str, size: int, data: Data
+    config: Config, nc: NeuralComplexity | None, method: str, size: int, data: Data
 ) -> dict[str, Tensor]:
     """Trains models that differ by their method alone from those of the same seeds."""
     (X, y, X_te, y_te), accuracies = data, []
-    used = None if METHODS[method] is None else nc
     for seed in range(config.runs):
         rows = torch.randperm(len(X), generator=stream(seed, "own rows"))[:size].numpy()
         ledger.record("train", torch.from_numpy(X[rows])[None], torch.from_numpy(y[rows])[None])
         if method in (LOOP, PENALTY):
             with seeded(seed, "own loop"):
-                guesses = _loop(config.steps, used, X[rows], y[rows], X_te)
+                guesses = _loop(config.steps, nc, X[rows], y[rows], X_te)
             accuracies.append(100 * (guesses == y_te).mean())
         else:
-            model = NCClassifier(used, steps=config.steps, batch=BATCH, random_state=seed)
+            model = NCClassifier(nc, steps=config.steps, batch=BATCH, random_state=seed)
             model.fit(X[rows], y[rows], X_unlabelled=X_te if method == TRANSDUCTIVE else None)
             accuracies.append(100 * model.score(X_te, y_te))
     return {"accuracy": torch.tensor(accuracies, dtype=torch.float64)}
@@ -202,7 +200,7 @@ def _loop(steps: int, nc: NeuralComplexity | None, X: Array, y: Array, X_te: Arr
     t = torch.tensor(y, device=device)
     penalty = None if nc is None else NCRegularizer(nc, X_tr=x, y_tr=t)
     model = mlp(X.shape[1], (64,), CLASSES).to(x)
-    optimizer = Adam(model.parameters(), lr=0.003)
+    optimizer = optim.Adam(model.parameters(), lr=0.003)
     for _ in range(steps):
         some, others = (torch.randint(len(points), (BATCH,)) for points in (x, x_te))
         loss = nn.functional.cross_entropy(model(x[some]), t[some])
@@ -246,8 +244,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    canvas = Canvas(figsize=(9, 4.2), layout="constrained")
-    axes = canvas.subplots(1, 2, sharex=True, sharey=True)
+    canvas, axes = sketch(9, 4.2, 1, 2, sharex=True, sharey=True)
     groups = {"networks": list(NETWORKS), "scikit-learn": list(ESTIMATORS)}
     for ax, (title, kinds) in zip(axes, groups.items(), strict=True):
         ax.axline((0, 0), slope=1, color=COLORS["target"], lw=0.8)

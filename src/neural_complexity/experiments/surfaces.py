@@ -191,16 +191,7 @@ def tables(rows: list[Row]) -> list[Table]:
 def figures(outcome: Outcome) -> list[Drawing]:
     planes = {name: tensor.numpy() for name, tensor in outcome.tensors.items()}
     first = {name: plane[0] for name, plane in planes.items()}
-    caption = (
-        "One task per row. Test and regularized loss share a scale, gap and NC another; what is "
-        "beyond is cut off. Cross: the learner. Circle: the lowest point of the panel."
-    )
-    drawn = [Drawing("contours", _contours(planes), "Visualization of loss surfaces", caption)]
-    caption = "The first task, as in the paper's appendix, with the same scales. Dot: the learner."
-    for head in HEADS:
-        title = f"Loss surfaces in three dimensions, {head} head"
-        drawn.append(Drawing(f"surfaces-{head}", _surfaces(first, head), title, caption))
-    return drawn
+    return [_contours(planes), *(_surfaces(first, head) for head in HEADS)]
 
 
 def _panels(planes: dict[str, Plane], heads: Iterable[str]) -> list[list[Panel]]:
@@ -221,7 +212,7 @@ def _panels(planes: dict[str, Plane], heads: Iterable[str]) -> list[list[Panel]]
     return [[("train loss", train, of_train)], gaps, losses]
 
 
-def _contours(planes: dict[str, Plane]) -> Canvas:
+def _contours(planes: dict[str, Plane]) -> Drawing:
     tasks, columns = len(planes["gap"]), 3 + 2 * len(HEADS)
     alpha, beta = planes["alpha"][0], planes["beta"][0]
     fine = {"colors": "white", "linewidths": 0.4, "alpha": 0.6}
@@ -242,18 +233,20 @@ def _contours(planes: dict[str, Plane]) -> Canvas:
                     mark = {"mew": width, "color": color, "clip_on": False, "zorder": 5}
                     ax.plot(0, 0, "x", ms=5, **mark)
                     ax.plot(beta[j], alpha[i], "o", ms=6, mfc="none", **mark)
-                ax.set(aspect="equal", xlim=beta[[0, -1]], ylim=alpha[[0, -1]])
-                ax.set_title(title if b == 0 else "")
+                ax.set(aspect="equal", xlim=beta[[0, -1]], ylim=alpha[[0, -1]], xlabel=r"$\beta$")
+                ax.set(title="" if b else title, ylabel=f"task {b + 1}\n$\\alpha$")
+                ax.label_outer()
                 ax.grid(False)
             bar = canvas.colorbar(cm.ScalarMappable(**group[0][2]), ax=used, **look)
             bar.locator = ticker.MaxNLocator(4)
-        line[0].set_ylabel(f"task {b + 1}\n" + r"$\alpha$")
-    for ax in axes[-1]:
-        ax.set_xlabel(r"$\beta$")
-    return canvas
+    caption = (
+        "One task per row. Test and regularized loss share a scale, gap and NC another; what is "
+        "beyond is cut off. Cross: the learner. Circle: the lowest point of the panel."
+    )
+    return Drawing("contours", canvas, "Visualization of loss surfaces", caption)
 
 
-def _surfaces(planes: dict[str, Plane], head: str) -> Canvas:
+def _surfaces(planes: dict[str, Plane], head: str) -> Drawing:
     """Draws one task's planes as surfaces: train loss; gap over NC; test over regularized loss."""
     canvas = Canvas(figsize=(10.5, 7.0))
     edges = {"left": 0.0, "right": 0.95, "bottom": 0.05, "top": 0.95, "hspace": 0.5}
@@ -272,7 +265,9 @@ def _surfaces(planes: dict[str, Plane], head: str) -> Canvas:
             ax.set_title(title.replace("\n", " "), y=1.04)
             ax.set_box_aspect(None, zoom=1.1)
             ax.view_init(elev=32, azim=-60)
-    return canvas
+    caption = "The first task, as in the paper's appendix, with the same scales. Dot: the learner."
+    title = f"Loss surfaces in three dimensions, {head} head"
+    return Drawing(f"surfaces-{head}", canvas, title, caption)
 
 
 LEAD = (

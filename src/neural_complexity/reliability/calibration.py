@@ -119,11 +119,11 @@ def detect_shift(calibration: Calibration, features: Tensor) -> Shift:
     """
     p_value = float(shift_p_values(calibration, features.unsqueeze(0)))
     difference = features.detach().cpu().double() - calibration.features.mean(dim=0)  # (k,)
-    scale = _scale(calibration.features)
-    odd, context = difference / scale, ""
+    _, scale, covariance = _standardize(calibration.features)
+    odd, context = difference / scale.squeeze(0), ""
     if not (odd.abs() > STANDS_OUT).any():
         # What is not odd by itself can be so for a learner that is otherwise like this one.
-        precision = torch.linalg.inv(_covariance(calibration.features / scale))
+        precision = torch.linalg.inv(covariance)
         odd = (precision @ odd.nan_to_num()) / precision.diagonal().sqrt()
         context = " for a learner that is otherwise like it"
     odd = odd.nan_to_num(nan=math.inf)
@@ -164,20 +164,17 @@ def shift_p_values(calibration: Calibration, features: Tensor) -> Tensor:
 
 def _as_odd_as_the_last(bags: Tensor) -> Tensor:
     """Computes the share of a bag's learners, (B, n + 1, k), as odd as its last one, (B,)."""
-    z = (bags - bags.mean(dim=1, keepdim=True)) / _scale(bags).unsqueeze(1)  # (B, n + 1, k)
-    odd: Tensor = (torch.linalg.solve(_covariance(z), z.mT).mT * z).sum(dim=2)  # (B, n + 1)
+    z, _, covariance = _standardize(bags)
+    odd: Tensor = (torch.linalg.solve(covariance, z.mT).mT * z).sum(dim=2)  # (B, n + 1)
     # Equal learners count as equal, however their distances are rounded.
     return (odd >= odd[:, -1:] * (1 - ROUNDING)).double().mean(dim=1)
 
 
-def _scale(features: Tensor) -> Tensor:
-    """Returns standard deviations over learners; of what hardly varies, a part of its size."""
-    mean = features.mean(dim=-2)
-    return torch.maximum(features.std(dim=-2, correction=0), 1e-4 * (1 + mean.abs()))
-
-
-def _covariance(features: Tensor) -> Tensor:
-    """Computes an invertible covariance of scaled features (..., n, k), as (..., k, k)."""
-    centred = features - features.mean(dim=-2, keepdim=True)
-    own = centred.mT @ centred / features.shape[-2]
-    return own + 1e-6 * torch.eye(features.shape[-1], dtype=features.dtype)
+def _standardize(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns centred, scaled features (..., n, k), their scale and an invertible covariance."""
+    (n, k), mean = features.shape[-2:], features.mean(dim=-2, keepdim=True)
+    # Standard deviations over learners; of what hardly varies, a part of its size.
+    deviation = features.std(dim=-2, correction=0, keepdim=True)
+    scale = torch.maximum(deviation, 1e-4 * (1 + mean.abs()))  # (..., 1, k)
+    z = (features - mean) / scale
+    return z, scale, z.mT @ z / n + 1e-6 * torch.eye(k, dtype=z.dtype)  # (..., k, k)

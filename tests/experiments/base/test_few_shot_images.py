@@ -15,7 +15,6 @@ from neural_complexity.experiments.base.few_shot_images import (
     draw_held_out_tasks,
     posterior,
     train_and_predict,
-    train_prototypical,
     without_learner,
 )
 from neural_complexity.losses import cross_entropy
@@ -218,7 +217,7 @@ def test_accuracies_are_by_method_and_by_what_it_sees(
     few_shot: FewShot, small: FewShotConfig
 ) -> None:
     task = few_shot.sample(5, stream(0, "tasks")).loaded()
-    state = train_prototypical(small, TRAINING, few_shot)
+    state = small.train_prototypical(TRAINING, few_shot)
     found = without_learner(small, embed(few_shot, task), state)
     assert list(found) == [
         ("NC posterior, its beliefs", "transductive"),
@@ -246,7 +245,7 @@ def test_images_that_were_seen_are_classified_without_error(
     drawn = few_shot.sample(5, stream(0, "tasks")).loaded()
     same = Task(drawn.X_tr, drawn.Y_tr, drawn.X_tr, drawn.Y_tr)
     found = without_learner(
-        small, embed(few_shot, same), train_prototypical(small, TRAINING, few_shot)
+        small, embed(few_shot, same), small.train_prototypical(TRAINING, few_shot)
     )
     for (method, _), right in found.items():
         if method in ("nearest neighbour in pixels", "nearest neighbour in NC's image embedding"):
@@ -257,15 +256,14 @@ def test_the_prototypical_network_is_trained_and_the_same_every_time(
     few_shot: FewShot, small: FewShotConfig
 ) -> None:
     calls: list[tuple[str, int, int]] = []
-    first = train_prototypical(
-        small,
+    first = small.train_prototypical(
         TRAINING,
         few_shot,
         lambda stage, done, total, *_: calls.append((stage, done, total)),
     )
-    again = train_prototypical(small, TRAINING, few_shot)
+    again = small.train_prototypical(TRAINING, few_shot)
     assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
     assert calls[-1] == ("prototypes", 4, 4)
     longer = LabelTraining(width=16, channels=4, iterations=3, updates=2, tasks=4, batch=4)
-    other = train_prototypical(small, longer, few_shot)
+    other = small.train_prototypical(longer, few_shot)
     assert any(not torch.equal(other[name], tensor) for name, tensor in first.items())

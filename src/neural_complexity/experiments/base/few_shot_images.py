@@ -30,7 +30,7 @@ from neural_complexity.tasks.omniglot_files import omniglot
 
 __all__ = ["OURS", "PAPERS", "PAPERS_LEARNERS", "PAPER_ACCURACY", "PROTOTYPICAL", "SMOKE", "TINY"]
 __all__ += ["EmbeddedTasks", "FewShotConfig", "HeldOut", "LabelTraining", "direct", "posterior"]
-__all__ += ["draw_held_out_tasks", "train_and_predict", "train_prototypical", "without_learner"]
+__all__ += ["draw_held_out_tasks", "train_and_predict", "without_learner"]
 
 _encoder: Callable[..., ImageEncoder] = partial(ImageEncoder, layers=4)  # of prototypical networks
 Penalty = Callable[[slice], Regularizer]  # of some of the tasks
@@ -114,6 +114,18 @@ class FewShotConfig(BaseConfig):
             channels = [self.learner_channels] * 2
             make, lr = partial(image_cnn, shape, channels, self.ways), self.cnn_lr
         return Recipe(make=make, loss=cross_entropy, steps=self.steps, lr=lr)
+
+    def train_prototypical(
+        self, training: LabelTraining, family: FewShot, callback: ProgressCallback | None = None
+    ) -> dict[str, Tensor]:
+        """Returns the state of a prototypical network's encoder, trained on NC's episodes."""
+        with seeded(self.seed, "prototypes"):
+            encoder = _encoder(family.images.pixels.shape[1:], channels=training.channels)
+        units = family.sample(128, stream(self.seed, "units"))
+        encoder.to(self.device).calibrate(values(units.X_tr).to(self.device))
+        own: Any = {"seed": self.seed, "classes": self.ways, "callback": callback}
+        trained.train_prototypes(encoder, family, MetaTraining(**training.learning()), **own)
+        return encoder.state_dict()
 
 
 def draw_held_out_tasks(config: FewShotConfig) -> HeldOut:
@@ -230,21 +242,3 @@ def without_learner(
         found[key] = torch.cat([logits_of(part, rounds=rounds) for part in parts])
     ledger.record("report", task.X_te, task.Y_te)
     return {key: 1 - zero_one(logits, task.Y_te).mean(dim=1) for key, logits in found.items()}
-
-
-def train_prototypical(
-    config: FewShotConfig,
-    training: LabelTraining,
-    family: FewShot,
-    callback: ProgressCallback | None = None,
-) -> dict[str, Tensor]:
-    """Returns the state of a prototypical network's encoder, trained on NC's episodes."""
-    with seeded(config.seed, "prototypes"):
-        encoder = _encoder(family.images.pixels.shape[1:], channels=training.channels)
-    units = family.sample(128, stream(config.seed, "units"))
-    encoder.to(config.device).calibrate(values(units.X_tr).to(config.device))
-    settings = MetaTraining(**training.learning())
-    trained.train_prototypes(
-        encoder, family, settings, seed=config.seed, classes=config.ways, callback=callback
-    )
-    return encoder.state_dict()
