@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_real_targets_on_sets_of_any_size(tmp_path: Path) -> None:
     header = session.get_modelmeta().custom_metadata_map
     assert header["format"] == "neural-complexity"
     assert json.loads(header["provenance"]) == nc.provenance
-    assert json.loads(header["architecture"]) == nc.architecture.to_json()
+    assert json.loads(header["architecture"]) == asdict(nc.architecture)
     assert [i.shape[:2] for i in session.get_inputs()] == [["B", "M"]] * 3 + [["B", "N"]] * 2
 
 

@@ -134,7 +134,7 @@ def _checksums(X: Tensor) -> NDArray[np.uint32]:
 
 def header(nc: "NeuralComplexity") -> dict[str, str]:
     """Returns what a file says about its weights."""
-    own = {"architecture": nc.architecture.to_json(), "provenance": nc.card.to_json()}
+    own = {"architecture": asdict(nc.architecture), "provenance": nc.card.to_json()}
     return {"format": FORMAT, "version": VERSION} | {n: json.dumps(v) for n, v in own.items()}
 
 
