@@ -192,9 +192,8 @@ def to_onnx(nc: "NeuralComplexity", path: str | Path) -> None:
         runtime = import_module("onnxruntime")
         import_module("onnxscript")
     except ImportError as error:
-        raise ImportError(
-            f"to_onnx must have the extra onnx, pip install 'neural-complexity[onnx]', got {error}"
-        ) from None
+        wanted = "the extra onnx, pip install 'neural-complexity[onnx]'"
+        raise ImportError(f"to_onnx must have {wanted}, got {error}") from None
     if nc.x_mean.dtype != torch.float32:
         raise TypeError(f"nc must be torch.float32 for ONNX, got {nc.x_mean.dtype}")
     whole = _Whole(copy.deepcopy(nc)).cpu().eval().requires_grad_(False)
@@ -243,15 +242,14 @@ def _exported(whole: _Whole) -> bytes:
     points, classes = {"tr": "M", "te": "N"}, {"H": {2: "C"}} if nc.symmetric else {}
     shapes = tuple({0: "B", 1: points[n[2:]], **classes.get(n[0], {})} for n in INPUTS)
     options: dict[str, Any] = {"dynamic_shapes": shapes, "dynamo": True, "verbose": False}
+    options |= {"input_names": INPUTS, "output_names": OUTPUTS}
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     before = logger.level
     logger.setLevel(logging.ERROR)  # it misses torchvision
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what PyTorch says to those who develop its exporter
-            program = torch.onnx.export(
-                whole, example, input_names=INPUTS, output_names=OUTPUTS, **options
-            )
+            program = torch.onnx.export(whole, example, **options)
     except torch.onnx.errors.OnnxExporterError as error:
         reason = str(error).strip().splitlines()[-1]
         raise ValueError(f"nc must be one that PyTorch can export, got {reason}") from error
