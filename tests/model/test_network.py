@@ -224,7 +224,7 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
         NeuralComplexity.load(path)
     header |= {
         "version": "1",
-        "architecture": json.dumps(nc.architecture.to_json()),
+        "architecture": json.dumps(asdict(nc.architecture)),
         "provenance": "{}",
     }
     save_file({"a": torch.ones(1)}, path, header)

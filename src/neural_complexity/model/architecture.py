@@ -1,13 +1,13 @@
 """The sizes and switches of NC, as one value that is saved with its weights."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from neural_complexity.losses import LOSSES, Loss
+from neural_complexity.losses import LOSSES
 from neural_complexity.points import raw, values
 from neural_complexity.task import check_sets
 
@@ -34,9 +34,7 @@ class Architecture:
     decoder_layers: int = 3  # linear layers, n_dec
     query_skip: bool = True  # whether the decoder also sees the test point's own embedding
     observed_loss: bool = True  # whether the direct head predicts the test loss, not the gap
-    pool_first: bool = (
-        False  # whether test points are averaged before decoding (appendix C; direct)
-    )
+    pool_first: bool = False  # whether to average test points, then decode (appendix C; direct)
     scale_by_width: bool = False  # whether attention divides by the root of d, as the official code
     channels: int = 64  # filters of each layer of the image encoder
     image_layers: int = 4  # of the image encoder, or stages of two blocks each
@@ -68,14 +66,14 @@ class Architecture:
         if self.width % self.heads:
             got = f"width={self.width}, heads={self.heads}"
             raise ValueError(f"width must be a multiple of heads, got {got}")
-        if self.symmetric and not self.the_loss.labels:
+        if self.symmetric and not LOSSES[self.loss].labels:
             raise ValueError("symmetric must be off for real targets, which have no classes")
         if (self.rounds or self.vote) and not self.metric:
             raise ValueError("metric must be on for rounds and vote, got it off")
 
     def check(self, dtype: torch.dtype, classes: int | None, tensors: dict[str, Tensor]) -> None:
         """Refuses what NC cannot judge; see `NeuralComplexity.check`."""
-        real = not self.the_loss.labels
+        real = not LOSSES[self.loss].labels
         labels = {} if real else {n: Y for n, Y in tensors.items() if n[0] == "Y"}
         for name, Y in labels.items():
             # First: real numbers would be asked for features, which labels do not have.
@@ -106,16 +104,6 @@ class Architecture:
                 raise ValueError(f"{name} must be finite, got NaN or infinity")
 
     @property
-    def the_loss(self) -> Loss:
-        """The loss that is named."""
-        return LOSSES[self.loss]
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input: (D,), or (channels, height, width)."""
         return (self.inputs,) if isinstance(self.inputs, int) else self.inputs
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON has them."""
-        inputs = self.inputs if isinstance(self.inputs, int) else list(self.inputs)
-        return {**asdict(self), "inputs": inputs}

@@ -75,9 +75,7 @@ class SetNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.architecture, width = a, a.width
-        heads, by_width = a.heads, a.scale_by_width
-        self._attend = partial(attend, heads=heads, by_width=by_width, metric=a.metric)
-        self._move = partial(soft_k_means, heads=heads, by_width=by_width, rounds=a.rounds)
+        self._attend = partial(attend, heads=a.heads, by_width=a.scale_by_width, metric=a.metric)
         self.encoder = nn.Sequential(*_hidden(features, width, a.encoder_layers))
         # Products that share an input are one: K with V, Q with the decoder's view of the point.
         # None has a bias: K's would not change the attention, the others follow from later ones.
@@ -101,7 +99,7 @@ class SetNetwork(nn.Module):
             hidden = _hidden(width, width, a.decoder_layers - 2)
             final = nn.Linear(width, outputs)
             self.decoder.extend([nn.ReLU(inplace=True), *hidden, final])
-        layers = (SelfAttention(width, heads) for _ in range(a.self_layers))
+        layers = (SelfAttention(width, a.heads) for _ in range(a.self_layers))
         self.self_attention = nn.Sequential(*layers)
         if a.vote:  # at first the votes alone count
             nn.init.zeros_(final.weight)
@@ -129,7 +127,7 @@ class SetNetwork(nn.Module):
         elif a.metric:
             K = (e_tr @ self.on_test.weight[: Q.shape[-1]].T).view(B, M, -1)  # (B, M, E)
         if a.metric:
-            K = self._move(Q, K)
+            K = soft_k_means(Q, K, heads=a.heads, rounds=a.rounds, by_width=a.scale_by_width)
         T = T_tr if T_tr.ndim == 4 else T_tr.unsqueeze(2)  # (B, M, G, targets)
         acted: Tensor = self.on_targets(e_tr if a.bilinear else T)
         if a.bilinear:

@@ -62,9 +62,8 @@ class CachedStates:
 
     def __call__(self, points: Task | Snapshot) -> Context:
         """Returns the context of some of the test points; refuses others."""
-        place = find(self.indices, raw(points.X_te))  # (B, N)
-        row = torch.arange(len(place), device=place.device)[:, None]
-        return Context(points.Y_tr, self.state.map(lambda values: values[row, place]))
+        place = find(self.indices, raw(points.X_te)).unsqueeze(-1)  # (B, N, 1)
+        return Context(points.Y_tr, self.state.map(lambda t: t.take_along_dim(place, dim=1)))
 
 
 def subsample(task: Task, size: int, generator: torch.Generator) -> Task:

@@ -6,6 +6,7 @@ Normalisation is frozen, as in the paper: `calibrate` takes statistics of sample
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d, relu
+from torch.optim.swa_utils import update_bn
 
 from neural_complexity.learners.networks import resnet
 from neural_complexity.model.architecture import Architecture
@@ -67,17 +68,9 @@ class ResidualEncoder(_Encoder):
         self.training = mode
         return self
 
-    @torch.no_grad()
     def calibrate(self, X: Tensor) -> None:
-        """Takes the statistics of every normalisation from images."""
-        for norm in self.body.modules():
-            if isinstance(norm, nn.BatchNorm2d):
-                norm.reset_running_stats()
-                norm.momentum = None  # a plain mean over all that is seen
-        self.body.train()
-        for part in _as_batch(X).split(PART):
-            self.body(part)
-        self.body.eval()
+        """Takes the statistics of every normalisation from images: plain means over all parts."""
+        update_bn(_as_batch(X).split(PART), self.body)
 
 
 def make_image_encoder(a: Architecture) -> ImageEncoder | ResidualEncoder:

@@ -225,8 +225,6 @@ def _describe(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
     seen = [shift, _size(X_te), targets, predictions]  # (B,) each
     if M == 1:  # nothing can be hidden
         return torch.stack([*seen, torch.zeros_like(shift)], dim=1)
-    # Half of some points are hidden, and what a guess about them costs is compared with what NC
-    # predicts that it costs: a task of another kind shows there, whatever the learner.
     # At random: in somebody's order every other point may be of the same class.
     some = torch.randperm(M, generator=stream(0, "surprise"))[:CONTEXT_SIZE]
     (E,), Y = map_inputs(nc.embed, snapshot.X_tr[:, some]), snapshot.Y_tr[:, some]

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from neural_complexity.losses import LOSSES, Belief, cross_entropy, squared_error, zero_one
 from neural_complexity.model.architecture import Architecture
-from neural_complexity.model.card import Card, read_nc, write_nc
+from neural_complexity.model.card import Card, read_nc, to_onnx, write_nc
 from neural_complexity.model.encoders import make_image_encoder
-from neural_complexity.model.export import to_onnx
 from neural_complexity.model.heads import HEADS, Context, Head, Sets
 from neural_complexity.points import map_inputs, values
 from neural_complexity.reliability.calibration import Calibration
@@ -58,7 +57,7 @@ class NeuralComplexity(nn.Module):
         a = Architecture(**{"inputs": inputs, "outputs": outputs, **fields})
         if a.head not in HEADS:
             raise ValueError(f"head must be one of {', '.join(HEADS)}, got {a.head}")
-        self.architecture, self.loss, self.labels = a, a.the_loss, a.the_loss.labels
+        self.architecture, self.loss, self.labels = a, LOSSES[a.loss], LOSSES[a.loss].labels
         self.outputs, self.symmetric, self.shape = a.outputs, a.symmetric, a.shape
         self.image_encoder = make_image_encoder(a) if len(a.shape) == 3 else None
         features = a.shape[0] if self.image_encoder is None else self.image_encoder.features
@@ -102,13 +101,12 @@ class NeuralComplexity(nn.Module):
             own |= {} if head is None else head.for_labels
         nc = cls(X.shape[2:] if X.ndim == 5 else X.shape[-1], **own | fields)
         flat = X.flatten(0, -4).transpose(0, 1).flatten(1).T if X.ndim == 5 else X.flatten(0, -2)
-        for name, seen in (("x", flat), ("y", Y.flatten(0, -2))):
+        units = (nc.x_mean, nc.x_scale, flat), (nc.y_mean, nc.y_scale, Y.flatten(0, -2))
+        for mean, scale, seen in units:
             if seen.is_floating_point():
-                scale, mean = torch.std_mean(seen, dim=0, correction=0)
-                scale = torch.where(scale > 0, scale, 1.0)  # a constant has nothing to scale
-                for unit, its in (("mean", mean), ("scale", scale)):
-                    buffer = nc.get_buffer(f"{name}_{unit}")
-                    buffer.copy_(its.view_as(buffer))
+                std, centre = torch.std_mean(seen, dim=0, correction=0)
+                mean.copy_(centre.view_as(mean))
+                scale.copy_(torch.where(std > 0, std, 1.0).view_as(scale))  # a constant has none
         if nc.image_encoder is not None:
             nc.image_encoder.calibrate(nc._x(X.flatten(0, 1)[:CALIBRATION]))
         return nc
@@ -263,7 +261,7 @@ class NeuralComplexity(nn.Module):
         return above.assess(self, model, X_tr, y_tr, X_te, **options)  # type: ignore[no-any-return]
 
     def to_onnx(self, path: str | Path) -> None:
-        """Writes NC as an ONNX file, for programs without PyTorch; see `model.export.to_onnx`."""
+        """Writes NC as an ONNX file, for programs without PyTorch; see `model.card.to_onnx`."""
         to_onnx(self, path)
 
     def save(self, path: str | Path) -> None:

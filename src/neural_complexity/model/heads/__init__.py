@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from neural_complexity.losses import Belief
+from neural_complexity.losses import LOSSES, Belief
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import SetNetwork
 
@@ -50,7 +50,7 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def __init__(self, architecture: Architecture, features: int) -> None:
         super().__init__()
-        a, self.architecture, self.loss = architecture, architecture, architecture.the_loss
+        a, self.architecture, self.loss = architecture, architecture, LOSSES[architecture.loss]
         if a.pool_first and not self.sees_predictions:
             why = "which answers per point"
             raise ValueError(f"pool_first must be off for the posterior head, {why}")
