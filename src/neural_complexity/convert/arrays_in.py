@@ -182,7 +182,9 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         got = f"{type(values).__name__}: {reason}"
         raise TypeError(f"{name} must be an array of numbers, got {got}") from None
     if text or array.dtype.kind not in "biuf":
-        got = f"text: {shortened(str(text[0]))}" if text else str(array.dtype)
+        # Among numbers that one word made text, the word.
+        words = (word for word in text if pd.isna(pd.to_numeric(word, errors="coerce")))
+        got = f"text: {shortened(str(next(words, text[0])))}" if text else str(array.dtype)
         raise TypeError(f"{name} must hold numbers, got {got}")
     if array.dtype.isnative and array.itemsize <= 8:
         return array
