@@ -4,7 +4,6 @@ import textwrap
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,11 +58,7 @@ class File:
 
     path: Path
     arrays: dict[str, NDArray[Any]]
-
-    @property
-    def is_table(self) -> bool:
-        """Whether it has columns."""
-        return self.path.suffix.lower() != ".npz"
+    is_table: bool
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self.arrays:
@@ -74,7 +69,7 @@ class File:
             raise ValueError(f"{name} of {self.path} must be an array of points, got one value")
         return self.arrays[name]
 
-    def numbers(self, names: Sequence[str]) -> Tensor:
+    def numbers(self, names: list[str]) -> Tensor:
         """Returns some columns, (rows, names), or raises a TypeError if one holds text."""
         return numbers(str(self.path), pd.DataFrame({name: self[name] for name in names}))
 
@@ -102,7 +97,7 @@ def read_file(path: Path) -> File:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it is a single array")
             with file:
-                return File(path, dict(file))
+                return File(path, dict(file), is_table=False)
         frame = _read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
     except ImportError:
         raise ValueError(
@@ -119,7 +114,8 @@ def read_file(path: Path) -> File:
             lost = column.isna()  # the header is line 1
             got = f"{lost.sum()} of {len(lost)}, the first in line {lost.argmax() + 2}"
             raise ValueError(f"column {name} of {path} must have no missing values, got {got}")
-    return File(path, {str(name): column.to_numpy() for name, column in frame.items()})
+    columns = {str(name): column.to_numpy() for name, column in frame.items()}
+    return File(path, columns, is_table=True)
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -173,14 +169,13 @@ def assess_files(
     if files.probabilities:
         H = [logarithms("predictions", numbers("predictions", part)) for part in H]
     y_tr, classes = _labels(nc, files.train, y_tr, told) if nc.labels else (y_tr, None)
-    found = assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **options)
-    return found, notes
+    return assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **options), notes
 
 
 def _read_points(files: ModelFiles) -> tuple[Any, Any, Any, list[str]]:
     """Returns training inputs and targets, test inputs, and notes on what else is in that file."""
     train, test = read_file(files.train), read_file(files.test)
-    target = list(files.target) or (list(train.arrays)[-1:] if train.is_table else ["y"])
+    target = list(dict.fromkeys(files.target)) or [[*train.arrays][-1] if train.is_table else "y"]
     named, got = train if train.is_table else test, ", ".join(target)  # arrays name no features
     features = [name for name in named.arrays if name not in target]
     if not features:
@@ -220,5 +215,4 @@ def _labels(nc: NeuralComplexity, path: Path, y: Any, told: File) -> tuple[Any, 
 
 
 def _as_text(label: Any) -> str:
-    whole = isinstance(label, float) and label.is_integer()
-    return str(int(label)) if whole else str(label)
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)

@@ -162,12 +162,12 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"weight must be one or several numbers from 0, got {self.weight}")
         for name in ("trust_", "weight_", "gap_"):  # of an earlier fit
             self.__dict__.pop(name, None)
-        rows, y = validate_data(self, X, y, y_numeric=isinstance(self, RegressorMixin))
+        rows, given = validate_data(self, X, y, y_numeric=isinstance(self, RegressorMixin))
         sets = {"X": rows}
         if X_unlabelled is not None:
             sets["X_unlabelled"] = validate_data(self, X_unlabelled, reset=False)
         nc = find_nc(self.nc) if isinstance(self.nc, str | Path) else self.nc
-        Y, outputs, *ends = self._read_targets(nc, y)
+        Y, outputs, *ends = self._read_targets(nc, given)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         like = torch.empty(0) if nc is None else nc.x_mean
         D, (mean, scale) = rows.shape[1], _units("X", rows)
@@ -176,18 +176,17 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             start = (nn.Flatten(), Affine(1 / scale, -mean / scale))
             return nn.Sequential(*start, *mlp(D, self.hidden, outputs), *ends).to(like.dtype)
 
-        shape = (D,) if nc is None else nc.shape
+        shape = (D,) if nc is None else nc.shape  # images come as rows of pixels
         if prod(shape) != D:
             raise ValueError(f"X must have {prod(shape)} features as NC's inputs have, got {D}")
-        place: Any = {"shape": shape, "dtype": like.dtype}  # images come as rows of pixels
+        place: Any = {"shape": shape, "dtype": like.dtype, "device": like.device}
         parts = [inputs(name, some.reshape(-1, *shape), **place) for name, some in sets.items()]
         loss = squared_error if Y.is_floating_point() else cross_entropy
         recipe = Recipe(make=make, loss=loss, steps=self.steps, lr=self.lr, optimizer=Adam)
-        points, Y = torch.cat(parts).to(like.device), Y.to(like.device)
-        known, others = torch.arange(len(points), device=like.device).tensor_split([len(rows)])
         classes = outputs if nc is not None and nc.labels and nc.symmetric else None
+        points, Y = torch.cat(parts), Y.to(like.device)
         own = Training(points, Y, recipe, self.batch, seed, nc, classes, self.floor)
-        h = self._train(own, list(map(float, weights)), known, others)
+        h = self._train(own, list(map(float, weights)))
         if not all(p.isfinite().all() for p in h.parameters()):
             wanted = "small enough for training to stay finite"
             raise ValueError(f"lr must be {wanted}, got {self.lr} and a network that diverged")
@@ -220,10 +219,10 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
         Y = inputs("y", column, dtype=None if nc is None else nc.x_mean.dtype)
         return Y, 1, Affine(scale, mean)
 
-    def _train(
-        self, own: Training, weights: list[float], points: Tensor, others: Tensor
-    ) -> BatchedLearner:
+    def _train(self, own: Training, weights: list[float]) -> BatchedLearner:
         """Trains the network with the best of the weights, and sets what was found on the way."""
+        indices = torch.arange(len(own.X), device=own.X.device)
+        points, others = indices.tensor_split([len(own.Y)])
         if own.nc is None:
             return own.train(own.task(points, points))
         factor, (task, seen, encode) = 1.0, own.arrange(points, others)
