@@ -328,17 +328,17 @@ def test_numbers_are_read_as_written(place: Path, rows: list[tuple[float, int]])
     assert list(table.arrays) == ["a", "b", "1"]
     np.testing.assert_allclose(table.numbers(["b", "a"]), [(n, x) for x, n in rows], rtol=1e-14)
     assert set(table.arrays["1"]) == {"cat"}
-    with pytest.raises(TypeError, match=r"column 1 of .* must hold numbers, got text: \['cat'\]"):
+    with pytest.raises(TypeError, match=r"column 1 of .* must hold numbers, got text: 'cat'"):
         table.numbers(["1"])
     with pytest.raises(ValueError, match="must have a column c, got a, b, 1"):
         table.numbers(["a", "c"])
 
 
 def test_text_is_quoted_and_numbers_may_come_among_it(place: Path) -> None:
-    place.write_text('\ufeffname,"a, b"\n"x, y",1\n"2",True\n', encoding="utf-8")
+    place.write_text('\ufeffname,"a, b"\n"2",1\n"x, y",True\n', encoding="utf-8")
     table = read_file(place)
-    assert table.arrays["name"].tolist() == ["x, y", "2"]
-    with pytest.raises(TypeError, match=r"column name of .* got text: \['x, y'\]"):
+    assert table.arrays["name"].tolist() == ["2", "x, y"]
+    with pytest.raises(TypeError, match=r"column name of .* got text: 'x, y'"):
         table.numbers(["name"])
 
 

@@ -77,20 +77,32 @@ def assess(
         TypeError: If something is of a kind that cannot be used.
         ValueError: If something has a wrong size or value, or the model cannot predict.
     """
-    doubts = _check_sets(X_tr, y_tr, X_te)
+    if isinstance(y_tr, Dataset | DataLoader):
+        got = f"a {type(y_tr).__name__}: test inputs are X_te"
+        raise TypeError(f"y_tr must be the training targets, got {got}")
+    if X_te is None:
+        raise TypeError("X_te must be test inputs, which need no labels, got None")
+    known, new = (list(getattr(X, "columns", ())) for X in (X_tr, X_te))
+    moved = [f"{b} in the place of {a}" for a, b in zip(known, new, strict=False) if a != b]
+    if moved and len(known) == len(new):
+        raise ValueError(f"X_te must have the columns of X_tr in their order, got {moved[0]}")
+    samplers = (getattr(X_te, "sampler", None), getattr(X_te, "batch_sampler", None))
+    drawn = (*samplers, getattr(samplers[1], "sampler", None))
     (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
     if y_tr is None:
         raise TypeError("y_tr must be the training targets, got None")
-    points, _ = _points(nc, X_tr, X_te)  # checked before the model stumbles over them
-    H_tr, H_te = (
-        given.predict(name, model, X, labels=nc.labels, like=nc.x_mean)
-        for name, X in (("X_tr", X_tr), ("X_te", X_te))
-    )
+    sets, like = (
+        {"X_tr": X_tr, "X_te": X_te}.items(),
+        nc.x_mean,
+    )  # checked before the model is asked
+    points = [given.inputs(name, X, shape=nc.shape, dtype=like.dtype) for name, X in sets]
+    H_tr, H_te = (given.predict(name, model, X, labels=nc.labels, like=like) for name, X in sets)
     if classes is None and nc.labels:
         classes = given.columns_of(model)
     options: dict[str, Any] = {"classes": classes, "confidence": confidence, "method": method}
     found = assess_predictions(nc, points[0], y_tr, H_tr, points[1], H_te, **options)
-    return replace(found, warnings=(*found.warnings, *doubts))
+    last = [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
+    return replace(found, warnings=(*found.warnings, *last))
 
 
 def assess_predictions(
@@ -113,65 +125,41 @@ def assess_predictions(
     if classes is not None and not nc.labels:
         raise ValueError("classes must be None where NC judges real targets, got classes")
     (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
-    (X_tr, X_te), place = _points(nc, X_tr, X_te)
-    H_tr = given.targets("H_tr", H_tr, labels=False, points=len(X_tr), **place)
-    H_te = given.targets("H_te", H_te, labels=False, points=len(X_te), **place)
-    shares = nc.labels and H_tr.shape[1] > 1 and given.looks_like_shares(H_tr, H_te)
-    Y_tr, H_tr, H_te = _arrange(nc, y_tr, H_tr, H_te, classes)
+    place: Any = {"dtype": nc.x_mean.dtype, "device": nc.device}
+    X_tr = given.inputs("X_tr", X_tr, shape=nc.shape, **place)
+    X_te = given.inputs("X_te", X_te, shape=nc.shape, **place)
+    place |= {"labels": False, "outputs": None if nc.labels else nc.outputs}
+    H_tr = given.targets("H_tr", H_tr, points=len(X_tr), **place)
+    H_te = given.targets("H_te", H_te, points=len(X_te), **place)
+    first = []
+    if nc.labels:
+        if H_tr.shape[1] > 1 and all(map(given.looks_like_shares, (H_tr, H_te))):
+            first = [PROBABILITIES]
+        Y_tr, H_tr, H_te = _arrange(nc, y_tr, H_tr, H_te, classes)
+    else:
+        Y_tr = given.targets("y_tr", y_tr, points=len(X_tr), **place)
     snapshot = Snapshot(*(t[None] for t in (X_tr, Y_tr, H_tr, X_te, H_te)))
     found = _judge(nc, snapshot, **options)
-    first = [PROBABILITIES] if shares else []
     return replace(found, warnings=(*first, *_doubts(nc, snapshot, found)))
-
-
-def _check_sets(X_tr: object, y_tr: object, X_te: object) -> list[str]:
-    """Refuses what is in the wrong place; returns a sentence if test points come in any order."""
-    if isinstance(y_tr, Dataset | DataLoader):
-        got = f"a {type(y_tr).__name__}: test inputs are X_te"
-        raise TypeError(f"y_tr must be the training targets, got {got}")
-    if X_te is None:
-        raise TypeError("X_te must be test inputs, which need no labels, got None")
-    known, new = (list(getattr(X, "columns", ())) for X in (X_tr, X_te))
-    moved = [f"{b} in the place of {a}" for a, b in zip(known, new, strict=False) if a != b]
-    if moved and len(known) == len(new):
-        raise ValueError(f"X_te must have the columns of X_tr in their order, got {moved[0]}")
-    samplers = (getattr(X_te, "sampler", None), getattr(X_te, "batch_sampler", None))
-    drawn = (*samplers, getattr(samplers[1], "sampler", None))
-    return [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
-
-
-def _points(nc: NeuralComplexity, X_tr: object, X_te: object) -> tuple[list[Tensor], Any]:
-    """Returns both inputs, and the type and device that NC wants everything in."""
-    place: Any = {"dtype": nc.x_mean.dtype, "device": nc.device}
-    sets = (("X_tr", X_tr), ("X_te", X_te))
-    return [given.inputs(name, X, shape=nc.shape, **place) for name, X in sets], place
 
 
 def _arrange(
     nc: NeuralComplexity, y_tr: object, H_tr: Tensor, H_te: Tensor, columns: Sequence[Any] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns real targets, (M, C), or indices of NC's classes, (M,), and columns that fit them."""
-    sets, points = (("H_tr", H_tr), ("H_te", H_te)), len(H_tr)
-    if not nc.labels:
-        outputs, dtype = nc.outputs, H_tr.dtype
-        for name, H in sets:
-            if (C := H.shape[1]) != outputs:
-                raise ValueError(f"{name} must have {outputs} columns like NC's targets, got {C}")
-        Y = given.targets("y_tr", y_tr, labels=False, outputs=outputs, points=points, dtype=dtype)
-        return Y.to(H_tr), H_tr, H_te
+    """Returns indices of NC's classes, (M,), and logits with their columns in that order."""
     names = nc.card.classes
-    known: Sequence[Any] = range(nc.outputs) if names is None else list(names)  # NC's classes
     if names is None and nc.symmetric:  # one that knows no names takes any
-        known = range(H_te.shape[1]) if columns is None else list(columns)
+        names = None if columns is None else tuple(columns)
+    count = H_te.shape[1] if nc.symmetric else nc.outputs
+    known: Sequence[Any] = range(count) if names is None else names
     own = known if columns is None else columns
-    H_tr, H_te = (given.in_order(name, H, own, known) for name, H in sets)
-    if names is not None or (columns is not None and nc.symmetric):
-        y_tr = given.encode(y_tr, known, name="y_tr")
-    Y_tr = given.targets("y_tr", y_tr, labels=True, points=points)
+    H_tr, H_te = (given.in_order(n, H, own, known) for n, H in (("H_tr", H_tr), ("H_te", H_te)))
+    y_tr = y_tr if names is None else given.encode(y_tr, known, name="y_tr")
+    Y_tr = given.targets("y_tr", y_tr, labels=True, points=len(H_tr), device=H_tr.device)
     if len(known) == 1 and Y_tr.any():
         wanted, got = "one column for each class", f"one column for several labels{given.SINGLE}"
         raise ValueError(f"predictions must have {wanted}, got {got}")
-    return given.targets("y_tr", Y_tr, labels=True, outputs=len(known)).to(H_tr.device), H_tr, H_te
+    return given.targets("y_tr", Y_tr, labels=True, outputs=len(known)), H_tr, H_te
 
 
 def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessment:
@@ -179,11 +167,11 @@ def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessme
     judgement = judge(nc, snapshot)
     each = {name: getattr(judgement, name).item() for name in ("gap", "loss_tr", "spread")}
     if not math.isfinite(each["gap"]):
-        largest = {name: t.abs().max().item() for name, t in vars(snapshot).items()}
+        top = {name: t.abs().max().item() for name, t in vars(snapshot).items()}
+        x, h = max(top["X_tr"], top["X_te"]), max(top["H_tr"], top["H_te"])
         raise ValueError(
             "inputs and predictions must be of a size that losses can be computed from, got inputs "
-            f"up to {max(largest['X_tr'], largest['X_te']):.3g} and predictions up to "
-            f"{max(largest['H_tr'], largest['H_te']):.3g}"
+            f"up to {x:.3g} and predictions up to {h:.3g}"
         )
     points = (judgement.points + judgement.loss_tr).squeeze(0).double().cpu().numpy()
     accuracy, interval, shift = judgement.accuracy.item(), None, None

@@ -4,7 +4,6 @@ import textwrap
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from torch import Tensor
 
 from neural_complexity.assessment.assess import assess_predictions
 from neural_complexity.assessment.result import Assessment
@@ -58,11 +58,7 @@ class File:
 
     path: Path
     arrays: dict[str, NDArray[Any]]
-
-    @property
-    def is_table(self) -> bool:
-        """Whether it has columns."""
-        return self.path.suffix.lower() != ".npz"
+    is_table: bool
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self.arrays:
@@ -73,16 +69,11 @@ class File:
             raise ValueError(f"{name} of {self.path} must be an array of points, got one value")
         return self.arrays[name]
 
-    def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
+    def numbers(self, names: list[str]) -> Tensor:
         """Returns some columns, (rows, names), or raises a TypeError if one holds text."""
-        for name in names:
-            if self[name].dtype.kind not in "biuf":
-                text = pd.to_numeric(pd.Series(self[name]), errors="coerce").isna()
-                got = self[name][text][:1].tolist()
-                raise TypeError(f"column {name} of {self.path} must hold numbers, got text: {got}")
-        return np.stack([self[name].astype(np.float64) for name in names], axis=1)
+        return numbers(str(self.path), pd.DataFrame({name: self[name] for name in names}))
 
-    def predictions(self) -> NDArray[Any]:
+    def predictions(self) -> Any:
         """Returns predictions, (points, columns)."""
         return self.numbers(list(self.arrays)) if self.is_table else self["H"]
 
@@ -106,7 +97,7 @@ def read_file(path: Path) -> File:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it is a single array")
             with file:
-                return File(path, dict(file))
+                return File(path, dict(file), is_table=False)
         frame = _read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
     except ImportError:
         raise ValueError(
@@ -123,7 +114,8 @@ def read_file(path: Path) -> File:
             lost = column.isna()  # the header is line 1
             got = f"{lost.sum()} of {len(lost)}, the first in line {lost.argmax() + 2}"
             raise ValueError(f"column {name} of {path} must have no missing values, got {got}")
-    return File(path, {str(name): column.to_numpy() for name, column in frame.items()})
+    columns = {str(name): column.to_numpy() for name, column in frame.items()}
+    return File(path, columns, is_table=True)
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -175,49 +167,38 @@ def assess_files(
                 f"for each test row, got {len(whole)}; two files go with --predictions-train"
             )
     if files.probabilities:
-        H = [
-            logarithms(f"predictions of {path}", numbers(str(path), part)).numpy()
-            for path, part in zip((files.train, files.test), H, strict=True)
-        ]
+        H = [logarithms("predictions", numbers("predictions", part)) for part in H]
     y_tr, classes = _labels(nc, files.train, y_tr, told) if nc.labels else (y_tr, None)
-    found = assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **options)
-    return found, notes
+    return assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **options), notes
 
 
 def _read_points(files: ModelFiles) -> tuple[Any, Any, Any, list[str]]:
     """Returns training inputs and targets, test inputs, and notes on what else is in that file."""
     train, test = read_file(files.train), read_file(files.test)
-    target = list(files.target) or (list(train.arrays)[-1:] if train.is_table else ["y"])
-    features, got = [name for name in train.arrays if name not in target], ", ".join(target)
-    if train.is_table:
-        y_tr = train.numbers(target) if len(target) > 1 else train[target[0]]
-        if not features:
-            raise ValueError(f"{train.path} must have features next to the target, got {got}")
-        X_tr = train.numbers(features)
-    else:
-        if len(target) > 1:
-            raise ValueError(f"--target must be one array of {train.path}, got {got}")
-        X_tr, y_tr = train["X"], train[target[0]]
-        y_tr = y_tr.squeeze(1) if y_tr.ndim == 2 and y_tr.shape[1] == 1 else y_tr
-        features = [name for name in test.arrays if name not in target]
-    if not test.is_table:
-        notes = [f"only X of {test.path} is looked at"] if len(test.arrays) > 1 else []
-        return X_tr, y_tr, test["X"], notes
-    X_te = test.numbers(features)
-    rest = [name for name in test.arrays if name not in features]
+    target = list(dict.fromkeys(files.target)) or [[*train.arrays][-1] if train.is_table else "y"]
+    named, got = train if train.is_table else test, ", ".join(target)  # arrays name no features
+    features = [name for name in named.arrays if name not in target]
+    if not features:
+        raise ValueError(f"{named.path} must have features next to the target, got {got}")
+    if len(target) > 1 and not train.is_table:
+        raise ValueError(f"--target must be one array of {train.path}, got {got}")
+    y_tr = train[target[0]] if len(target) == 1 else train.numbers(target)
+    X_tr, X_te = (file.numbers(features) if file.is_table else file["X"] for file in (train, test))
+    kind, looked = ("column", features) if test.is_table else ("array", ["X"])
+    rest = [name for name in test.arrays if name not in looked]
     others = ", ".join([name for name in rest if name not in target][:5])
-    if others:
+    if others and test.is_table:
         wanted = "have the features of the training file"
         raise ValueError(f"{test.path} must {wanted}, got others: {others}")
-    notes = [f"column {', '.join(rest)} of {test.path} is not looked at"] if rest else []
+    notes = [f"{kind} {', '.join(rest)} of {test.path} is not looked at"] if rest else []
     return X_tr, y_tr, X_te, notes
 
 
 def _labels(nc: NeuralComplexity, path: Path, y: Any, told: File) -> tuple[Any, list[Any] | None]:
     """Returns labels, and the class of each column if the header of the predictions names them."""
-    if np.ndim(y) != 1:
+    if y.shape[1:] not in ((), (1,)):
         raise ValueError("--target must be one column where targets are labels, got several")
-    labels = [_as_text(label) for label in y.tolist()]
+    labels = [_as_text(label) for label in y.ravel().tolist()]
     # Files know text and numbers; NC's own names may be of other types.
     names = {_as_text(name): name for name in nc.card.classes or ()}
     header = told.header()
@@ -234,5 +215,4 @@ def _labels(nc: NeuralComplexity, path: Path, y: Any, told: File) -> tuple[Any, 
 
 
 def _as_text(label: Any) -> str:
-    whole = isinstance(label, float) and label.is_integer()
-    return str(int(label)) if whole else str(label)
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)

@@ -93,10 +93,9 @@ class Assessment:
             spot, place = (places[row], self.points[i]), (0.6, 0.97 - 0.09 * row)
             left.annotate(f"point {i}", spot, place, bbox=PAPER, arrowprops=line, **text)
         left.axhline(self.loss_te, color=TEST, lw=0.9, ls="--", label="their mean")
-        left.set(title="Predicted loss of each test point", ylabel=self._unit)
-        left.set_xlabel("test points, best to worst")
+        left.set(title="Predicted loss of each test point", xlabel="test points, best to worst")
+        left.set(ylabel=self._unit, xmargin=0.03, ymargin=0.12)
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
-        left.margins(x=0.03, y=0.12)
         left.legend(loc="upper left")
         label, ends = self._interval()
         if ends:
@@ -112,9 +111,8 @@ class Assessment:
             right.plot([value], [row], "o", ms=8, color=color)
             right.annotate(f"{value:.3g}", (value, row), bbox=PAPER, **above)
         right.axvline(self.loss_tr, color=TRAIN, lw=0.9, ls="--")
-        right.set(title="Loss", yticks=[1, 0], ylim=(-0.7, 1.5), xlabel=self._unit)
-        right.set_yticklabels(["training", "test,\npredicted"])
-        right.margins(x=0.15)
+        right.set(title="Loss", xlabel=self._unit, xmargin=0.15, ylim=(-0.7, 1.5))
+        right.set_yticks([1, 0], ["training", "test,\npredicted"])
         if right.dataLim.x0 >= 0:
             right.set_xlim(left=0)  # so that a small gap looks small
         if ends:

@@ -95,8 +95,7 @@ def encode(y: object, classes: Sequence[object], *, name: str = "y") -> Tensor:
     if isinstance(y, Tensor) or _holds_tensors(y):
         y = numbers(name, y).tolist()
     labels = np.asarray(y, dtype=object)  # of text and numbers NumPy would make text
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
+    labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     if labels.ndim != 1 or not len(labels):
         raise ValueError(f"{name} must be (points,), one label each, got shape {labels.shape}")
     places = {label: i for i, label in enumerate(classes)}
@@ -163,8 +162,7 @@ def numbers(name: str, values: object) -> Tensor:
 def _array(name: str, values: Any) -> NDArray[Any]:
     """Returns an array of a type that PyTorch can share."""
     if isinstance(values, pd.DataFrame) and values.shape[1]:
-        columns = [_array(f"column {c} of {name}", column) for c, column in values.items()]
-        return np.column_stack(columns)
+        return np.column_stack([_array(f"column {c} of {name}", v) for c, v in values.items()])
     if values is None or isinstance(values, Dataset | DataLoader):
         raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}")
     if np.ma.is_masked(values):
@@ -182,7 +180,9 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         got = f"{type(values).__name__}: {reason}"
         raise TypeError(f"{name} must be an array of numbers, got {got}") from None
     if text or array.dtype.kind not in "biuf":
-        got = f"text: {shortened(str(text[0]))}" if text else str(array.dtype)
+        # Among numbers that one word made text, the word.
+        words = (word for word in text if pd.isna(pd.to_numeric(word, errors="coerce")))
+        got = f"text: {shortened(str(next(words, text[0])))}" if text else str(array.dtype)
         raise TypeError(f"{name} must hold numbers, got {got}")
     if array.dtype.isnative and array.itemsize <= 8:
         return array
@@ -264,10 +264,9 @@ def logarithms(name: str, probabilities: Tensor) -> Tensor:
     return probabilities.double().clamp(min=LEAST).log()
 
 
-def looks_like_shares(*predicted: Tensor) -> bool:
+def looks_like_shares(H: Tensor) -> bool:
     """Whether every row has no negative number and sums to one."""
-    off = [(H.double().sum(dim=-1) - 1).abs() for H in predicted]
-    return all((H >= 0).all() and (o < 1e-3).all() for H, o in zip(predicted, off, strict=True))
+    return bool((H >= 0).all() and ((H.double().sum(dim=-1) - 1).abs() < 1e-3).all())
 
 
 def columns_of(model: Any) -> list[Any] | None:

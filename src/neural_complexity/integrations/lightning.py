@@ -72,19 +72,17 @@ class NCCallback(Callback):
         self._batch: Any = None
 
     def on_train_batch_start(
-        self, _: Trainer, pl_module: LightningModule, batch: Any, *__: Any
+        self, _: Trainer, module: LightningModule, batch: Any, *__: Any
     ) -> None:
         """Keeps the minibatch."""
-        if not pl_module.automatic_optimization:
+        if not module.automatic_optimization:
             raise ValueError(
                 "automatic_optimization must be on for NCCallback, got a module that optimizes by "
                 "itself: call NCRegularizer in its training_step instead"
             )
         self._batch = batch
 
-    def on_before_backward(
-        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
-    ) -> None:
+    def on_before_backward(self, trainer: Trainer, module: LightningModule, loss: Tensor) -> None:
         """Adds the penalty to the loss, in place, as Lightning takes no other loss from here."""
         # The loss is the quotient that Lightning makes for accumulation, or the product that it
         # makes for scaling: neither is needed for its own gradient, so autograd allows this.
@@ -96,12 +94,12 @@ class NCCallback(Callback):
         # Where NC is not asked, no inputs are drawn for it, either.
         judged = plugin.convert_input(self._next() if self.penalty.weight_now() else x)
         with plugin.forward_context():
-            penalty = self.penalty(pl_module, x, y, judged.to(x.device))
+            penalty = self.penalty(module, x, y, judged.to(x.device))
         share = penalty / trainer.accumulate_grad_batches
         scaler = getattr(plugin, "scaler", None)
         loss.add_((share if scaler is None else scaler.scale(share)).to(loss))
         if not trainer.barebones:  # where logging is off
-            pl_module.log("nc_penalty", penalty.detach())
+            module.log("nc_penalty", penalty.detach())
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Releases the minibatch."""

@@ -36,7 +36,6 @@ __all__ = ["NCClassifier", "NCRegressor", "Training"]
 HELD_OUT = 4  # one training point of so many is held out, to judge on and to choose a weight by
 FEWEST = 8  # training points that are left to learn from, to choose a weight
 Array = NDArray[Any]
-Known = NeuralComplexity | None
 
 
 @dataclass(frozen=True)
@@ -143,55 +142,94 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
     safeguard: bool = True
     random_state: Any = None
 
-    def _fit(
-        self, nc: Known, X: Array, Y: Tensor, X_unlabelled: Any, outputs: int, *ends: nn.Module
-    ) -> Self:
-        """Trains the network on inputs, (points, D), and targets, (points,) or (points, 1)."""
+    def fit(self, X: ArrayLike, y: ArrayLike, X_unlabelled: ArrayLike | None = None) -> Self:
+        """Trains a new network.
+
+        Args:
+            X: Training inputs, (points, D); for an NC that sees images, their pixels.
+            y: Their labels, of any kind, or real targets, (points,).
+            X_unlabelled: Inputs to judge the network on while it is trained, the test inputs, say.
+                No pipeline transforms them: they must be on the scale of X. Without them NC judges
+                on some training inputs, whose labels it does not see, and its weight is multiplied
+                by their share.
+
+        Raises:
+            TypeError: If the inputs are no numbers.
+            ValueError: If something does not fit, or NC's own.
+        """
         weights = np.atleast_1d(np.asarray(self.weight)).tolist()
         if not weights or not all(isinstance(w, int | float) and 0 <= w < inf for w in weights):
             raise ValueError(f"weight must be one or several numbers from 0, got {self.weight}")
         for name in ("trust_", "weight_", "gap_"):  # of an earlier fit
             self.__dict__.pop(name, None)
+        rows, given = validate_data(self, X, y, y_numeric=isinstance(self, RegressorMixin))
+        sets = {"X": rows}
+        if X_unlabelled is not None:
+            sets["X_unlabelled"] = validate_data(self, X_unlabelled, reset=False)
+        nc = find_nc(self.nc) if isinstance(self.nc, str | Path) else self.nc
+        Y, outputs, *ends = self._read_targets(nc, given)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         like = torch.empty(0) if nc is None else nc.x_mean
-        D, (mean, scale) = X.shape[1], _units("X", X)
+        D, (mean, scale) = rows.shape[1], _units("X", rows)
 
         def make() -> nn.Module:
             start = (nn.Flatten(), Affine(1 / scale, -mean / scale))
             return nn.Sequential(*start, *mlp(D, self.hidden, outputs), *ends).to(like.dtype)
 
-        shape = (D,) if nc is None else nc.shape
+        shape = (D,) if nc is None else nc.shape  # images come as rows of pixels
         if prod(shape) != D:
             raise ValueError(f"X must have {prod(shape)} features as NC's inputs have, got {D}")
-        sets = {"X": X}
-        if X_unlabelled is not None:
-            sets["X_unlabelled"] = validate_data(self, X_unlabelled, reset=False)
-        place: Any = {"shape": shape, "dtype": like.dtype}  # images come as rows of pixels
-        parts = [inputs(name, rows.reshape(-1, *shape), **place) for name, rows in sets.items()]
+        place: Any = {"shape": shape, "dtype": like.dtype, "device": like.device}
+        parts = [inputs(name, some.reshape(-1, *shape), **place) for name, some in sets.items()]
         loss = squared_error if Y.is_floating_point() else cross_entropy
         recipe = Recipe(make=make, loss=loss, steps=self.steps, lr=self.lr, optimizer=Adam)
-        points, Y = torch.cat(parts).to(like.device), Y.to(like.device)
-        known, others = torch.arange(len(points), device=like.device).tensor_split([len(X)])
-        classes = len(self.classes_) if nc is not None and nc.labels and nc.symmetric else None
+        classes = outputs if nc is not None and nc.labels and nc.symmetric else None
+        points, Y = torch.cat(parts), Y.to(like.device)
         own = Training(points, Y, recipe, self.batch, seed, nc, classes, self.floor)
-        h = self._train(own, list(map(float, weights)), known, others)
+        h = self._train(own, list(map(float, weights)))
         if not all(p.isfinite().all() for p in h.parameters()):
             wanted = "small enough for training to stay finite"
             raise ValueError(f"lr must be {wanted}, got {self.lr} and a network that diverged")
         self.network_ = h.one(0).cpu()
         return self
 
-    def _train(
-        self, own: Training, weights: list[float], points: Tensor, others: Tensor
-    ) -> BatchedLearner:
+    def _read_targets(self, nc: Any, y: Array) -> tuple[Tensor, int, *tuple[nn.Module, ...]]:
+        """Returns targets, (points,) or (points, 1), outputs of a network, and how it ends."""
+        labels = isinstance(self, ClassifierMixin)
+        if nc is not None and not isinstance(nc, NeuralComplexity):
+            got = type(nc).__name__
+            raise TypeError(f"nc must be a NeuralComplexity, a path, a name or None, got {got}")
+        if nc is not None and nc.labels != labels:
+            kinds = ("real targets", "labels")
+            raise ValueError(f"nc must be for {kinds[labels]}, got one for {kinds[not labels]}")
+        if labels:
+            check_classification_targets(y)
+            self.classes_, indices = np.unique(y, return_inverse=True)
+            order: Sequence[Any] = self.classes_.tolist()
+            if nc is not None and not nc.symmetric:  # its classes have an order of their own
+                order = nc.card.classes or range(nc.outputs)
+            self._columns = encode(self.classes_, order)
+            return self._columns[indices], len(order)
+        if nc is not None and nc.outputs != 1:
+            raise ValueError(f"nc must be for one output, got one for {nc.outputs}")
+        column = np.asarray(y, dtype=float)[:, None]
+        mean, scale = _units("y", column)
+        self._columns = torch.arange(1)
+        # Learns in units of the targets' spread, and is judged in their own.
+        Y = inputs("y", column, dtype=None if nc is None else nc.x_mean.dtype)
+        return Y, 1, Affine(scale, mean)
+
+    def _train(self, own: Training, weights: list[float]) -> BatchedLearner:
         """Trains the network with the best of the weights, and sets what was found on the way."""
+        indices = torch.arange(len(own.X), device=own.X.device)
+        points, others = indices.tensor_split([len(own.Y)])
         if own.nc is None:
             return own.train(own.task(points, points))
         factor, (task, seen, encode) = 1.0, own.arrange(points, others)
         if self.safeguard:
             self.trust_ = float(trust(own.nc, values(seen.X_tr), seen.Y_tr, classes=own.classes))
             if not self.trust_:
-                warnings.warn(UNTRUSTED, stacklevel=4)
+                warnings.warn(UNTRUSTED, stacklevel=3)
             factor, weights = self.trust_**2, [*weights, 0.0] if self.trust_ else [0.0]
         self.weight_ = own.choose(list(dict.fromkeys(weights)), factor, points, others)
         h = own.train(task, own.penalty(encode, task, self.weight_ * factor))
@@ -244,31 +282,6 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
         ['low', 'high']
     """
 
-    def fit(self, X: ArrayLike, y: ArrayLike, X_unlabelled: ArrayLike | None = None) -> Self:
-        """Trains a new network.
-
-        Args:
-            X: Training inputs, (points, D); for an NC that sees images, their pixels.
-            y: Their labels, (points,), of any kind.
-            X_unlabelled: Inputs to judge the network on while it is trained, the test inputs, say.
-                No pipeline transforms them: they must be on the scale of X. Without them NC judges
-                on some training inputs, whose labels it does not see, and its weight is multiplied
-                by their share.
-
-        Raises:
-            TypeError: If the inputs are no numbers.
-            ValueError: If something does not fit, or NC's own.
-        """
-        rows, y = validate_data(self, X, y)
-        check_classification_targets(y)
-        self.classes_, indices = np.unique(y, return_inverse=True)
-        nc = _load(self.nc, labels=True)
-        order: Sequence[Any] = self.classes_.tolist()
-        if nc is not None and not nc.symmetric:  # its classes have an order of their own
-            order = nc.card.classes or range(nc.outputs)
-        self._columns = encode(self.classes_, order)
-        return self._fit(nc, rows, self._columns[indices], X_unlabelled, len(order))
-
     def predict(self, X: ArrayLike) -> Array:
         """Returns the likeliest class of each input, (points,)."""
         likeliest = self._predictions(X).argmax(dim=1).numpy()
@@ -292,33 +305,9 @@ class NCRegressor(RegressorMixin, _NCEstimator):  # type: ignore[misc]
         True
     """
 
-    def fit(self, X: ArrayLike, y: ArrayLike, X_unlabelled: ArrayLike | None = None) -> Self:
-        """Trains a new network; y are real targets, (points,), all else is as in `NCClassifier`."""
-        rows, y = validate_data(self, X, y, y_numeric=True)
-        nc = _load(self.nc, labels=False)
-        if nc is not None and nc.outputs != 1:
-            raise ValueError(f"nc must be for one output, got one for {nc.outputs}")
-        column = np.asarray(y, dtype=float)[:, None]
-        mean, scale = _units("y", column)
-        Y = inputs("y", column, dtype=None if nc is None else nc.x_mean.dtype)
-        self._columns = torch.arange(1)
-        # Learns in units of the targets' spread, and is judged in their own.
-        return self._fit(nc, rows, Y, X_unlabelled, 1, Affine(scale, mean))
-
     def predict(self, X: ArrayLike) -> Array:
         """Returns the prediction for each input, (points,)."""
         return self._predictions(X).squeeze(1).numpy()
-
-
-def _load(nc: Known | str | Path, *, labels: bool) -> Known:
-    nc = find_nc(nc) if isinstance(nc, str | Path) else nc
-    if nc is not None and not isinstance(nc, NeuralComplexity):
-        got = type(nc).__name__
-        raise TypeError(f"nc must be a NeuralComplexity, a path, a name or None, got {got}")
-    if nc is not None and nc.labels != labels:
-        kinds = ("real targets", "labels")
-        raise ValueError(f"nc must be for {kinds[labels]}, got one for {kinds[not labels]}")
-    return nc
 
 
 def _units(name: str, rows: Array) -> tuple[Tensor, Tensor]:
