@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from neural_complexity.losses import LOSSES, Belief, cross_entropy, squared_error, zero_one
 from neural_complexity.model.architecture import Architecture
-from neural_complexity.model.card import Card, read_nc, to_onnx, write_nc
+from neural_complexity.model.card import Card, read_nc, write_nc
 from neural_complexity.model.encoders import make_image_encoder
+from neural_complexity.model.export import to_onnx
 from neural_complexity.model.heads import HEADS, Context, Head, Sets
 from neural_complexity.points import map_inputs, values
 from neural_complexity.reliability.calibration import Calibration
@@ -261,7 +262,7 @@ class NeuralComplexity(nn.Module):
         return above.assess(self, model, X_tr, y_tr, X_te, **options)  # type: ignore[no-any-return]
 
     def to_onnx(self, path: str | Path) -> None:
-        """Writes NC as an ONNX file, for programs without PyTorch; see `model.card.to_onnx`."""
+        """Writes NC as an ONNX file, for programs without PyTorch; see `model.export.to_onnx`."""
         to_onnx(self, path)
 
     def save(self, path: str | Path) -> None:
