@@ -15,7 +15,7 @@ from neural_complexity.experiments.base.config import Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, find, select, show
-from neural_complexity.experiments.base.run_folder import how_made, load_network, load_tensors
+from neural_complexity.experiments.base.run_folder import load_network, load_tensors
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.meta import scores
 from neural_complexity.model.cached import embed_store
@@ -125,7 +125,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         accuracy = scores.estimate_mean(100 * right)
         rows.append(Row.of(NAME, seed, "accuracy", accuracy, method=method, mode=mode))
     networks = {"posterior": encoder}
-    return Outcome(rows, tensors, networks, history, how_made(networks, parts))
+    return Outcome(rows, tensors, networks, history, parts.facts(networks))
 
 
 def _rows(seed: int, kept: Result, prefix: str = "", **keys: Key) -> list[Row]:

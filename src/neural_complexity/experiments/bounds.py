@@ -17,7 +17,7 @@ from neural_complexity.experiments.base.config import AtLeast, Count, NetworksCo
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, pivot, select, show
-from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, load_networks
 from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressCallback
@@ -102,7 +102,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
                     good = (inside >= keys["confidence"]).double()
                     rows.append(row("good calibration sets", estimate_mean(good), **keys))
             rows += _shift_rows(partial(row, method="NC", head=head), config.calibration, known)
-    facts = how_made(networks, parts) | {"digits": config.nc or "the shipped NC"}
+    facts = parts.facts(networks) | {"digits": config.nc or "the shipped NC"}
     return Outcome(rows, facts=facts)
 
 

@@ -12,7 +12,6 @@ from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes
 from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.run_folder import how_made
 from neural_complexity.learners.networks import pooled
 from neural_complexity.meta.scores import Estimate
 from neural_complexity.progress import ProgressCallback
@@ -69,7 +68,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         rows.append(row("parameters", Estimate(weights, None, 1)))
     rows += report.reference_rows(config.networks, NAME)
     tensors = {f"{m.label}/{k}": t for m, result in found.items() for k, t in result.items()}
-    return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
+    return Outcome(rows, tensors, facts=parts.facts({h: nc.nc for h, nc in ncs.items()}))
 
 
 def tables(rows: list[Row]) -> list[Table]:

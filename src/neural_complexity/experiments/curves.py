@@ -11,7 +11,7 @@ from neural_complexity.experiments.base.comparison import METHOD, NONE, label
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, distinct, pivot, select, show
-from neural_complexity.experiments.base.run_folder import how_made, load_networks
+from neural_complexity.experiments.base.run_folder import load_networks
 from neural_complexity.meta.scores import Estimate, count, estimate_mean
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -78,7 +78,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         below = (curve_te < curve_tr)[1:].double().mean().item()
         for metric, value in ((LOWEST, curve_te.argmin().item()), (BELOW, below)):
             rows.append(row(metric, Estimate(value, None, loss_te.shape[1])))
-    return Outcome(rows, tensors, facts=how_made(networks, parts))
+    return Outcome(rows, tensors, facts=parts.facts(networks))
 
 
 def reported_steps(config: Config) -> list[int]:

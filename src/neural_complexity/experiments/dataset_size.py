@@ -11,7 +11,7 @@ from neural_complexity.experiments.base.image_report import fit_rows, fit_table,
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig, Sizes
 from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, find, select, show
-from neural_complexity.experiments.base.run_folder import HEADS, how_made
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.meta.scores import estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
@@ -65,7 +65,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         rows.append(make("accuracy", accuracy, **GAPS["gap"], size=size))
     rows += [row for head in ncs for row in fit_rows(make, head, found.values())]
     tensors = {f"{size}/{k}": t for size, result in found.items() for k, t in result.items()}
-    return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
+    return Outcome(rows, tensors, facts=parts.facts({h: nc.nc for h, nc in ncs.items()}))
 
 
 def tables(rows: list[Row]) -> list[Table]:

@@ -15,7 +15,7 @@ from neural_complexity.experiments.base.comparison import NONE, Method, Result, 
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, find, show
-from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, load_networks
 from neural_complexity.learners.fit import CHUNK, Trajectory
 from neural_complexity.meta.scores import count, estimate, estimate_mean, r_squared
 from neural_complexity.meta.trainer import Status
@@ -104,7 +104,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         results = compare(methods, recipe, task, parts, seed=config.seed, see=see)
         rows += _rows(config, family, results, tensors)
     trained = {name.replace("/", "-").replace(" ", "-"): nc for name, nc in networks.items()}
-    return Outcome(rows, tensors, trained, history, how_made(shipped, parts))
+    return Outcome(rows, tensors, trained, history, parts.facts(shipped))
 
 
 def _rows(config: Config, family: str, results: Results, tensors: Result) -> list[Row]:

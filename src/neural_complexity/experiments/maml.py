@@ -12,7 +12,7 @@ from neural_complexity.experiments.base.comparison import NONE, LearnerConfig, R
 from neural_complexity.experiments.base.config import POSITIVE, Checked, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, pivot, select, show
-from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, load_networks
 from neural_complexity.meta import scores
 from neural_complexity.meta.trainer import Status
 from neural_complexity.progress import ProgressCallback
@@ -99,7 +99,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
                 if keys["method"] == "NC":
                     gaps = (r[name][kept] for name in (f"predicted/{keys['head']}", "gap"))
                     rows.append(row("R2", scores.estimate(scores.r_squared, *gaps), learners=kind))
-    return Outcome(rows, tensors, networks["MAML"], history, how_made(networks["random"], parts))
+    return Outcome(rows, tensors, networks["MAML"], history, parts.facts(networks["random"]))
 
 
 def _label(keys: Keys, start: Key = "") -> str:

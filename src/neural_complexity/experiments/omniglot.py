@@ -17,7 +17,7 @@ from neural_complexity.experiments.base.comparison import NONE, SCORES, Method, 
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import scatter_gaps, sketch
 from neural_complexity.experiments.base.rows import Row, pivot, select, show
-from neural_complexity.experiments.base.run_folder import HEADS, how_made
+from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.meta import scores
 from neural_complexity.progress import ProgressCallback
@@ -97,7 +97,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         accuracy = scores.estimate_mean(100 * right)
         rows.append(Row.of(NAME, config.seed, "accuracy", accuracy, method=method, mode=mode))
     networks = {head: own.nc for head, own in embedded.items()}
-    facts = {"seconds": how_made({}, parts)["seconds"]}
+    facts = {"seconds": parts.facts({})["seconds"]}
     return Outcome(rows, tensors, networks, history, facts)
 
 

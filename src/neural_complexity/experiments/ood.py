@@ -14,7 +14,7 @@ from neural_complexity.experiments.base.comparison import NONE, SCORES, label
 from neural_complexity.experiments.base.config import AtLeast, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, show
-from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, load_networks
 from neural_complexity.meta import scores
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -105,7 +105,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             if not comparison.too_many(~kept):
                 found = comparison.loss_rows(partial(row, **keys), results, result, -1)
                 rows += [loss for loss in found if loss.metric != "train loss"]
-    return Outcome(rows, facts=how_made(networks, parts))
+    return Outcome(rows, facts=parts.facts(networks))
 
 
 def tables(rows: list[Row]) -> list[Table]:

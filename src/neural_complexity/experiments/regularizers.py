@@ -14,7 +14,7 @@ from neural_complexity.experiments.base.comparison import METHOD, NONE, Method, 
 from neural_complexity.experiments.base.config import POSITIVE, Between, Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, find, select, show
-from neural_complexity.experiments.base.run_folder import how_made, load_networks
+from neural_complexity.experiments.base.run_folder import load_networks
 from neural_complexity.learners.fit import Recipe, Trajectory
 from neural_complexity.meta.scores import count
 from neural_complexity.progress import ProgressCallback
@@ -108,7 +108,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         if not comparison.too_many(diverged[i]):
             paper = PAPER[label(keys)][i] if label(keys) in PAPER else None
             rows += comparison.loss_rows(row, results, result, i, paper=paper)
-    return Outcome(rows, facts=how_made(networks, parts))
+    return Outcome(rows, facts=parts.facts(networks))
 
 
 def _stop_early(config: Config, recipe: Recipe, task: Task) -> Result:

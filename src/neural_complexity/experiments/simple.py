@@ -14,7 +14,7 @@ from neural_complexity.experiments.base.comparison import SCORES, Result
 from neural_complexity.experiments.base.config import Count, NetworksConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Row, pivot, select, show
-from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, load_networks
 from neural_complexity.learners import closed_form
 from neural_complexity.learners.closed_form import ClosedForm, Kernel
 from neural_complexity.learners.fit import train_learners
@@ -113,7 +113,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     facts = {
         "RBF kernel": dict(zip(("lengthscale", "amplitude", "noise"), chosen, strict=True)),
         "ridge": {"strength": STRENGTH, "period": PERIOD, "frequencies": FREQUENCIES},
-        **how_made(networks, parts),
+        **parts.facts(networks),
     }
     rows, row = list[Row](), partial(Row.of, NAME, config.seed)
     for learner, end in ends.items():

@@ -13,7 +13,6 @@ from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.one_dataset import SingleNetworksConfig
 from neural_complexity.experiments.base.rows import Row, distinct, find, select, show
-from neural_complexity.experiments.base.run_folder import how_made
 from neural_complexity.meta.scores import count, estimate_over_seeds
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -59,7 +58,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             rows += report.learner_rows(row, result, time)
     rows += _reach_rows(config, found) + report.reference_rows(config.networks, NAME)
     tensors = {f"{m.label}/{k}": t for m, result in found.items() for k, t in result.items()}
-    return Outcome(rows, tensors, facts=how_made({h: nc.nc for h, nc in ncs.items()}, parts))
+    return Outcome(rows, tensors, facts=parts.facts({h: nc.nc for h, nc in ncs.items()}))
 
 
 def reported(steps: torch.Tensor) -> list[int]:

@@ -17,7 +17,7 @@ from neural_complexity.experiments.base.comparison import NONE, label, presets
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Bound, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.rows import Keys, Row, distinct, pivot, select, show
-from neural_complexity.experiments.base.run_folder import HEADS, how_made, load_networks
+from neural_complexity.experiments.base.run_folder import HEADS, load_networks
 from neural_complexity.learners.batched import BatchedLearner, Measure, PlacedLearner, surface
 from neural_complexity.learners.fit import usable_rows
 from neural_complexity.losses import PointLoss
@@ -89,7 +89,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     kept = usable_rows(~plane.flatten(1).isfinite().all(dim=1) for plane in planes.values())
     planes = {name: plane[kept] for name, plane in planes.items()}
     tensors = {name: plane[:DRAWN].clone() for name, plane in planes.items()}
-    return Outcome(_rows(config, planes, kept), tensors, facts=how_made(networks, parts))
+    return Outcome(_rows(config, planes, kept), tensors, facts=parts.facts(networks))
 
 
 def gap_measure(

@@ -9,7 +9,6 @@ from neural_complexity.experiments.base.run_folder import (
     HEADS,
     RunFolder,
     compare_runs,
-    how_made,
     load_network,
     load_networks,
     load_tensors,
@@ -79,7 +78,7 @@ def test_the_shipped_networks_are_asked_unless_a_run_is_given(tmp_path: Path) ->
     assert all(torch.equal(again[name], tensor) for name, tensor in weights.items())
     parts = Parts(Workspace(None), 1, None)
     parts.do("a", lambda: {"x": torch.ones(1)})
-    facts = how_made(shipped, parts)
+    facts = parts.facts(shipped)
     assert set(facts["networks"]) == set(HEADS)
     assert set(facts["seconds"]) == {"a"}
 

@@ -85,6 +85,11 @@ class Parts:
             self.callback("evaluation", len(spent), self.total, sum(spent), metrics)
         return tensors
 
+    def facts(self, networks: dict[str, NeuralComplexity]) -> dict[str, Any]:
+        """Returns the commits that NCs are from, and the seconds of all parts."""
+        commits = {head: nc.card.commit for head, nc in networks.items()}
+        return {"networks": commits, "seconds": {n: round(s, 1) for n, s in self.seconds.items()}}
+
 
 def experiment_names() -> list[str]:
     """Returns the names of all experiments: every module of this package is one."""

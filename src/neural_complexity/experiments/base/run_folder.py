@@ -11,19 +11,14 @@ from torch import Tensor
 
 from neural_complexity import files
 from neural_complexity.assessment.report import Table, render, to_markdown
-from neural_complexity.experiments.base.experiment import (
-    Experiment,
-    Outcome,
-    Parts,
-    load_experiment,
-)
+from neural_complexity.experiments.base.experiment import Experiment, Outcome, load_experiment
 from neural_complexity.experiments.base.rows import commit, read_rows, write_rows
 from neural_complexity.meta.trainer import Status
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace, fingerprint
 
-__all__ = ["HEADS", "RunFolder", "compare_runs", "how_made", "load_network", "load_networks"]
+__all__ = ["HEADS", "RunFolder", "compare_runs", "load_network", "load_networks"]
 __all__ += ["load_tensors", "write_report"]
 
 HEADS: tuple[Literal["posterior", "direct"], ...] = ("posterior", "direct")
@@ -160,11 +155,3 @@ def load_tensors(folder: str, prefix: str, experiment: str) -> dict[str, Tensor]
         needed = f"a finished run of {experiment} with {prefix}"
         raise ValueError(f"networks must be {needed}, got no such tensors in {path}")
     return kept
-
-
-def how_made(networks: Networks, parts: Parts) -> dict[str, Any]:
-    """Returns the facts of a run that used NCs: the commits these are from, and the time taken."""
-    return {
-        "networks": {head: nc.card.commit for head, nc in networks.items()},
-        "seconds": {name: round(s, 1) for name, s in parts.seconds.items()},
-    }
