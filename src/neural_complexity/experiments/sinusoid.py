@@ -211,7 +211,7 @@ LEAD = (
     "NC meta-trained on sinusoids A sin(x + b), 10 training and 15 test points, judged on held-out "
     "tasks. A learner regularized by NC descends its training loss plus the gap that NC predicts. "
     "Transductive: NC judges the learner on the unlabelled test inputs themselves, as in the "
-    "paper; inductive: on other unlabelled inputs. The oracle descends the test loss itself: no "
-    "gap predictor can do better."
+    "paper; inductive: on other unlabelled inputs. The oracle is the true gap in "
+    "NC's place, so that learners descend their test loss itself."
 )
 EXPERIMENT = Experiment(NAME, "Sinusoid regression", LEAD, Config, PRESETS, run, tables, figures)

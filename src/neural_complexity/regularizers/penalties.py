@@ -62,8 +62,8 @@ def weighted_l1_penalty(weights: Sequence[Tensor]) -> Regularizer:
 def oracle_penalty(loss: PointLoss, Y_te: Tensor) -> Regularizer:
     """Returns the true gap to test targets, (B, N, C), so that learners descend their test loss.
 
-    No gap predictor can do better at weight 1 (the paper's "optimal regularizer"), and no learner
-    may use it: it looks at the test targets.
+    This is the paper's "optimal regularizer", a yardstick for weight 1; over a few steps another
+    weight may do better. No learner may use it: it looks at the test targets.
     """
     return lambda _, snapshot: gap(loss, snapshot, Y_te)
 
