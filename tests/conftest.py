@@ -39,6 +39,11 @@ def double_precision() -> Iterator[None]:
 
 
 @pytest.fixture
+def single_precision(double_precision: None) -> None:
+    torch.set_default_dtype(torch.float32)  # as users run it
+
+
+@pytest.fixture
 def task() -> Task:
     return Sinusoids(train_points=5, test_points=7).sample(6, stream(0, "test tasks"))
 

@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from neural_complexity.cli import main
 from neural_complexity.experiments.base.experiment import experiment_names
 from neural_complexity.experiments.base.rows import read_rows
 from neural_complexity.model.network import NeuralComplexity
+
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 NAMES = ", ".join(experiment_names())
 TINY = [
@@ -26,11 +27,6 @@ TINY = [
         for field, value in (("iterations", 12), ("tasks", 16), ("capacity", 900), ("updates", 4))
     ),
 ]
-
-
-@pytest.fixture(autouse=True)
-def single_precision() -> None:
-    torch.set_default_dtype(torch.float32)  # as users run it
 
 
 def command(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

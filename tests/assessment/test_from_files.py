@@ -18,14 +18,11 @@ from neural_complexity.cli import main
 from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
 
+pytestmark = pytest.mark.usefixtures("single_precision")
+
 SMALL: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 M, N = 12, 5
 NAMES = ["cat", "dog", "eel"]
-
-
-@pytest.fixture(autouse=True)
-def single_precision() -> None:
-    torch.set_default_dtype(torch.float32)  # as users run it
 
 
 class Files:

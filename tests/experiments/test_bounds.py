@@ -15,14 +15,11 @@ from neural_complexity.model.heads import HEADS
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.workspace import Workspace
 
+pytestmark = pytest.mark.usefixtures("single_precision")
+
 SMOKE = EXPERIMENT.presets["smoke"]()
 TINY = replace(SMOKE, eval_tasks=120, digits_tasks=120, calibration=60, draws=500, unlike=4)
 POSTERIOR: dict[str, Any] = {"method": "NC", "head": "posterior"}
-
-
-@pytest.fixture(autouse=True)
-def single_precision() -> None:
-    torch.set_default_dtype(torch.float32)  # as users run it
 
 
 @pytest.fixture(scope="module", autouse=True)

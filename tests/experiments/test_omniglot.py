@@ -22,10 +22,7 @@ from neural_complexity.experiments.omniglot import EXPERIMENT, LEARNERS, Config
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
 
-
-@pytest.fixture(autouse=True)
-def single_precision() -> None:
-    torch.set_default_dtype(torch.float32)  # as users run it
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 
 @pytest.fixture(scope="module")

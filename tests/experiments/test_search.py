@@ -26,12 +26,9 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
 
+pytestmark = pytest.mark.usefixtures("single_precision")
+
 smoke = PRESETS["smoke"]
-
-
-@pytest.fixture(autouse=True)
-def single_precision() -> None:
-    torch.set_default_dtype(torch.float32)  # as users run it
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,8 @@ from neural_complexity.task import Task
 from neural_complexity.tasks.image_datasets import VARIABLE
 from neural_complexity.workspace import Workspace
 
+pytestmark = pytest.mark.usefixtures("single_precision")
+
 SMOKE = EXPERIMENT.presets["smoke"]()
 SIDE = np.linspace(-1.0, 1.0, 9)
 
@@ -45,11 +47,6 @@ def data(glyph_folder: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, glyph_folder)
         yield
-
-
-@pytest.fixture(autouse=True)
-def single_precision() -> None:
-    torch.set_default_dtype(torch.float32)  # as users run it
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,10 @@ from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.snapshot import Snapshot
 
+pytestmark = pytest.mark.usefixtures("single_precision")
+
 SMALL: dict[str, Any] = {"width": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
 IMAGES: dict[str, Any] = {"loss": "cross_entropy", "channels": 2, "image_layers": 1}
-
-
-@pytest.fixture(autouse=True)
-def single_precision() -> None:
-    torch.set_default_dtype(torch.float32)
 
 
 def run(path: Path, snapshot: Snapshot) -> list[NDArray[Any]]:

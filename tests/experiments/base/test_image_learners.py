@@ -18,7 +18,6 @@ from neural_complexity.experiments.base.image_learners import (
     HeldOutSplits,
     ImageMethod,
     WholeDataset,
-    load_ncs,
     run_trial,
     train_all,
     tune,
@@ -27,7 +26,6 @@ from neural_complexity.experiments.base.image_report import fit_table, split_row
 from neural_complexity.experiments.base.one_dataset import (
     EmbeddedNC,
     ImageData,
-    SingleNetworksConfig,
     load_data,
 )
 from neural_complexity.experiments.base.rows import Row, find
@@ -44,23 +42,9 @@ from neural_complexity.tasks.splits import Minibatches
 from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns
 
+pytestmark = pytest.mark.usefixtures("single_precision")
+
 smoke = PRESETS["smoke"]
-
-
-@pytest.fixture(autouse=True)
-def single_precision() -> None:
-    torch.set_default_dtype(torch.float32)  # as users run it
-
-
-@pytest.fixture
-def data() -> ImageData:
-    return load_data(smoke())
-
-
-@pytest.fixture
-def ncs(smoke_runs: SmokeRuns) -> dict[Head, EmbeddedNC]:
-    folder = str(smoke_runs("single").folder)
-    return load_ncs(SingleNetworksConfig.like(smoke, networks=folder))[1]
 
 
 def test_a_method_survives_its_row_and_every_label_is_its_own() -> None:

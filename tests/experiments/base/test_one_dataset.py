@@ -4,11 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from neural_complexity.experiments.base.image_learners import BASELINES, load_ncs
+from neural_complexity.experiments.base.image_learners import BASELINES
 from neural_complexity.experiments.base.one_dataset import (
     EmbeddedNC,
     ImageData,
-    SingleNetworksConfig,
     load_data,
 )
 from neural_complexity.experiments.base.training import Head
@@ -17,25 +16,10 @@ from neural_complexity.points import raw, values
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.image_datasets import load
 from neural_complexity.tasks.images import write_store
-from smoke_runs import SmokeRuns
+
+pytestmark = pytest.mark.usefixtures("single_precision")
 
 smoke = PRESETS["smoke"]
-
-
-@pytest.fixture(autouse=True)
-def single_precision() -> None:
-    torch.set_default_dtype(torch.float32)  # as users run it
-
-
-@pytest.fixture
-def data() -> ImageData:
-    return load_data(smoke())
-
-
-@pytest.fixture
-def ncs(smoke_runs: SmokeRuns) -> dict[Head, EmbeddedNC]:
-    folder = str(smoke_runs("single").folder)
-    return load_ncs(SingleNetworksConfig.like(smoke, networks=folder))[1]
 
 
 def test_images_are_divided_once_and_by_the_seed_alone(data: ImageData) -> None:
