@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from neural_complexity.experiments.base.rows import commit
+
 __all__ = ["Ratio", "matmul_peak", "seconds_each", "show"]
 
 
@@ -23,7 +25,7 @@ class Ratio:
 
 
 def seconds_each(*functions: Callable[[], object], rounds: int = 9, warmup: int = 2) -> list[float]:
-    """Times functions in turns and gives each one's best time.
+    """Times functions in turns and returns each one's best time.
 
     On a shared machine what disturbs a function comes and goes; in turns all see the same, and the
     best of several rounds is the time without it.
@@ -41,7 +43,7 @@ def seconds_each(*functions: Callable[[], object], rounds: int = 9, warmup: int 
 
 
 def matmul_peak() -> tuple[Callable[[], object], float]:
-    """Gives a large float32 product and its number of floating-point operations."""
+    """Returns a large float32 product and its number of floating-point operations."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     return lambda: a @ b, 2 * 2048.0**3
 
@@ -51,6 +53,6 @@ def show(ratios: list[Ratio]) -> None:
     for ratio in ratios:
         mark = "ok  " if ratio.reached else "MISS"
         print(f"{mark} {ratio.name:58} {ratio.value:8.2f}  (bar {ratio.bar})  {ratio.note}")
-    rows = "".join(json.dumps(asdict(ratio)) + "\n" for ratio in ratios)
+    rows = "".join(json.dumps({**asdict(ratio), "commit": commit()}) + "\n" for ratio in ratios)
     with (Path(__file__).parent / "last-run.jsonl").open("a") as file:
         file.write(rows)
