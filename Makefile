@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/sinusoid
 
-.PHONY: install run suite images single test other-cpu seeds mutants lint bench docs
+.PHONY: install run suite images single scorecard test other-cpu seeds mutants lint bench docs
 .DEFAULT_GOAL := run
 
 # Done anew only when the list of dependencies changes.
@@ -52,6 +52,11 @@ single: install
 	  else options="--preset cpu --networks runs/single-$${each#*:} --out $$run"; fi; \
 	  $(BIN)/neural-complexity run $$name $$options || exit 1; \
 	done
+
+# The committed runs that have a number of the paper's.
+SCORED := sinusoid-paper-wiring sinusoid regularizers omniglot ablation single-mnist single-fashion-mnist single-cifar-10 single-svhn single-svhn-mlp
+scorecard: install
+	$(BIN)/neural-complexity scorecard $(SCORED:%=docs/results/%) --out docs/results/scorecard.md
 
 # One process for each core, each with one thread: they would get into each other's way otherwise.
 test: install

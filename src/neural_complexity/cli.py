@@ -14,11 +14,12 @@ from rich.console import Console
 from tyro.conf import FlagConversionOff, FlagCreatePairsOff, Positional, arg
 
 from neural_complexity.assessment.from_files import ModelFiles, assess_files
-from neural_complexity.assessment.report import to_rich
+from neural_complexity.assessment.report import to_markdown, to_rich
 from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import experiment_names, load_experiment
 from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.run_folder import RunFolder, compare_runs, write_report
+from neural_complexity.experiments.base.scorecard import scorecard
 from neural_complexity.experiments.base.training import hold_memory
 from neural_complexity.files import write_json, write_text
 from neural_complexity.model.network import NeuralComplexity, find_nc
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = 2
     try:
         command, rest = _parse(
-            List | Run | Report | Assess,
+            List | Run | Report | Scorecard | Assess,
             [word for word in words if word not in later],
             return_unknown_args=True,
             prog=PROGRAM,
@@ -146,8 +147,7 @@ class Report:
             raise ValueError("DIR must be the folder of a run, got nothing")
 
     def __call__(self) -> None:
-        # Piped into a file there is no width to ask for, and eighty columns break the tables.
-        console = Console() if sys.stdout.isatty() else Console(width=140)
+        console = _console()
         folders = [RunFolder(folder) for folder in self.folders]
         if len(folders) > 1:
             console.print(to_rich(compare_runs(folders)))
@@ -158,6 +158,25 @@ class Report:
         if training:
             console.print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in training.items())}")
         console.print(f"report: {folders[0].report}")
+
+
+@dataclass(frozen=True)
+class Scorecard:
+    """Put every number that the paper states beside those of finished runs."""
+
+    # The folders of the runs.
+    folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR [DIR ...]")]
+    # A Markdown file to write.
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+
+    def __call__(self) -> None:
+        tables = scorecard([RunFolder(folder) for folder in self.folders])
+        if self.out is not None:
+            text = "\n".join(["# Scorecard\n", *map(to_markdown, tables)])
+            write_text(self.out, text)
+        else:
+            for table in tables:
+                _console().print(to_rich(table))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +206,11 @@ class Assess(ModelFiles):
             write_text(out, assessment.to_html())
         elif out is not None:
             write_json(out, assessment.to_dict())
+
+
+def _console() -> Console:
+    # Piped into a file there is no width to ask for, and eighty columns break the tables.
+    return Console() if sys.stdout.isatty() else Console(width=140)
 
 
 def _parse(kind: Any, words: list[str], **options: Any) -> Any:

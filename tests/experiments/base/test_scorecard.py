@@ -1,0 +1,54 @@
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from neural_complexity.cli import main
+from neural_complexity.experiments.base.rows import Row, write_rows
+from neural_complexity.experiments.base.run_folder import RunFolder
+from neural_complexity.experiments.base.scorecard import scorecard
+from neural_complexity.experiments.sinusoid import EXPERIMENT
+from neural_complexity.meta.scores import Estimate
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "docs" / "results"
+
+
+def make_run(path: Path, rows: list[Row]) -> RunFolder:
+    folder = RunFolder(path)
+    paper = EXPERIMENT.presets["paper"]()
+    folder.start("sinusoid", replace(paper, steps=3, direct=replace(paper.direct, width=64)))
+    write_rows(path / "rows.jsonl", rows)
+    return folder
+
+
+def row(value: float, paper: float | None, **keys: str | float) -> Row:
+    return Row.of("sinusoid", 0, "test loss", Estimate(value, 0.5, 9), paper, **keys)
+
+
+def test_each_head_has_its_column_and_settings_are_compared_with_the_papers(tmp_path: Path) -> None:
+    rows = [
+        row(4.0, 4.5, method="none", step=1),
+        row(3.0, None, method="oracle", step=1),
+        row(2.0, None, method="NC", head="posterior", step=1),  # found by its keys
+        row(1.0, 1.5, method="NC", head="direct", step=1),
+        row(7.0, 8.0, method="L2", train_images=10),
+    ]
+    (table,) = scorecard([make_run(tmp_path / "some", rows)])
+    assert table.rows == (
+        ("test loss: none, step 1", "4.50", "4.00 ± 0.50", ""),
+        ("test loss: NC, step 1", "1.50", "1.00 ± 0.50", "2.00 ± 0.50"),
+        ("test loss: L2, train_images 10", "8.00", "7.00 ± 0.50 †", ""),
+    )
+    assert "steps 3 (16); direct: width 64 (1024)." in table.note
+
+
+def test_runs_without_numbers_of_the_paper_have_no_table(tmp_path: Path) -> None:
+    assert scorecard([make_run(tmp_path / "some", [row(3.0, None, method="oracle")])]) == []
+
+
+def test_the_committed_scorecard_is_what_the_command_writes(tmp_path: Path) -> None:
+    out = tmp_path / "scorecard.md"
+    (scored,) = re.findall(r"^SCORED := (.*)$", (ROOT / "Makefile").read_text(), flags=re.M)
+    runs = [str(RESULTS / name) for name in scored.split()]
+    assert main(["scorecard", *runs, "--out", str(out)]) == 0
+    assert out.read_text() == (RESULTS / "scorecard.md").read_text()
