@@ -1,9 +1,9 @@
-"""Writes the golden values anew: `python tests/golden/record.py [smoke-folder]`.
+"""Writes the golden values anew: `python tests/golden/record.py [smoke-folder [experiment ...]]`.
 
 To be run only where a change of the numbers is meant, and said so in the changelog. A folder that
 holds finished runs at preset smoke, one folder per experiment, saves running them again; runs made
 with `ATEN_CPU_CAPABILITY=default` in the folder beside it, named `slow`, tell which rows depend on
-the processor.
+the processor. With names of experiments, only their presets and rows are written anew.
 """
 
 import json
@@ -32,6 +32,13 @@ def write(name: str, content: Any) -> None:
 def main() -> None:
     """Records everything but smoke rows, and these if their folder is given."""
     torch.set_num_threads(1)
+    if some := sys.argv[2:]:
+        presets, rows = (
+            json.loads((FOLDER / f"{n}.json").read_text()) for n in ("presets", "smoke")
+        )
+        write("presets", presets | {name: behaviour.presets(name) for name in some})
+        write("smoke", rows | {name: smoke_rows(Path(sys.argv[1]), name) for name in some})
+        return
     write("presets", {name: behaviour.presets(name) for name in EXPERIMENTS})
     shipped = NeuralComplexity.pretrained_names()
     write("predictions", {name: behaviour.shipped_predictions(name) for name in shipped})

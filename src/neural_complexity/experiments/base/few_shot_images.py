@@ -55,7 +55,6 @@ class LabelTraining(Training):
     batch: Count = 16  # Bank rows per NC update, bs.
     pool_first: bool = False  # Direct head: whether test points are averaged before decoding.
     scale_by_width: bool = False  # Whether attention divides by the root of the whole width.
-    query_skip: bool = True  # Whether the decoder also sees the test point's own embedding.
     validation_tasks: Count = 64  # Other tasks, on whose learners NC is scored on its way.
     channels: Count = 64  # Filters of each layer of the image encoder.
     self_layers: Annotated[int, AtLeast(0)] = 1  # n_self.
@@ -78,7 +77,7 @@ class LabelTraining(Training):
 PAPERS = LabelTraining()
 # What we found to work: how NC is taught, by which rates, and on how much.
 OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_weights": True}
-OURS |= {"made_up": 0.5, "warmup": 0.03, "decay": True, "lr": 0.002}
+OURS |= {"made_up": 0.5, "warmup": 0.03, "decay": True, "lr": 0.002, "query_skip": True}
 OURS |= {"tasks": 64, "updates": 16, "capacity": 50_000}
 OURS_BY_HEAD = {head: {**OURS, **HEADS[head].for_labels} for head in ("posterior", "direct")}
 OURS_BY_HEAD["posterior"] |= {"belief_weight": 1.0, "self_layers": 0, "batch": 10}

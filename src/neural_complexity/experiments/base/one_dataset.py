@@ -62,7 +62,7 @@ OURS: dict[str, Any] = {"observed_loss": True, "supervision": "point", "spread_w
 OURS |= {"warmup": 0.1, "decay": True, "lr": 0.002, "made_up": 0.5, "validation_tasks": 2}
 OURS |= {"self_layers": 0, "width": 128, "decoder_layers": 2, "channels": 48, "image_layers": 3}
 OURS |= {"smallest": 1000, "unlabelled": 2000, "tasks": 2, "learner_steps": 300, "looks": 16}
-OURS |= {"capacity": 20_000, "M": 64}
+OURS |= {"capacity": 20_000, "M": 64, "query_skip": True}
 OWN: dict[Head, dict[str, Any]] = {
     "posterior": {"belief_weight": 1.0, "N": 192, "batch": 1, "shift": 2},
     "direct": {"N": 64, "batch": 32, "decoder_layers": 3, "encoder_layers": 2, "width": 192},
