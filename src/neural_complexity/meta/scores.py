@@ -97,7 +97,7 @@ def share_of_oracle(none: Tensor, ours: Tensor, oracle: Tensor) -> Tensor:
     """Computes how much of the oracle's improvement a regularizer achieves, from losses (..., B).
 
     It is (none - ours) / (none - oracle) of the mean test losses without a regularizer, with ours
-    and with the true gap as one: 0 is no help, 1 is the best possible.
+    and with the true gap as one: 0 is no help, 1 as much as the true gap gives.
     """
     none, ours, oracle = (t.mean(dim=-1) for t in (none, ours, oracle))
     return (none - ours) / (none - oracle)
