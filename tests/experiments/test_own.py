@@ -19,8 +19,10 @@ def outcome(smoke_runs: SmokeRuns) -> Outcome:
 
 
 def test_every_kind_of_model_and_every_method_has_its_line(outcome: Outcome) -> None:
-    gaps, accuracies = EXPERIMENT.tables(outcome.rows)
+    gaps, others, accuracies = EXPERIMENT.tables(outcome.rows)
     assert [line[0] for line in gaps.rows] == [own.ALL, *own.KINDS]
+    assert [line[0] for line in others.rows] == [own.ALL, *own.KINDS]
+    assert all(cell for line in others.rows for cell in line)
     changes = [f"{method}: change" for method, baseline in own.METHODS.items() if baseline]
     assert {line[0] for line in accuracies.rows} == {*own.METHODS, *changes}
 
@@ -35,6 +37,28 @@ def test_the_bound_is_that_of_the_assessment(outcome: Outcome) -> None:
     covered = find(outcome.rows, "inside the bound", model=kind)
     assert covered is not None
     assert covered.value == ((low <= true) & (true <= high)).double().mean()
+
+
+def test_labelled_points_tell_the_gap_as_well(outcome: Outcome) -> None:
+    for name in (own.UNUSED, own.FOLDS):
+        row = find(outcome.rows, "MAE", model=own.ALL, estimated_by=name)
+        assert row is not None
+        told, true = (
+            torch.cat([outcome.tensors[f"{field}/{kind}"] for kind in own.KINDS])
+            for field in (name, "true")
+        )
+        assert row.value == pytest.approx((told - true).abs().mean().item())
+        assert not torch.equal(told, true)
+
+
+def test_labels_that_taught_nc_help_a_plain_loop(outcome: Outcome) -> None:
+    nc, (X, y, X_te, y_te) = outcome.networks["digits"], own_digits()
+    config = replace(SMOKE, steps=100)
+    few, more = (
+        own._regularize(config, nc, method, 50, (X, y, X_te, y_te))["accuracy"].mean()
+        for method in (own.LOOP, own.LABELS)
+    )
+    assert more > few + 5
 
 
 def test_changes_are_against_the_own_baseline(outcome: Outcome) -> None:
@@ -68,6 +92,7 @@ def test_wrong_configs_are_refused() -> None:
         ({"sizes": (10,)}, "sizes must be from 50 to 1437"),
         ({"sizes": ()}, "sizes must be at least one number, got none"),
         ({"runs": 1}, "runs must be at least 2, got 1"),
+        ({"fair_budget": "soon"}, "budget must be a positive time"),
         ({"longest": 29}, "longest must be at least 30, got 29"),
     ):
         with pytest.raises(ValueError, match=sentence):

@@ -1,15 +1,20 @@
 """Own data: what `meta_learn`, `assess` and the regularizer do for somebody's own dataset."""
 
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Annotated, Any
 
 import matplotlib as mpl
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn import ensemble, neighbors
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold
 from torch import Tensor, nn, optim
 
 from neural_complexity import ledger
@@ -45,8 +50,12 @@ BATCH = 32  # points of a step
 LEVEL = 0.05  # models with a p-value up to this are said to be shifted
 PLAIN, TRANSDUCTIVE, INDUCTIVE = "NCClassifier, no NC", "transductive", "inductive"
 LOOP, PENALTY = "a plain loop", "with NCRegularizer"
-# Ways to train a model, and the baseline of each.
+FAIR, LABELS = "with NCRegularizer, NC of these points alone", "a plain loop, NC's labels as well"
+BELIEFS = "NC's own beliefs"
+# Ways to train a model, and the baseline of each. NC has learned from more labels than the models
+# have: what a plain model does with those stands beside it, and an NC that has only the model's.
 METHODS = {PLAIN: None, TRANSDUCTIVE: PLAIN, INDUCTIVE: PLAIN, LOOP: None, PENALTY: LOOP}
+METHODS |= {FAIR: LOOP, LABELS: LOOP, BELIEFS: None}
 ALL, SHIFT = "all kinds", "distribution shift"
 COLUMNS = dict.fromkeys((*SCORES, "true gap"), 3)  # metrics and their digits
 COLUMNS |= dict.fromkeys(("inside the bound", "width of the bound", SHIFT), 2)
@@ -68,7 +77,8 @@ ESTIMATORS: dict[str, Callable[[int], Any]] = {
 }
 KINDS = (*NETWORKS, *ESTIMATORS)
 RECIPE = partial(Recipe, loss=cross_entropy, lr=0.003, optimizer=partial(optim.Adam, fused=True))
-ASSESSED = ("predicted", "true", "low", "high", "p")  # of each model
+UNUSED, FOLDS = "labelled points that it did not use", "5-fold cross-validation"
+ASSESSED = ("predicted", "true", "low", "high", "p", UNUSED, FOLDS)  # of each model
 
 Array = NDArray[Any]
 Data = tuple[Array, Array, Array, Array]  # X, y, X_te, y_te
@@ -83,6 +93,8 @@ class Config(BaseConfig):
     eval_tasks: Annotated[int, AtLeast(2)] = 16  # Learners of each kind that NC is asked about.
     longest: Annotated[int, AtLeast(FEWEST_STEPS)] = 1000  # The most updates that one draws.
     runs: Annotated[int, AtLeast(2)] = 20  # Seeds with and without the regularizer.
+    fair_runs: Annotated[int, AtLeast(2)] = 5  # Of these, the ones with an NC of their own points.
+    fair_budget: str = "20s"  # The time for the meta-learning of each of those NCs.
     sizes: Annotated[tuple[int, ...], Between(SMALLEST, TRAIN)] = (100, 400, 800, TRAIN)
     """Training points of the regularized models."""
     steps: Count = 500  # Updates of the regularized models.
@@ -90,12 +102,13 @@ class Config(BaseConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _budget(self.budget)
+        _budget(self.fair_budget)
         if not self.sizes:
             raise ValueError("sizes must be at least one number, got none")
 
 
 SMOKE: dict[str, Any] = {"budget": "2x2", "learner_steps": 10, "eval_tasks": 2, "runs": 2}
-SMOKE |= {"sizes": (50,), "steps": 5}
+SMOKE |= {"sizes": (50,), "steps": 5, "fair_runs": 2, "fair_budget": "2x2"}
 # The paper has no such experiment.
 PRESETS = presets(Config, smoke=SMOKE, cpu={}, paper={"budget": "30min", "eval_tasks": 64})
 
@@ -104,36 +117,52 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     data = own_digits()
     ledger.record("report", *(torch.from_numpy(part)[None] for part in data[2:]))
     where: Any = {"folder": None if work.folder is None else work.folder / "nc"}
-    where |= {"seed": config.seed, "device": config.device, "progress": callback or False}
-    recipe = RECIPE(make=partial(mlp, 64, (64,), CLASSES), steps=config.learner_steps)
-    nc = meta_learn(split_tasks(*data[:2]), recipe, budget=_budget(config.budget), **where)
+    where |= {"seed": config.seed, "progress": callback or False}
+    nc = _meta_learn(config, *data[:2], config.budget, **where)
     parts = Parts(work, len(KINDS) + len(config.sizes) * len(METHODS), callback)
     assessed = {kind: parts.do(kind, partial(_assess, config, nc, kind, data)) for kind in KINDS}
     every = {name: torch.cat([told[name] for told in assessed.values()]) for name in ASSESSED}
     rows = []
     for kind, told in {ALL: every, **assessed}.items():
         row = partial(Row.of, NAME, config.seed, model=kind)
-        predicted, true, low, high, p = (told[name] for name in ASSESSED)
+        predicted, true, low, high, p, *others = (told[name] for name in ASSESSED)
         rows += [row(m, scores.estimate(score, predicted, true)) for m, score in SCORES.items()]
         inside = (low <= true) & (true <= high)
         means = {"true gap": true, "inside the bound": inside, SHIFT: p <= LEVEL}
         if (high - low).isfinite().all():
             means["width of the bound"] = high - low
         rows += [row(metric, scores.estimate_mean(v.double())) for metric, v in means.items()]
+        for name, other in zip((UNUSED, FOLDS), others, strict=True):
+            known = ~other.isnan()  # a model may have used all points
+            for metric, score in SCORES.items():
+                found = scores.estimate(score, other[known], true[known])
+                rows.append(row(metric, found, estimated_by=name))
     for size in config.sizes:
-        found: dict[str, Tensor] = {}
+        accuracy: dict[str, Tensor] = {}
         for method, baseline in METHODS.items():
-            do = partial(_regularize, config, nc if baseline else None, method, size, data)
-            found[method] = parts.do(f"{size} points, {method}", do)["accuracy"]
+            do = partial(_regularize, config, nc, method, size, data)
+            accuracy[method] = parts.do(f"{size} points, {method}", do)["accuracy"]
             row = partial(Row.of, NAME, config.seed, method=method, points=size)
-            rows.append(row("accuracy", scores.estimate_over_seeds(found[method])))
+            rows.append(row("accuracy", scores.estimate_over_seeds(accuracy[method])))
             if baseline is not None:
-                change = found[method] - found[baseline]
+                change = accuracy[method] - accuracy[baseline][: len(accuracy[method])]
                 rows.append(row("change", scores.estimate_over_seeds(change)))
     tensors = {f"{name}/{kind}": t for kind, told in assessed.items() for name, t in told.items()}
     made = {name: nc.card.to_json()[name] for name in ("plan", "report", "belief_loss", "seconds")}
+    made["points"] = int(_known(nc, data[0]).sum())
     spent = {name: round(s, 2) for name, s in parts.seconds.items()}
     return Outcome(rows, tensors, {"digits": nc}, {}, {"made": made, "seconds": spent})
+
+
+def _meta_learn(config: Config, X: Array, y: Array, budget: str, **where: Any) -> NeuralComplexity:
+    recipe = RECIPE(make=partial(mlp, 64, (64,), CLASSES), steps=config.learner_steps)
+    options = {"budget": _budget(budget), "device": config.device, **where}
+    return meta_learn(split_tasks(X, y), recipe, **options)
+
+
+def _known(nc: NeuralComplexity, X: Array) -> Array:
+    """Which points NC has learned from, (points,)."""
+    return nc.card.knows(torch.from_numpy(X).to(nc.x_mean).view(-1, *nc.shape)).cpu().numpy()
 
 
 def _budget(text: str) -> float | Plan:
@@ -151,45 +180,75 @@ def _assess(config: Config, nc: NeuralComplexity, kind: str, data: Data) -> dict
         generator = stream(config.seed, "own learners", kind, index)
         share = torch.rand((), generator=generator).item()
         m = round(SMALLEST * (len(X) / SMALLEST) ** share)
-        rows = torch.randperm(len(X), generator=generator)[:m].numpy()
-        X_tr, y_tr = X[rows], y[rows]
-        x, labels = torch.from_numpy(X_tr)[None], torch.from_numpy(y_tr)[None]
-        ledger.record("train", x, labels)
-        if kind in ESTIMATORS:
-            model = ESTIMATORS[kind](index).fit(X_tr, y_tr)
-        else:
+        order = torch.randperm(len(X), generator=generator).numpy()
+        (X_tr, y_tr), (X_un, y_un) = ((X[rows], y[rows]) for rows in (order[:m], order[m:]))
+        ledger.record("train", torch.from_numpy(X_tr)[None], torch.from_numpy(y_tr)[None])
+        steps = 0
+        if kind in NETWORKS:
             share = torch.rand((), generator=generator).item()
             steps = round(FEWEST_STEPS * (config.longest / FEWEST_STEPS) ** share)
-            x = x.to(torch.get_default_dtype())
-            task = Task(x, labels, x[:, :1], labels[:, :1])
-            batches = Minibatches(task, M=BATCH, N=1, seed=index)
-            model = RECIPE(make=NETWORKS[kind], steps=steps).train(batches, generator).one(0)
+        fit = partial(_fit, kind, index, steps)
+        model = fit(X_tr, y_tr, generator)
         found: Any = nc.assess(model, X_tr, y_tr, X_te)  # with a bound: meta_learn calibrates NC
-        H = predict("X_te", model, X_te, labels=True, like=nc.x_mean)
-        columns = columns_of(model)
-        H = H if columns is None else in_order("predictions", H, columns, range(CLASSES))
-        true = cross_entropy(H[None], torch.from_numpy(y_te).to(H.device)[None]).mean().item()
-        bound = [found.bound.low, found.bound.high]
-        told.append([found.gap, true - found.loss_tr, *bound, found.unlike.p_value])
+        true = _losses(nc, model, X_te, y_te).mean()
+        unused = _losses(nc, model, X_un, y_un).mean() if len(X_un) else math.nan
+        folds = []
+        for k, (kept, held) in enumerate(KFold(5).split(X_tr)):  # the rows are in random order
+            again = fit(X_tr[kept], y_tr[kept], stream(config.seed, "own folds", kind, index, k))
+            folds.append(_losses(nc, again, X_tr[held], y_tr[held]))
+        gaps = [loss - found.loss_tr for loss in (true, unused, np.concatenate(folds).mean())]
+        bound = [found.bound.low, found.bound.high, found.unlike.p_value]
+        told.append([found.gap, gaps[0], *bound, *gaps[1:]])
     return dict(zip(ASSESSED, torch.tensor(told, dtype=torch.float64).T, strict=True))
 
 
+def _fit(kind: str, index: int, steps: int, X: Array, y: Array, generator: torch.Generator) -> Any:
+    """Trains a model of a kind."""
+    if kind in ESTIMATORS:
+        return ESTIMATORS[kind](index).fit(X, y)
+    x, labels = torch.from_numpy(X)[None].to(torch.get_default_dtype()), torch.from_numpy(y)[None]
+    batches = Minibatches(Task(x, labels, x[:, :1], labels[:, :1]), M=BATCH, N=1, seed=index)
+    return RECIPE(make=NETWORKS[kind], steps=steps).train(batches, generator).one(0)
+
+
+def _losses(nc: NeuralComplexity, model: Any, X: Array, y: Array) -> Array:
+    """Returns the loss of a model at labelled points, (points,)."""
+    H, columns = predict("X", model, X, labels=True, like=nc.x_mean), columns_of(model)
+    H = H if columns is None else in_order("predictions", H, columns, range(CLASSES))
+    return cross_entropy(H[None], torch.from_numpy(y).to(H.device)[None])[0].cpu().numpy()
+
+
 def _regularize(
-    config: Config, nc: NeuralComplexity | None, method: str, size: int, data: Data
+    config: Config, nc: NeuralComplexity, method: str, size: int, data: Data
 ) -> dict[str, Tensor]:
     """Trains models that differ by their method alone from those of the same seeds."""
     (X, y, X_te, y_te), accuracies = data, []
-    for seed in range(config.runs):
+    for seed in range(config.fair_runs if method == FAIR else config.runs):
         rows = torch.randperm(len(X), generator=stream(seed, "own rows"))[:size].numpy()
+        if method == LABELS:
+            rows = np.union1d(rows, _known(nc, X).nonzero()[0])
         ledger.record("train", torch.from_numpy(X[rows])[None], torch.from_numpy(y[rows])[None])
-        if method in (LOOP, PENALTY):
+        if method == BELIEFS:
+            x, x_te = (torch.from_numpy(part)[None].to(nc.x_mean) for part in (X[rows], X_te))
+            labels = torch.from_numpy(y[rows])[None].to(nc.device)
+            with torch.no_grad():
+                guesses = nc.belief(x, labels, x_te).prediction[0].argmax(dim=1).cpu().numpy()
+        elif method in (LOOP, PENALTY, FAIR, LABELS):
+            used = nc if method == PENALTY else None
+            if method == FAIR:
+                options = {"seed": seed, "progress": False}
+                # A record of its own: it may hold out what has taught the other NC.
+                with ledger.recording(), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that so few points teach it little is a row
+                    used = _meta_learn(config, X[rows], y[rows], config.fair_budget, **options)
             with seeded(seed, "own loop"):
-                guesses = _loop(config.steps, nc, X[rows], y[rows], X_te)
-            accuracies.append(100 * (guesses == y_te).mean())
+                guesses = _loop(config.steps, used, X[rows], y[rows], X_te)
         else:
-            model = NCClassifier(nc, steps=config.steps, batch=BATCH, random_state=seed)
+            used = None if METHODS[method] is None else nc
+            model = NCClassifier(used, steps=config.steps, batch=BATCH, random_state=seed)
             model.fit(X[rows], y[rows], X_unlabelled=X_te if method == TRANSDUCTIVE else None)
-            accuracies.append(100 * model.score(X_te, y_te))
+            guesses = model.predict(X_te)
+        accuracies.append(100 * (guesses == y_te).mean())
     return {"accuracy": torch.tensor(accuracies, dtype=torch.float64)}
 
 
@@ -214,10 +273,14 @@ def _loop(steps: int, nc: NeuralComplexity | None, X: Array, y: Array, X_te: Arr
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    gaps = []
-    for fit in select(rows, "R2"):
-        cells = [show(find(rows, metric, **fit.keys), digits) for metric, digits in COLUMNS.items()]
+    gaps, others = [], []
+    for fit in select(rows, "R2", estimated_by=None):
+        found = partial(find, rows, **fit.keys)
+        cells = [show(found(m, estimated_by=None), digits) for m, digits in COLUMNS.items()]
         gaps.append((str(fit.keys["model"]), *cells, str(fit.n)))
+        by = product((None, UNUSED, FOLDS), ("R2", "MAE"))
+        cells = [show(found(metric, estimated_by=name), 3) for name, metric in by]
+        others.append((str(fit.keys["model"]), *cells))
     sizes = distinct(select(rows, "accuracy"), "points")
     accuracies = [
         line
@@ -235,10 +298,20 @@ def tables(rows: list[Row]) -> list[Table]:
             f"for MLPs only. Distribution shift: the share with a p-value of at most {LEVEL:g}.",
         ),
         Table(
+            "What else tells the gap of these models",
+            ("model", *(f"{name}: {m}" for name in ("NC", UNUSED, FOLDS) for m in ("R2", "MAE"))),
+            tuple(others),
+            "Value ± 95 % interval over models. NC has learned from points of the same dataset; "
+            "so it stands beside the mean loss at labelled points that the model did not use, and "
+            "beside cross-validation on the model's own training points, with five refits.",
+        ),
+        Table(
             "Accuracy of regularized classifiers, %",
             ("classifier", *(f"{size['points']} training points" for size in sizes)),
             tuple(accuracies),
-            "Value ± 95 % interval over seeds; the change is that of each seed.",
+            "Value ± 95 % interval over seeds; the change is that of each seed. NC has learned "
+            "from labels that the models do not have: a plain loop with those as well, NC's own "
+            "beliefs, and an NC that was given the model's points alone are there to compare.",
         ),
     ]
 
