@@ -92,7 +92,7 @@ def test_wrong_configs_are_refused() -> None:
         ({"sizes": (10,)}, "sizes must be from 50 to 1437"),
         ({"sizes": ()}, "sizes must be at least one number, got none"),
         ({"runs": 1}, "runs must be at least 2, got 1"),
-        ({"fair_budget": "soon"}, "budget must be a positive time"),
+        ({"fair_budget": "soon"}, "fair_budget: budget must be a positive time"),
         ({"longest": 29}, "longest must be at least 30, got 29"),
     ):
         with pytest.raises(ValueError, match=sentence):

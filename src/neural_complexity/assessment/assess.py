@@ -91,7 +91,7 @@ def assess(
     (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
     if y_tr is None:
         raise TypeError("y_tr must be the training targets, got None")
-    sets, like = {"X_tr": X_tr, "X_te": X_te}.items(), nc.x_mean  # checked before the model
+    sets, like = {"X_tr": X_tr, "X_te": X_te}.items(), nc.x_mean
     points = [given.inputs(name, X, shape=nc.shape, dtype=like.dtype) for name, X in sets]
     H_tr, H_te = (given.predict(name, model, X, labels=nc.labels, like=like) for name, X in sets)
     if classes is None and nc.labels:

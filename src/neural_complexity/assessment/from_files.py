@@ -167,7 +167,8 @@ def assess_files(
                 f"for each test row, got {len(whole)}; two files go with --predictions-train"
             )
     if files.probabilities:
-        H = [logarithms("predictions", numbers("predictions", part)) for part in H]
+        names = ("training predictions", "test predictions")
+        H = [logarithms(name, numbers(name, part)) for name, part in zip(names, H, strict=True)]
     y_tr, classes = _labels(nc, files.train, y_tr, told) if nc.labels else (y_tr, None)
     return assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **options), notes
 
@@ -178,7 +179,7 @@ def _read_points(files: ModelFiles) -> tuple[Any, Any, Any, list[str]]:
     target = list(dict.fromkeys(files.target)) or [[*train.arrays][-1] if train.is_table else "y"]
     named, got = train if train.is_table else test, ", ".join(target)  # arrays name no features
     features = [name for name in named.arrays if name not in target]
-    if not features:
+    if not features and named.is_table:
         raise ValueError(f"{named.path} must have features next to the target, got {got}")
     if len(target) > 1 and not train.is_table:
         raise ValueError(f"--target must be one array of {train.path}, got {got}")

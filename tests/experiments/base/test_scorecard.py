@@ -2,6 +2,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from neural_complexity.cli import main
 from neural_complexity.experiments.base.rows import Row, write_rows
 from neural_complexity.experiments.base.run_folder import RunFolder
@@ -42,8 +44,22 @@ def test_each_head_has_its_column_and_settings_are_compared_with_the_papers(tmp_
     assert "steps 3 (16); direct: width 64 (1024)." in table.note
 
 
-def test_runs_without_numbers_of_the_paper_have_no_table(tmp_path: Path) -> None:
-    assert scorecard([make_run(tmp_path / "some", [row(3.0, None, method="oracle")])]) == []
+def test_runs_without_numbers_of_the_paper_are_refused(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "some", [row(3.0, None, method="oracle")])
+    with pytest.raises(
+        ValueError, match="DIR must be runs of which the paper has numbers, got some"
+    ):
+        scorecard([folder])
+    with pytest.raises(ValueError, match="got nothing"):
+        scorecard([])
+
+
+def test_a_run_is_compared_with_the_preset_of_its_own_learners() -> None:
+    (table,) = scorecard([RunFolder(RESULTS / "single-cifar-10")])
+    assert "preset paper-resnet" in table.note
+    assert "learner ResNet" not in table.note
+    (table,) = scorecard([RunFolder(RESULTS / "regularizers")])
+    assert table.note.endswith("NCs: the shipped ones, of run sinusoid.")
 
 
 def test_the_committed_scorecard_is_what_the_command_writes(tmp_path: Path) -> None:

@@ -17,20 +17,29 @@ NO_SETTINGS = ("data", "device", "networks", "seed")
 
 def scorecard(folders: Sequence[RunFolder]) -> list[Table]:
     """Returns a table for each run: what the paper states, and both heads' rows."""
-    return [table for folder in folders if (table := _table(folder)).rows]
+    found = [table for folder in folders if (table := _table(folder)).rows]
+    if not found:
+        names = ", ".join(folder.path.name for folder in folders) or "nothing"
+        raise ValueError(f"DIR must be runs of which the paper has numbers, got {names}")
+    return found
 
 
 def _table(folder: RunFolder) -> Table:
-    config, paper = folder.read_config(), folder.experiment.presets["paper"]()
-    rows = read_rows(folder.path / "rows.jsonl")
-    changed = "; ".join(_differences(config["config"], asdict(paper)))
+    config, rows = folder.read_config()["config"], read_rows(folder.path / "rows.jsonl")
+    presets = folder.experiment.presets.items()
+    papers = {name: asdict(make()) for name, make in presets if name.startswith("paper")}
+    learner = config.get("learner")  # the paper has different settings for different kinds
+    preset = next(name for name, paper in papers.items() if paper.get("learner") == learner)
+    changed = [*_differences(config, papers[preset])]
+    if "networks" in config:
+        changed.append(f"NCs: {config['networks'] or 'the shipped ones, of run sinusoid'}")
     return Table(
         f"{folder.experiment.title} ({folder.path.name})",
         ("number", "the paper", "ours: its head, or no NC", "ours: our head"),
         tuple(dict.fromkeys(_lines(rows))),
         f"Seed {rows[0].seed}, commit {rows[0].commit}. Value ± 95 % interval. †: fewer training "
-        "images than the paper's. Settings that are not those of preset paper, which are in "
-        f"brackets: {changed or 'none'}.",
+        f"images than the paper's. Settings that are not those of preset {preset}, which are in "
+        f"brackets: {'; '.join(changed) or 'none'}.",
     )
 
 

@@ -66,10 +66,10 @@ class Domain(ABC):
                     found.setdefault(f"{head}/{field}", []).append(tensor)
         return {key: torch.cat(parts) for key, parts in found.items()}
 
-    def train(self, recipe: Recipe, task: Task) -> Learners:
-        """Returns them when they are trained."""
-        task = task.to(self.device)
-        return train_learners(recipe, task, seed=self.seed).end.detach(), task.Y_te
+    def train(self, recipe: Recipe, task: Task, generator: torch.Generator) -> Learners:
+        """Returns them when they are trained, each from initial weights of its own."""
+        task, seed = task.to(self.device), int(torch.randint(2**31, (), generator=generator))
+        return train_learners(recipe, task, seed=seed).end.detach(), task.Y_te
 
 
 def calibration_of(head: str, tensors: Mapping[str, Tensor]) -> Calibration:
@@ -91,7 +91,7 @@ class SinusoidLearners(Domain):
         """Returns learners of one kind and their test targets."""
         task = FAMILIES.get(kind, families.Sinusoids()).sample(tasks, generator)
         steps = sinusoid_recipe().steps * (LONGER if kind == LONG else 1)
-        s, Y_te = self.train(sinusoid_recipe(steps=steps), task)
+        s, Y_te = self.train(sinusoid_recipe(steps=steps), task, generator)
         if kind == "inputs moved":
             s = Snapshot(s.X_tr + MOVED, s.Y_tr, s.H_tr, s.X_te + MOVED, s.H_te)
         if kind == "test inputs from one end":
@@ -135,7 +135,8 @@ class DigitLearners(Domain):
             Y_tr = torch.where(wrong, (Y_tr + other) % 10, Y_tr)
             task = Task(task.X_tr, Y_tr, task.X_te, task.Y_te)
         steps = self.steps * (LONGER if kind == LONG else 1)
-        return self.train(Recipe(make=_network, loss=cross_entropy, steps=steps, lr=0.5), task)
+        recipe = Recipe(make=_network, loss=cross_entropy, steps=steps, lr=0.5)
+        return self.train(recipe, task, generator)
 
 
 def _network() -> nn.Module:
