@@ -202,7 +202,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 def figures(outcome: Outcome) -> list[Drawing]:
     rows, domains = outcome.rows, distinct(outcome.rows, "domain")
-    lines, ends = len(domains), (min(CONFIDENCES) - 0.03, 1.0)
+    lines = len(domains)
     grid = partial(sketch, 8.5, squeeze=False)
     coverage, tops = grid(2.9 * lines + 0.4, lines, len(PREDICTORS), sharex=True, sharey=True)
     widths, bottoms = grid(2.9 * lines + 0.5, lines, len(CONFIDENCES), sharey="row")
@@ -211,15 +211,17 @@ def figures(outcome: Outcome) -> list[Drawing]:
         for ax, keys, color in zip(top, PREDICTORS, colors, strict=True):
             own = select(rows, **domain, **keys, learners=None)
             ax.set_visible(bool(own))
-            ax.plot(ends, ends, color=COLORS["target"], lw=0.8, ls=":")
+            ax.axhline(0, color=COLORS["target"], lw=0.8, ls=":")
             finite = [row.keys for row in select(own, "width")]
             for row in select(own, "coverage"):
                 if row.keys in finite:
-                    place, mark = row.keys["confidence"], MARKS[row.keys["bound"]]
+                    mark, i = MARKS[row.keys["bound"]], list(MARKS).index(row.keys["bound"])
+                    claimed = float(row.keys["confidence"])
                     look: Any = {"fmt": mark, "ms": 5, "mfc": "none", "color": color, "lw": 0.8}
-                    ax.errorbar(place, row.value, row.ci95, **look)
+                    place = claimed + 0.006 * (i - 1.5)  # side by side
+                    ax.errorbar(place, row.value - claimed, row.ci95, **look)
             ax.set(title=f"{domain['domain']}, {label(keys)}", xticks=CONFIDENCES)
-            ax.set(xlabel="claimed", ylabel="inside the bound")
+            ax.set(xlabel="claimed", ylabel="share inside - claimed")
             ax.label_outer()
         for ax, confidence in zip(bottom, CONFIDENCES, strict=True):
             for i, keys in enumerate(PREDICTORS):
