@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,6 +8,7 @@ from neural_complexity.experiments import own
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.rows import find
 from neural_complexity.experiments.own import EXPERIMENT
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.tasks.splits import own_digits
 from smoke_runs import SmokeRuns
 
@@ -59,6 +61,20 @@ def test_labels_that_taught_nc_help_a_plain_loop(outcome: Outcome) -> None:
         for method in (own.LOOP, own.LABELS)
     )
     assert more > few + 5
+
+
+def test_the_fair_nc_is_given_the_points_of_its_model_alone(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def meta_learn(_: object, X: np.ndarray, y: np.ndarray, **options: object) -> NeuralComplexity:
+        given.append((len(X), len(y), options["seed"]))
+        return outcome.networks["digits"]
+
+    monkeypatch.setattr(own, "_meta_learn", meta_learn)
+    own._regularize(SMOKE, outcome.networks["digits"], own.FAIR, 60, own_digits())
+    assert given == [(60, 60, 0), (60, 60, 1)]
 
 
 def test_changes_are_against_the_own_baseline(outcome: Outcome) -> None:

@@ -238,12 +238,11 @@ def _regularize(
                 guesses = nc.belief(x, labels, x_te).prediction[0].argmax(dim=1).cpu().numpy()
         elif method in (LOOP, PENALTY, FAIR, LABELS):
             used = nc if method == PENALTY else None
-            if method == FAIR:
-                options = {"seed": seed, "progress": False}
-                # A record of its own: it may hold out what has taught the other NC.
+            if method == FAIR:  # with a record of its own: it may hold out what taught the other NC
                 with ledger.recording(), warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # that so few points teach it little is a row
-                    used = _meta_learn(config, X[rows], y[rows], config.fair_budget, **options)
+                    fair: Any = {"budget": config.fair_budget, "seed": seed, "progress": False}
+                    used = _meta_learn(config, X[rows], y[rows], **fair)
             with seeded(seed, "own loop"):
                 guesses = _loop(config.steps, used, X[rows], y[rows], X_te)
         else:
