@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 from assessed import KINDS, LABELS, calibrated, draw, example, make, outputs_of, shape
 from neural_complexity.assessment.assess import assess, assess_predictions
 from neural_complexity.assessment.result import Assessment
+from neural_complexity.convert import arrays_in
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model.card import Card, HeldOutReport
 from neural_complexity.model.network import NeuralComplexity
@@ -375,3 +376,17 @@ def test_a_calibrated_nc_bounds_the_gap_and_tells_strangers() -> None:
         got = assess_predictions(nc, *usual, confidence=0.8, method=method).bound
         assert got is not None
         assert got.method == method
+
+
+def test_inputs_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, check = [], arrays_in.inputs
+
+    def inputs(name: str, X: object, **options: Any) -> torch.Tensor:
+        checked.append(name)
+        return check(name, X, **options)
+
+    monkeypatch.setattr(arrays_in, "inputs", inputs)
+    nc = make("real")
+    X_tr, y_tr, _, X_te, _ = draw(nc, 8, 5, 1)
+    assess(nc, outputs_of(nc), X_tr, y_tr, X_te)
+    assert checked == ["X_tr", "X_te"]

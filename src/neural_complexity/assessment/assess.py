@@ -97,7 +97,7 @@ def assess(
     if classes is None and nc.labels:
         classes = given.columns_of(model)
     options: dict[str, Any] = {"classes": classes, "confidence": confidence, "method": method}
-    found = assess_predictions(nc, points[0], y_tr, H_tr, points[1], H_te, **options)
+    found = _assess_points(nc, points[0], y_tr, H_tr, points[1], H_te, **options)
     last = [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
     return replace(found, warnings=(*found.warnings, *last))
 
@@ -109,23 +109,37 @@ def assess_predictions(
     H_tr: object,
     X_te: object,
     H_te: object,
-    *,
-    classes: Sequence[Any] | None = None,
     **options: Any,
 ) -> Assessment:
     """Does the same as `assess` for a model that lives elsewhere, from its predictions.
 
     These are H_tr, (M, C), for X_tr, and H_te, (N, C), for X_te: logits if targets are labels.
-    Options are `confidence` and `method` of `assess`, and `classes` is the same, too.
+    Options are `classes`, `confidence` and `method` of `assess`.
     """
+    (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
+    sets, like = {"X_tr": X_tr, "X_te": X_te}.items(), nc.x_mean
+    points = [given.inputs(name, X, shape=nc.shape, dtype=like.dtype) for name, X in sets]
+    return _assess_points(nc, points[0], y_tr, H_tr, points[1], H_te, **options)
+
+
+def _assess_points(
+    nc: NeuralComplexity,
+    X_tr: Tensor,
+    y_tr: object,
+    H_tr: object,
+    X_te: Tensor,
+    H_te: object,
+    *,
+    classes: Sequence[Any] | None = None,
+    **options: Any,
+) -> Assessment:
+    """Does the same for inputs that are checked."""
     check_options(**options)
     if classes is not None and not nc.labels:
         raise ValueError("classes must be None where NC judges real targets, got classes")
-    (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
-    place: Any = {"dtype": nc.x_mean.dtype, "device": nc.device}
-    X_tr = given.inputs("X_tr", X_tr, shape=nc.shape, **place)
-    X_te = given.inputs("X_te", X_te, shape=nc.shape, **place)
-    place |= {"labels": False, "outputs": None if nc.labels else nc.outputs}
+    X_tr, X_te = X_tr.to(nc.device), X_te.to(nc.device)
+    place: Any = {"dtype": nc.x_mean.dtype, "device": nc.device, "labels": False}
+    place["outputs"] = None if nc.labels else nc.outputs
     H_tr = given.targets("H_tr", H_tr, points=len(X_tr), **place)
     H_te = given.targets("H_te", H_te, points=len(X_te), **place)
     first = []
