@@ -34,7 +34,7 @@ def make_task() -> Task:
 
 
 def conv_peak() -> tuple[Callable[[], object], float]:
-    """Gives a convolution that this machine does well and its number of operations."""
+    """Returns a convolution that this machine does well and its number of operations."""
     X = torch.randn(256, 128, 14, 14).to(memory_format=torch.channels_last)
     W = torch.randn(128, 128, 3, 3).to(memory_format=torch.channels_last)
     return lambda: conv2d(X, W, padding=1), 2.0 * 256 * 14 * 14 * 128 * 128 * 9

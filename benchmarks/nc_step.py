@@ -15,7 +15,7 @@ BATCH = 512
 
 
 def measure(width: int, rounds: int) -> tuple[float, float, float]:
-    """Gives the step's rate, its time, and the matmul peak seen meanwhile."""
+    """Returns the step's rate, its time, and the matmul peak seen meanwhile."""
     task = Sinusoids().sample(BATCH, stream(0, "benchmark"))
     nc = NeuralComplexity.for_tasks(task, head="direct", width=width)
     adam = torch.optim.Adam(nc.parameters(), lr=1e-3, fused=True)

@@ -26,7 +26,7 @@ OPEN = Interval(-math.inf, math.inf, 0.9, "dkw", "too few")
 
 @cache
 def make(kind: str) -> NeuralComplexity:
-    """Gives an untrained NC, or one that ships."""
+    """Returns an untrained NC, or one that ships."""
     made: dict[str, Any] = {
         "real": lambda: NeuralComplexity(2, 1, **SMALL),
         "real direct": lambda: NeuralComplexity(3, 2, head="direct", **SMALL),
@@ -65,7 +65,7 @@ def example(**changes: Any) -> Assessment:
 
 
 def calibrated(learners: int = 60) -> tuple[NeuralComplexity, Callable[[int], Snapshot]]:
-    """Gives an NC that knows how far it is off on noisy lines, and learners of such lines."""
+    """Returns an NC that knows how far it is off on noisy lines, and learners of such lines."""
     nc = NeuralComplexity(1, 1, **SMALL)
 
     def lines(seed: int, B: int = 1) -> tuple[Snapshot, torch.Tensor]:

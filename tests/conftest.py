@@ -105,7 +105,7 @@ def labelled_snapshot(
 
 @pytest.fixture(scope="session")
 def glyph_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Gives a data folder with made-up characters in the place of Omniglot."""
+    """Returns a data folder with made-up characters in the place of Omniglot."""
     folder = tmp_path_factory.mktemp("glyphs")
     for part, seed in (("background", 0), ("evaluation", 1)):
         write_zip(folder / f"images_{part}.zip", classes=12, drawings=8, seed=seed)

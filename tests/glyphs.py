@@ -42,7 +42,7 @@ def write_zip(
 
 
 def entries(stem: str, classes: int, drawings: int, seed: int = 0) -> dict[str, bytes]:
-    """Gives the files of an archive like Omniglot's, in reading order."""
+    """Returns the files of an archive like Omniglot's, in reading order."""
     every = draw(classes, drawings, seed)
     return {
         f"{stem}/Alphabet_{c // 10:02}/character{c % 10 + 1:02}/{c + 1:04}_{d + 1:02}.png": png(

@@ -135,7 +135,7 @@ PLACES = torch.from_numpy(np.unique(LABELS, return_inverse=True)[1])
 
 
 def remembering(points: slice, monkeypatch: pytest.MonkeyPatch) -> NeuralComplexity:
-    """Gives an NC that learned from some points, whose labels it knows, and knows nothing else."""
+    """Returns an NC that learned from some points, whose labels it knows, and nothing else."""
 
     def believe(nc: NeuralComplexity, task: Task, *_: Any, **__: Any) -> CachedStates:
         indices = raw(task.X_te).sort(dim=1).values

@@ -243,7 +243,7 @@ PLACED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def made(name: str) -> tuple[nn.Module, Tensor]:
-    """Gives a module whose batch statistics are not those it began with, and inputs."""
+    """Returns a module whose batch statistics are not those it began with, and inputs."""
     make, shape = PLACED[name]
     h, X = make(), torch.randn(7, *shape)
     h.train()

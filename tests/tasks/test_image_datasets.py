@@ -59,7 +59,7 @@ def write_svhn(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def publish(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path, *urls: str) -> None:
-    """Gives a dataset the checksums of files in a folder, and other addresses."""
+    """Returns a dataset the checksums of files in a folder, and other addresses."""
 
     def own(file: DataFile) -> DataFile:
         content = (folder / file.name).read_bytes()
