@@ -301,11 +301,11 @@ def tables(rows: list[Row]) -> list[Table]:
         ),
         Table(
             "What else tells the gap of these models",
-            ("model", *(f"{name}: {m}" for name in ("NC", UNUSED, FOLDS) for m in ("R2", "MAE"))),
+            ("model", *(f"{by}: {m}" for by in ("NC", "unused", "5-fold") for m in ("R2", "MAE"))),
             tuple(others),
             "Value ± 95 % interval over models. NC has learned from points of the same dataset; "
             "so it stands beside the mean loss at labelled points that the model did not use, and "
-            "beside cross-validation on the model's own training points, with five refits.",
+            "beside 5-fold cross-validation on the model's own training points, with five refits.",
         ),
         Table(
             "Accuracy of regularized classifiers, %",
