@@ -1,4 +1,3 @@
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import beta, kstest
 from torch import Tensor, nn
 
 from conftest import convolutional, flat, holds_for_seeds
@@ -21,16 +19,14 @@ from neural_complexity.learners.fit import (
     diverged,
     evaluate,
     fit,
-    mixup,
     train_learners,
     unroll,
     usable_rows,
+    warmup_cosine,
 )
 from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import (
-    Loss,
     cross_entropy,
-    smoothed_cross_entropy,
     squared_error,
     zero_one,
 )
@@ -553,121 +549,6 @@ def test_a_learner_in_evaluation_mode_stays_in_it_when_visited(task: Task, recip
     assert not h.training
 
 
-sizes = st.integers(1, 6)
-
-
-class Watched(BatchedLearner):
-    """Learners that remember what they were shown and what they said."""
-
-    shown: Tensor
-    said: Tensor
-
-    def forward(self, X: Tensor) -> Tensor:
-        self.shown, self.said = X, super().forward(X)
-        return self.said
-
-
-def unit_inputs(B: int, M: int, C: int) -> tuple[Watched, Task]:
-    """Makes tasks whose point i is the i-th unit vector: a mixed input is the weights in it."""
-    h = stack(partial(mlp, M, (5,), C), B, stream(0, "h"))
-    state = {name: value.detach() for name, value in h.state().items()}
-    X, Y = torch.eye(M).expand(B, M, M), torch.randint(C, (B, M))
-    return Watched(mlp(M, (5,), C), state), Task(X, Y, X, Y)
-
-
-@given(
-    B=sizes,
-    M=sizes,
-    C=sizes,
-    alpha=st.floats(1e-9, 1e6),
-    loss=st.sampled_from([cross_entropy, smoothed_cross_entropy(0.1)]),
-)
-def test_the_objective_is_the_loss_of_mixed_inputs_for_mixed_targets(
-    B: int, M: int, C: int, alpha: float, loss: Loss
-) -> None:
-    h, task = unit_inputs(B, M, C)
-    value = mixup(loss, alpha)(h, task)
-    assert value.shape == (B,)
-    W, H = h.shown, h.said  # (B, M, M), (B, M, C)
-    losses = torch.stack(
-        [loss(H, task.Y_tr[:, j : j + 1].expand(B, M)) for j in range(M)], dim=-1
-    )  # (B, M, M): of mixed input i for target j
-    torch.testing.assert_close(value, (W * losses).sum(dim=2).mean(dim=1))
-    # Each point is mixed with one other, no two with the same, in one proportion for each task.
-    for sums in (W.sum(dim=1), W.sum(dim=2)):
-        torch.testing.assert_close(sums, torch.ones(B, M))
-    for w in W:
-        other = w[~torch.eye(M, dtype=torch.bool)]
-        other = other[other > 0]
-        assert other.numel() <= M
-        torch.testing.assert_close(other, other[:1].expand_as(other))
-
-
-@pytest.mark.parametrize("alpha", [0.4, 1.0, 20.0])
-def test_shares_are_beta_distributed_and_partners_uniform(alpha: float) -> None:
-    h, task = unit_inputs(4000, 3, 2)
-    mixup(cross_entropy, alpha)(h, task)
-    partners = h.shown[:, 0, 1:] > 0  # of the first point, where it is not its own
-    assert (partners.double().mean(dim=0) - 1 / 3).abs().max() < 4 * (2 / 9 / 4000) ** 0.5
-    mixed = partners.any(dim=1)
-    assert kstest(h.shown[mixed, 0, 0].numpy(), beta(alpha, alpha).cdf).pvalue > 1e-3
-
-
-def test_towards_zero_it_trains_as_without(task: Task, recipe: Recipe) -> None:
-    # Shares of 0 and 1 alone: all inputs, if in another order, with their own targets.
-    plain, mixed, strong = (stack(recipe.make, len(task), stream(0, "h")) for _ in range(3))
-    options = {"loss": squared_error, "steps": 5, "lr": 0.05}
-    fit(plain, task, **options)  # type: ignore[arg-type]
-    fit(mixed, task, objective=mixup(squared_error, 1e-6), **options)  # type: ignore[arg-type]
-    fit(strong, task, objective=mixup(squared_error, 1.0), **options)  # type: ignore[arg-type]
-    for name, value in plain.state().items():
-        torch.testing.assert_close(mixed.state()[name], value)
-    assert not torch.allclose(strong.state()["0.weight"], plain.state()["0.weight"])
-
-
-def test_single_precision_takes_any_alpha() -> None:
-    torch.set_default_dtype(torch.float32)
-    for alpha in (1e-20, 1e-3, 1e20):
-        h, task = unit_inputs(100, 4, 2)
-        assert mixup(cross_entropy, alpha)(h, task).isfinite().all()
-        mean = float(h.shown.diagonal(dim1=1, dim2=2).mean())
-        assert 0.5 < mean < 0.75  # of shares around 1/2, and of points mixed with themselves
-
-
-def test_the_recipes_generator_decides_what_is_mixed(task: Task, recipe: Recipe) -> None:
-    mixing = Recipe(make=recipe.make, steps=3, lr=0.05, objective=mixup(squared_error, 1.0))
-    before = torch.get_rng_state()
-    a, b, c = (mixing.train(task, stream(seed, "h"))(task.X_te) for seed in (0, 0, 1))
-    assert torch.equal(before, torch.get_rng_state())
-    assert torch.equal(a, b)
-    assert not torch.equal(a, c)
-
-
-def test_points_are_looked_up_before_they_are_mixed(few_shot: FewShot) -> None:
-    task = few_shot.sample(4, stream(0, "x"))
-    objective = mixup(cross_entropy, 1.0)
-    recipe = Recipe(make=flat, loss=cross_entropy, steps=3, lr=0.5, objective=objective)
-    a, b = (recipe.train(t, stream(0, "h")) for t in (task, task.loaded()))
-    for name, value in b.state().items():
-        assert torch.equal(a.state()[name], value)
-
-
-def test_it_can_be_sent_to_another_process() -> None:
-    h, task = unit_inputs(2, 3, 2)
-    objective = mixup(cross_entropy, 0.7)
-    values = []
-    for one in (objective, pickle.loads(pickle.dumps(objective))):
-        torch.manual_seed(5)
-        values.append(one(h, task))
-    assert torch.equal(*values)
-
-
-@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
-def test_alpha_is_positive(alpha: float) -> None:
-    with pytest.raises(ValueError, match=f"alpha must be positive and finite, got {alpha}"):
-        mixup(cross_entropy, alpha)
-
-
 small = partial(mlp, 1, (8,), 1)
 
 
@@ -826,3 +707,92 @@ def test_a_task_is_usable_where_no_method_diverged() -> None:
     assert one[torch.tensor([0, 2])].diverged.tolist() == [False, False]
     with pytest.raises(FloatingPointError, match="must not all diverge, got 1 that did not"):
         usable_rows([torch.tensor([True, True, False])])
+
+
+# The learning rate, and inputs that change at random.
+
+
+@given(progress=st.floats(0, 1), warmup=st.floats(0.01, 0.9))
+def test_the_learning_rate_rises_then_falls_to_zero(progress: float, warmup: float) -> None:
+    assert 0 <= warmup_cosine(progress, warmup=warmup, decay=True) <= 1
+    assert warmup_cosine(0.0, warmup=warmup, decay=True) == 0.04
+    assert warmup_cosine(warmup, warmup=warmup, decay=True) == 1
+    assert warmup_cosine(1.0, warmup=warmup, decay=True) < 1e-12
+    assert warmup_cosine(progress, warmup=0.0, decay=False) == 1  # the paper's
+
+
+def test_steps_are_as_long_as_the_schedule_says(task: Task, recipe: Recipe) -> None:
+    rates: list[float] = []
+
+    class Noted(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    fit(learners(recipe), task, steps=8, lr=0.1, optimizer=Noted, warmup=0.25, decay=True)
+    expected = [0.1 * warmup_cosine(i / 8, warmup=0.25, decay=True) for i in range(8)]
+    assert rates == pytest.approx(expected)
+    assert max(rates) == 0.1
+
+
+def test_an_optimizers_own_rates_stay_in_proportion(task: Task, recipe: Recipe) -> None:
+    rates: list[list[float]] = []
+
+    class Grouped(torch.optim.SGD):
+        def __init__(self, parameters: list[Tensor], lr: float) -> None:
+            groups: Any = [{"params": parameters[:1], "lr": 3 * lr}, {"params": parameters[1:]}]
+            super().__init__(groups, lr=lr)
+
+        def step(self, closure: Any = None) -> Any:
+            rates.append([group["lr"] for group in self.param_groups])
+            return super().step(closure)
+
+    fit(learners(recipe), task, steps=5, lr=0.01, optimizer=Grouped, decay=True)
+    assert rates[0] == pytest.approx([0.03, 0.01])
+    assert all(a == pytest.approx(3 * b) for a, b in rates)
+    assert rates[-1][0] < rates[0][0]
+
+
+def test_training_inputs_are_augmented_and_seen_as_they_are(task: Task, recipe: Recipe) -> None:
+    shown: list[Tensor] = []
+
+    def augment(X: Tensor) -> Tensor:
+        shown.append(X)
+        return X + torch.rand(X.shape[0], 1, 1)
+
+    seen: list[Snapshot] = []
+    plain, moved, again = (learners(recipe) for _ in range(3))
+    fit(plain, task, steps=3, lr=0.05)
+    for h in (moved, again):
+        torch.manual_seed(1)
+        fit(h, task, steps=3, lr=0.05, augment=augment, observe=lambda _, s: seen.append(s))
+    assert len(shown) == 6
+    assert all(torch.equal(X, task.X_tr) for X in shown)
+    for s in seen:
+        assert torch.equal(s.X_tr, task.X_tr)
+    torch.testing.assert_close(seen[3].H_tr, moved(task.X_tr).detach())
+    weights = [h.state()["0.weight"] for h in (plain, moved, again)]
+    assert torch.equal(weights[1], weights[2])
+    assert not torch.allclose(weights[0], weights[1])
+
+
+def test_a_sharpness_aware_step_sees_one_augmented_batch(task: Task, recipe: Recipe) -> None:
+    calls: list[int] = []
+
+    def augment(X: Tensor) -> Tensor:
+        calls.append(1)
+        return X
+
+    fit(learners(recipe), task, steps=3, lr=0.05, sharpness=0.1, augment=augment)
+    assert len(calls) == 3
+
+
+def test_augment_and_regularizer_do_not_go_together(task: Task, recipe: Recipe) -> None:
+    with pytest.raises(ValueError, match="augment must be None with a regularizer"):
+        fit(learners(recipe), task, steps=1, lr=0.1, augment=lambda X: X, regularizer=shrink)
+
+
+@pytest.mark.parametrize("warmup", [-0.1, 1.0, float("nan")])
+def test_warmup_is_a_part(warmup: float) -> None:
+    with pytest.raises(ValueError, match="warmup must be from 0 to less than 1, got"):
+        Learning(warmup=warmup)

@@ -19,7 +19,6 @@ from neural_complexity.meta.trainer import (
     ScheduledAdam,
     Status,
     meta_train,
-    warmup_cosine,
 )
 from neural_complexity.model.cached import embed_store
 from neural_complexity.model.network import NeuralComplexity
@@ -348,15 +347,6 @@ def test_a_status_survives_json_without_what_json_lacks() -> None:
 
 
 # The optimizer.
-
-
-@given(progress=st.floats(0, 1), warmup=st.floats(0.01, 0.9))
-def test_the_learning_rate_rises_then_falls_to_zero(progress: float, warmup: float) -> None:
-    assert 0 <= warmup_cosine(progress, warmup=warmup, decay=True) <= 1
-    assert warmup_cosine(0.0, warmup=warmup, decay=True) == 0.04
-    assert warmup_cosine(warmup, warmup=warmup, decay=True) == 1
-    assert warmup_cosine(1.0, warmup=warmup, decay=True) < 1e-12
-    assert warmup_cosine(progress, warmup=0.0, decay=False) == 1  # the paper's
 
 
 def steps(optimizer: ScheduledAdam, count: int) -> None:

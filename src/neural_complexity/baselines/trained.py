@@ -14,10 +14,10 @@ from torch.nn.functional import one_hot
 
 from neural_complexity import ledger
 from neural_complexity.learners.batched import PlacedLearner, stack
-from neural_complexity.learners.fit import Recipe, unroll
+from neural_complexity.learners.fit import Recipe, unroll, warmup_cosine
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.nc_loss import Augment
-from neural_complexity.meta.trainer import MetaTraining, ScheduledAdam, Status, warmup_cosine
+from neural_complexity.meta.trainer import MetaTraining, ScheduledAdam, Status
 from neural_complexity.model.attention import soft_k_means
 from neural_complexity.model.encoders import ImageEncoder, ResidualEncoder
 from neural_complexity.points import PART, Points, indexed, values

@@ -48,7 +48,7 @@ class Config(comparison.LearnerConfig):
 
 
 TINY = training.ours(width=32, batch=64, tasks=64, updates=10, iterations=20, capacity=10_000)
-CPU = {"posterior": training.minutes(iterations=200)}
+CPU: dict[str, Any] = {"posterior": training.minutes(iterations=200)}
 CPU["direct"] = training.minutes(iterations=300, tasks=256)
 SMOKE = {"eval_tasks": 256, "posterior": TINY, "direct": TINY}
 PRESETS = comparison.presets(Config, SMOKE, CPU)

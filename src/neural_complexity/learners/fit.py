@@ -1,5 +1,6 @@
 """Task learning, Algorithm 1: the only inner loop, recipes for it, and the losses on the way."""
 
+import math
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -8,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Gamma
 from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from neural_complexity import ledger
 from neural_complexity.learners.batched import BatchedLearner, PlacedLearner, stack
@@ -19,8 +20,9 @@ from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap, take_snapshot
 from neural_complexity.task import Task
 
-__all__ = ["CHUNK", "Batches", "Learner", "Recipe", "Regularizer", "Trajectory", "diverged"]
-__all__ += ["evaluate", "fit", "mixup", "train_learners", "unroll", "usable_rows"]
+__all__ = ["CHUNK", "Batches", "Learner", "Objective", "Recipe", "Regularizer", "Trajectory"]
+__all__ += ["diverged", "evaluate", "fit", "train_learners", "unroll", "usable_rows"]
+__all__ += ["warmup_cosine"]
 
 # Tasks treated at a time: bounds memory. The initial learners are drawn chunk by chunk.
 CHUNK = 1024
@@ -39,6 +41,18 @@ Gradients = Sequence[Tensor | None]  # none for what a step does not use
 Schedule = Callable[[float], float]  # the part of training that is done to a factor of the penalty
 
 
+def warmup_cosine(progress: float, *, warmup: float, decay: bool) -> float:
+    """Returns the learning rate's factor: up linearly, then constant or down along a cosine.
+
+    `progress` is how much of training is done, from 0 to 1; `warmup` is the part that goes up.
+    """
+    if progress < warmup:
+        return (progress / warmup) * 0.96 + 0.04
+    if not decay:
+        return 1.0
+    return 0.5 * (1.0 + math.cos(math.pi * (progress - warmup) / (1.0 - warmup)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Learning:
     """How learners learn by gradient descent; see `Recipe`."""
@@ -49,13 +63,30 @@ class Learning:
     optimizer: Callable[..., Optimizer] = sgd
     objective: Objective | None = None
     sharpness: float = 0.0
+    warmup: float = 0.0
+    decay: bool = False
+    augment: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ValueError(f"lr must be positive, got {self.lr}")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup must be from 0 to less than 1, got {self.warmup}")
         for name in ("steps", "sharpness"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    def rate(self, step: int) -> float:
+        """Returns what the learning rate is multiplied by after so many updates."""
+        return warmup_cosine(step / max(1, self.steps), warmup=self.warmup, decay=self.decay)
+
+    def augmented(self, task: Task, regularizer: Regularizer | None) -> Task:
+        """Returns what a step learns from; a regularizer sees points as they are."""
+        if self.augment is None:
+            return task
+        if regularizer is not None:
+            raise ValueError("augment must be None with a regularizer, got both")
+        return replace(task, X_tr=self.augment(values(task.X_tr)))
 
 
 def fit(
@@ -72,8 +103,7 @@ def fit(
 ) -> None:
     """Trains B learners on their B tasks by gradient descent, in place (Algorithm 1).
 
-    Each step descends loss_tr + regularizer(h, snapshot), Eq. (4), on the whole training set or on
-    a minibatch.
+    Each step descends loss_tr + regularizer(h, snapshot), Eq. (4), on all points or a minibatch.
 
     Args:
         h: The learners.
@@ -84,14 +114,15 @@ def fit(
         observe: Sees a snapshot before each update and after the last, without noise or gradient.
         visit: Sees the learners themselves at some of these times, in evaluation mode.
         visits: After how many updates.
-        fields: Of `Learning` (`loss`, `steps`, `lr` ...), instead of or in addition to `learning`.
+        fields: Of `Learning` (`loss`, `steps`, `lr` ...), beside or in the place of `learning`.
     """
     learning = Learning(**fields) if learning is None else replace(learning, **fields)
     parameters = list(h.parameters())
     descent = learning.optimizer(parameters, lr=learning.lr)
+    rates = LambdaLR(descent, learning.rate)
     # Learners without modes train as they are evaluated: one forward pass serves both.
-    shared = observe is not None and not h.has_modes
-    joined = not isinstance(task, Task) and not h.has_modes
+    alike = not h.has_modes and learning.augment is None
+    shared, joined = observe is not None and alike, not isinstance(task, Task) and alike
     for step in range(learning.steps + 1):
         now = task if isinstance(task, Task) else task(step)
         last = step == learning.steps
@@ -105,19 +136,19 @@ def fit(
             return
         ledger.record("train", now.X_tr, now.Y_tr)
         factor = 1.0 if schedule is None else schedule(step / learning.steps)
-        penalty = regularizer if factor else None
+        penalty, now = regularizer if factor else None, learning.augmented(now, regularizer)
         value = partial(_descended, learning, h, now, penalty, factor, joined)
         total, snapshot = value(shared)
         if observe is not None and snapshot is not None and shared:
             observe(step, snapshot.detach())
-        # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
-        # Handed over as they are: `backward` would copy them first, to the parameters' layout.
-        gradients: Gradients = torch.autograd.grad(total.sum(), parameters, allow_unused=True)
+        gradients = _gradients(h, total)
         if learning.sharpness:
             gradients = _sharp(h, gradients, learning.sharpness, partial(value, False))
+        # Handed over as they are: `backward` would copy them first, to the parameters' layout.
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         descent.step()
+        rates.step()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +164,10 @@ class Recipe(Learning):
         objective: Takes the place of the mean loss of the training points (mixup, say).
         sharpness: The radius of sharpness-aware minimization: the gradient is taken where the
             objective is largest within it, to first order, at the cost of a second one.
+        warmup: The part of training in which the learning rate rises to `lr`.
+        decay: Whether it then falls to zero along a cosine.
+        augment: Changes training inputs, (B, M, ...), at random at each step. It draws from
+            PyTorch's own generator, as noise layers do.
     """
 
     make: Callable[[], nn.Module]
@@ -173,6 +208,12 @@ def _descended(
     return value, snapshot
 
 
+def _gradients(h: BatchedLearner, total: Tensor) -> Gradients:
+    """Returns the gradient of what each learner descends, (B,), for all its parameters."""
+    # Tasks are independent, so summing gives each learner its own gradient; NC stays fixed.
+    return torch.autograd.grad(total.sum(), list(h.parameters()), allow_unused=True)
+
+
 @torch.no_grad()
 def _sharp(h: BatchedLearner, uphill: Gradients, radius: float, descended: Any) -> Gradients:
     """Returns the gradients a step of length `radius` uphill, for each learner by itself."""
@@ -184,7 +225,7 @@ def _sharp(h: BatchedLearner, uphill: Gradients, radius: float, descended: Any) 
         if gradient is not None:
             parameter.add_(gradient * factor.view(-1, *[1] * (gradient.ndim - 1)))
     with torch.enable_grad():
-        gradients = torch.autograd.grad(descended()[0].sum(), parameters, allow_unused=True)
+        gradients = _gradients(h, descended()[0])
     # Subtracting the moves again would round; and running statistics are those of the learners
     # as they are, not uphill.
     for tensor, own in before:
@@ -217,35 +258,6 @@ def unroll(
         gradients = torch.autograd.grad(value.sum(), parameters, create_graph=True)
         h = h.moved([p - learning.lr * g for p, g in zip(parameters, gradients, strict=True)])
     return h
-
-
-def mixup(loss: PointLoss, alpha: float) -> Objective:
-    """Returns the objective of Zhang et al. (2018): the loss of mixed inputs for mixed targets.
-
-    Each training point is mixed with another one, x = share x_i + (1 - share) x_j, and costs
-    share L(h(x), y_i) + (1 - share) L(h(x), y_j), with share ~ Beta(alpha, alpha) for each task and
-    step. It is drawn from PyTorch's own generator, as noise layers do, which `Recipe.train` seeds.
-    """
-    if not 0 < alpha < torch.inf:
-        raise ValueError(f"alpha must be positive and finite, got {alpha}")
-    return partial(_mixed, loss, alpha)
-
-
-def _mixed(loss: PointLoss, alpha: float, h: BatchedLearner, task: Task) -> Tensor:
-    inputs = values(task.X_tr)
-    B, M = inputs.shape[:2]
-    rows = torch.arange(B, device=inputs.device).unsqueeze(-1)
-    order = torch.rand(B, M, device=inputs.device).argsort(dim=1)
-    # A ratio of two gamma variables, by their logarithms: PyTorch's own draws from a beta
-    # distribution become 1/2 for a small alpha, where they should be 0 or 1.
-    boosted = Gamma(inputs.new_full((2, B), alpha + 1), 1.0).sample()
-    uniform = 1 - torch.rand_like(boosted)  # never 0
-    log_gamma = boosted.log() + uniform.log() / alpha  # (2, B), Gamma(alpha)
-    share = (log_gamma[0] - log_gamma[1]).sigmoid()  # (B,)
-    weight = share.view(B, *[1] * (inputs.ndim - 1))
-    H = h(inputs[rows, order].lerp(inputs, weight))  # (B, M, C)
-    own, other = loss(H, task.Y_tr), loss(H, task.Y_tr[rows, order])  # (B, M)
-    return share * own.mean(dim=1) + (1 - share) * other.mean(dim=1)
 
 
 def diverged(losses: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from neural_complexity import ledger
-from neural_complexity.learners.fit import Recipe
+from neural_complexity.learners.fit import Recipe, warmup_cosine
 from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.executor import CollectionQueue, Job
@@ -23,19 +23,7 @@ from neural_complexity.seeding import stream
 from neural_complexity.task import TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["MetaLearner", "MetaTraining", "ScheduledAdam", "Status", "meta_train", "warmup_cosine"]
-
-
-def warmup_cosine(progress: float, *, warmup: float, decay: bool) -> float:
-    """Returns the learning rate's factor: up linearly, then constant or down along a cosine.
-
-    `progress` is how much of training is done, from 0 to 1; `warmup` is the part that goes up.
-    """
-    if progress < warmup:
-        return (progress / warmup) * 0.96 + 0.04
-    if not decay:
-        return 1.0
-    return 0.5 * (1.0 + math.cos(math.pi * (progress - warmup) / (1.0 - warmup)))
+__all__ = ["MetaLearner", "MetaTraining", "ScheduledAdam", "Status", "meta_train"]
 
 
 class ScheduledAdam:

@@ -1,4 +1,4 @@
-"""What NC is compared with as a regularizer: norms of parameters, noise, and the true gap."""
+"""What NC is compared with as a regularizer: norms of parameters, noise, mixup, the true gap."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,14 +6,17 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Gamma
 from torch.linalg import vector_norm
 
 from neural_complexity.learners.batched import BatchedLearner, PlacedLearner
-from neural_complexity.learners.fit import Learner, Regularizer
+from neural_complexity.learners.fit import Learner, Objective, Regularizer
 from neural_complexity.losses import PointLoss
+from neural_complexity.points import values
 from neural_complexity.snapshot import Snapshot, gap
+from neural_complexity.task import Task
 
-__all__ = ["NORMS", "VariationalDropout", "norm_penalty", "oracle_penalty"]
+__all__ = ["NORMS", "VariationalDropout", "mixup", "norm_penalty", "oracle_penalty"]
 __all__ += ["variational_penalty", "weighted_l1_penalty"]
 
 Norm = Callable[[list[Tensor]], Tensor]  # all parameters, each (B, ...), to one size each, (B,)
@@ -96,3 +99,32 @@ def variational_penalty(h: Learner, snapshot: Snapshot) -> Tensor:
     c1, c2, c3 = 1.16145124, -1.50204118, 0.58629921
     minus_KL = 0.5 * alpha.log() + alpha * (c1 + alpha * (c2 + alpha * c3))
     return -minus_KL.sum(dim=1) / snapshot.X_tr.shape[1]
+
+
+def mixup(loss: PointLoss, alpha: float) -> Objective:
+    """Returns the objective of Zhang et al. (2018): the loss of mixed inputs for mixed targets.
+
+    Each training point is mixed with another one, x = share x_i + (1 - share) x_j, and costs
+    share L(h(x), y_i) + (1 - share) L(h(x), y_j), with share ~ Beta(alpha, alpha) for each task and
+    step. It is drawn from PyTorch's own generator, as noise layers do, which `Recipe.train` seeds.
+    """
+    if not 0 < alpha < torch.inf:
+        raise ValueError(f"alpha must be positive and finite, got {alpha}")
+    return partial(_mixed, loss, alpha)
+
+
+def _mixed(loss: PointLoss, alpha: float, h: BatchedLearner, task: Task) -> Tensor:
+    inputs = values(task.X_tr)
+    B, M = inputs.shape[:2]
+    rows = torch.arange(B, device=inputs.device).unsqueeze(-1)
+    order = torch.rand(B, M, device=inputs.device).argsort(dim=1)
+    # A ratio of two gamma variables, by their logarithms: PyTorch's own draws from a beta
+    # distribution become 1/2 for a small alpha, where they should be 0 or 1.
+    boosted = Gamma(inputs.new_full((2, B), alpha + 1), 1.0).sample()
+    uniform = 1 - torch.rand_like(boosted)  # never 0
+    log_gamma = boosted.log() + uniform.log() / alpha  # (2, B), Gamma(alpha)
+    share = (log_gamma[0] - log_gamma[1]).sigmoid()  # (B,)
+    weight = share.view(B, *[1] * (inputs.ndim - 1))
+    H = h(inputs[rows, order].lerp(inputs, weight))  # (B, M, C)
+    own, other = loss(H, task.Y_tr), loss(H, task.Y_tr[rows, order])  # (B, M)
+    return share * own.mean(dim=1) + (1 - share) * other.mean(dim=1)

@@ -13,7 +13,7 @@ from torch.optim import SGD
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
 from neural_complexity.experiments.base.training import Head, hold_memory
-from neural_complexity.learners.fit import Recipe, Regularizer, mixup
+from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.losses import cross_entropy, smoothed_cross_entropy
 from neural_complexity.meta.collect import SplitCollector
@@ -23,6 +23,7 @@ from neural_complexity.model.judgement import judge_minibatches
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings, indexed, raw
 from neural_complexity.regularizers.nc import minibatch_penalty
+from neural_complexity.regularizers.penalties import mixup
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
