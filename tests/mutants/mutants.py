@@ -106,9 +106,9 @@ MUTANTS = [
     ),
     Mutant(
         "baselines are tuned on test images",
-        f"{BASE}/image_learners.py",
-        "    evaluation = data.task(data.pool[: config.judged], data.held)\n",
-        "    evaluation = data.task(data.pool[: config.judged], data.test)\n",
+        f"{BASE}/tuning.py",
+        "evaluation = data.task(data.pool[: config.judged], data.held, len(runs))\n",
+        "evaluation = data.task(data.pool[: config.judged], data.test, len(runs))\n",
         f"{LEAKS}[single]",
     ),
     Mutant(

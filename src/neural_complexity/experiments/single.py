@@ -1,9 +1,9 @@
 """Section 4.4, "Single Image Classification Tasks": one dataset, NC against other regularizers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +13,17 @@ from neural_complexity.assessment.report import Table
 from neural_complexity.baselines.trained import Classifier, Optimization, train_classifier
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report
-from neural_complexity.experiments.base import one_dataset
-from neural_complexity.experiments.base.config import POSITIVE
+from neural_complexity.experiments.base import one_dataset, tuning
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
-from neural_complexity.experiments.base.one_dataset import ImageConfig, ImageData, Size, Sizes
-from neural_complexity.experiments.base.rows import Row, select, show
+from neural_complexity.experiments.base.one_dataset import EmbeddedNC, ImageData, Size, Sizes
+from neural_complexity.experiments.base.rows import Row, show
 from neural_complexity.experiments.base.run_folder import HEADS
+from neural_complexity.experiments.base.training import Head
+from neural_complexity.experiments.base.tuning import TuningConfig
+from neural_complexity.learners.fit import Recipe
 from neural_complexity.losses import cross_entropy, zero_one
 from neural_complexity.meta.scores import estimate_over_seeds
+from neural_complexity.meta.trainer import Status
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Points
@@ -32,9 +35,9 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT", "PRESETS", "Config"]
 
 NAME, TITLE = "single", "One image dataset"
-TUNING = "accuracy on held-out training images"
 # Table 5: accuracies of 5 runs.
-PAPER_METHODS = (*images.METHODS[:4], images.ImageMethod("NC", "direct", "transductive"))
+COMPARED = [images.BASELINES[name] for name in ("l2", "smoothing", "mixup")]
+PAPER_METHODS = (images.PLAIN, *COMPARED, images.ImageMethod("NC", "direct", "transductive"))
 PAPER = {
     "mnist": (98.31, 98.36, 98.57, 97.80, 99.03),
     "fashion-mnist": (88.21, 88.46, 89.15, 89.50, 89.74),
@@ -42,37 +45,39 @@ PAPER = {
     "svhn": (93.23, 94.06, 94.70, 94.88, 93.83),
     "cifar-10": (79.76, 79.84, 80.45, 80.92, 81.15),
 }
-Strengths = Annotated[tuple[float, ...], POSITIVE]
 Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ImageConfig):
+class Config(TuningConfig):
     """NC against other regularizers, each of which is tuned on held-out images."""
 
-    l2: Strengths = (0.0001, 0.001, 0.003)  # Strengths of weight decay to choose from.
-    smoothing: Strengths = (0.05, 0.1, 0.2)  # Strengths of label smoothing to choose from.
-    mixup: Strengths = (0.1, 0.2, 0.5)  # Strengths of mixup to choose from.
-    dropout: Strengths = (0.2, 0.35, 0.5)  # Strengths of dropout to choose from.
-    sam: Strengths = (0.05, 0.1, 0.2)  # Radii of sharpness-aware minimization to choose from.
+    meta_seeds: Size = 3  # Meta-trainings of each NC, from seeds `seed`, `seed + 1`, ...
     sizes: Sizes = (1000, 4000, 16_000, 40_000)  # Training points of the held-out splits.
     split_steps: Size = 1000  # Updates of the learners of those.
     cnn_updates: Size = 20_000  # Updates of a CNN trained directly (presets: as many labels as NC).
     cnn_batch: Size = 256  # Images of each of these.
 
 
-# Two strengths of each baseline: tuning takes as long as everything else otherwise.
-FEWER: Fields = {"l2": (0.0003, 0.003), "smoothing": (0.1, 0.2), "mixup": (0.1, 0.3)}
-FEWER |= {"dropout": (0.2, 0.5), "sam": (0.05, 0.2), "share_images": True, "momentum": 0.9}
-# An MLP of 500 units on MNIST or one of its kin, an hour or two on two cores.
-CPU: Fields = {"dataset": "mnist", "steps": 5000, "looks": 7, "judged": 5000, "eval_tasks": 8}
+# An MLP of 500 units on MNIST or one of its kin, which learns by one cycle of the learning rate;
+# hours on two cores.
+CPU: Fields = {"dataset": "mnist", "steps": 2000, "looks": 7, "judged": 5000, "eval_tasks": 8}
+CPU |= {"runs": 4, "lr": 0.1, "momentum": 0.9, "warmup": 0.1, "decay": True, "share_images": True}
 CPU |= {"split_steps": 500, "cnn_updates": 2700}
+# The direct head learns from learners that run as long as those that are judged.
+LONG = {"iterations": 10, "updates": 960, "learner_steps": 2000, "looks": 32, "width": 128}
+LONG |= {"M": 32, "N": 128, "batch": 16}
 # The same for ten thousand images, such as KMNIST's test images alone.
 SMALL = CPU | {"dataset": "kmnist-10k", "held": 1000, "split_train": 5000, "split_test": 2000}
-SMALL |= {"steps": 3000, "judged": 2000, "sizes": (500, 1500, 5000), "cnn_updates": 1800}
+SMALL |= {"judged": 2000, "sizes": (500, 1500, 5000), "cnn_updates": 1800}
+SMALL_NC = {"iterations": 30, "updates": 80, "smallest": 500}
 # A narrow, shallow residual network on a part of CIFAR-10, on two cores: 8 filters instead of 64 at
-# first, 3 blocks instead of 8, 10,000 images, 300 steps.
-CIFAR: Fields = {"dataset": "cifar-10", "train_images": 10_000, "test_images": 2000, "held": 1000}
+# first, 3 blocks instead of 8, 10,000 images, 300 steps. Two strengths of each baseline: tuning
+# takes as long as everything else otherwise.
+FEWER: Fields = {"l2": (0.0003, 0.003), "smoothing": (0.1, 0.2), "mixup": (0.1, 0.3)}
+FEWER |= {"dropout": (0.2, 0.5), "sam": (0.05, 0.2), "share_images": True, "momentum": 0.9}
+FEWER |= {"rates": (0.5,), "widen": 0, "tuning_learners": 1, "meta_seeds": 1}
+CIFAR = FEWER | {"dataset": "cifar-10", "train_images": 10_000, "test_images": 2000, "held": 1000}
 CIFAR |= {"split_train": 7000, "split_test": 2000, "sizes": (500, 2000, 7000), "steps": 300}
 CIFAR |= {"learner": "ResNet", "learner_width": 8, "learner_blocks": (1, 1, 1), "lr": 0.05}
 CIFAR |= {"batch": 32, "unlabelled_batch": 32, "looks": 3, "judged": 500, "eval_tasks": 6}
@@ -91,6 +96,9 @@ SMOKE |= {"eval_tasks": 6, "runs": 2, "learner_width": 16, "steps": 20, "lr": 0.
 SMOKE |= {"batch": 32, "unlabelled_batch": 32, "shown": 64, "judged": 200, "cnn_batch": 32}
 SMOKE |= {"l2": (0.001, 0.01), "smoothing": (0.1,), "mixup": (0.2,), "dropout": (0.2,)}
 SMOKE |= {"sam": (0.05,), "sizes": (100, 400, 900), "split_steps": 10, "cnn_updates": 10}
+SMOKE |= {"share_images": True, "momentum": 0.9, "rates": (2.0,), "widen": 1, "warmup": 0.1}
+SMOKE |= {"tuning_learners": 2, "meta_seeds": 2, "decay": True}
+SMOKE |= {"floor": -10.0}  # an NC of seconds is wrong by more than the usual floor: it would idle
 TINY = {"width": 16, "heads": 2, "channels": 8, "M": 16, "N": 16, "iterations": 3, "updates": 4}
 TINY |= {"tasks": 2, "learner_steps": 8, "looks": 4, "smallest": 100, "unlabelled": 64}
 # The paper's wiring and sizes for ResNet-18 on CIFAR-10 and SVHN, for a GPU. CIFAR-10 has 50,000
@@ -106,13 +114,13 @@ def _reduced(sizes: Fields, both: Fields, posterior: Fields, direct: Fields) -> 
     """Returns settings for a CPU: `both`, and one each, say how the NCs are trained."""
     own = {"posterior": both | posterior, "direct": both | direct}
     ncs: Fields = {head: one_dataset.split_training(head, **own[head]) for head in HEADS}
-    return Config(**(FEWER | sizes | ncs))
+    return Config(**(sizes | ncs))
 
 
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": lambda: _reduced(SMOKE, TINY, {"shift": 1}, {"N": 60}),
-    "cpu": lambda: _reduced(CPU, {"iterations": 30, "updates": 120}, {}, {}),
-    "small": lambda: _reduced(SMALL, {"iterations": 30, "updates": 80, "smallest": 500}, {}, {}),
+    "cpu": lambda: _reduced(CPU, {"iterations": 30, "updates": 80}, {}, LONG),
+    "small": lambda: _reduced(SMALL, SMALL_NC, {}, LONG),
     "cifar": lambda: _reduced(CIFAR, CIFAR_NC, {"flip": True}, {}),
     "svhn": lambda: _reduced(SVHN, CIFAR_NC, *SVHN_NCS),
     "svhn-mlp": lambda: _reduced(SVHN_MLP, CIFAR_NC | LONGER, *SVHN_NCS),
@@ -122,51 +130,36 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
-    """Trains both NCs on splits, tunes the baselines, and compares all on the test images."""
+    """Trains NCs on splits, tunes the baselines, and compares all on the test images."""
     data = one_dataset.load_data(config)
     # What does not fit the dataset is said now, and not when hours have gone.
     splits = images.HeldOutSplits(data, config.sizes, config.split_steps)
     for head in HEADS:
         data.splits(head)
-    total = sum(len(getattr(config, name)) for name in images.BASELINES) + 1
+    total = tuning.least_parts(config) + 1
     total += 2 * len(config.sizes) * len(config.chunks(config.eval_tasks))
-    total += len(images.METHODS) * len(config.chunks(config.runs))
-    parts = Parts(work, total, callback)
+    trained = len(images.METHODS) + (config.meta_seeds - 1) * len(images.NC_METHODS)
+    parts = Parts(work, total + trained * len(config.chunks(config.runs)), callback)
     plain = splits.train(parts, "plain")
-    ncs, history = splits.train_ncs(plain, work, callback)
-    regularized = splits.train(parts, "with NC", ncs["posterior"])
-    train = partial(train_cnn, data, ncs["posterior"].nc, callback)
+    ncs, history = list[dict[Head, EmbeddedNC]](), dict[str, list[Status]]()
+    for seed in range(config.seed, config.seed + config.meta_seeds):
+        own, way = splits.train_ncs(plain, work, callback, seed)
+        ncs.append(own)
+        history |= {_name(head, seed - config.seed): told for head, told in way.items()}
+    regularized = splits.train(parts, "with NC", ncs[0]["posterior"])
+    train = partial(train_cnn, data, ncs[0]["posterior"].nc, callback)
     logits = parts.do(images.CNN.label, train)["test"]
     make = partial(Row.of, NAME, config.seed)
-    tuned, recipes, chosen = [], {}, {}
-    for name, method in images.BASELINES.items():
-        errors: dict[float, Tensor] = {}
-        for strength in getattr(config, name):
-            tune = partial(images.tune, data, name, strength)
-            result = parts.do(f"{method.label} {strength:g}, tuning", tune)
-            errors[strength] = result["error"][-1].mean()
-        best = min(errors, key=lambda strength: (errors[strength].item(), strength))
-        recipes[method], chosen[method.label] = data.recipe(name, best), best
-        for strength, error in errors.items():
-            keys = {**method.keys, "strength": strength, "chosen": strength == best}
-            tuned.append(make(TUNING, estimate_over_seeds(100 * (1 - error)), **keys))
-    learners = images.WholeDataset(data, ncs, recipes, logits)
-    results = learners.train(parts, images.METHODS, predict=True)
-    published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
-    rows = []
-    for method, result in results.items():
-        at: Any = -1
-        if method == images.EARLY:
-            held = result["error on held"]
-            at = (held.argmin(dim=0), torch.arange(held.shape[1]))
-        row = partial(make, **method.keys, **config.keys)
-        rows += report.learner_rows(row, result, at, published.get(method))
-    rows += _classifier_rows(make, data, ncs["posterior"], logits) + tuned
+    recipes, rows, chosen = _tune(data, parts, make)
+    results = _train(data, ncs, recipes, logits, parts)
+    found = _learner_rows(config, results) + _classifier_rows(make, data, ncs, logits)
+    rows = found + rows
     tensors = {f"{m.label}/{k}": t for m, result in results.items() for k, t in result.items()}
-    for name, trained in (("plain", plain), ("with NC posterior", regularized)):
-        found = splits.with_gaps(trained, *ncs.values())
-        rows += report.split_rows(make, found, name)
-        tensors |= {f"splits/{z}/{name}/{k}": t for z, r in found.items() for k, t in r.items()}
+    for name, learners in (("plain", plain), ("with NC posterior", regularized)):
+        judged = [splits.with_gaps(learners, *own.values()) for own in ncs]
+        rows += report.over_seeds([report.split_rows(make, each, name) for each in judged])
+        kept = judged[0].items()
+        tensors |= {f"splits/{z}/{name}/{k}": t for z, r in kept for k, t in r.items()}
     for head in HEADS:  # learners that started alike depend on each other
         rows += report.fit_rows(make, head, results.values(), False, images="test images")
     facts = {
@@ -174,7 +167,62 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         "strengths": chosen,
         "images": {name: len(getattr(data, name)) for name in ("train", "held", "pool", "test")},
     }
-    return Outcome(rows, tensors, {head: nc.nc for head, nc in ncs.items()}, history, facts)
+    networks = {_name(head, k): nc.nc for k, own in enumerate(ncs) for head, nc in own.items()}
+    return Outcome(rows, tensors, networks, history, facts)
+
+
+def _name(head: str, k: int) -> str:
+    return f"{head}-{k}" if k else head
+
+
+def _tune(
+    data: ImageData, parts: Parts, make: report.Make
+) -> tuple[dict[images.ImageMethod, Recipe], list[Row], dict[str, str]]:
+    """Tunes the baselines; returns how they learn, how good what they tried was, and the choice."""
+    recipes, rows, chosen = {}, list[Row](), {}
+    for name, method in {"": images.TUNED, **images.BASELINES}.items():
+        tried = tuning.choose(data, parts, name, method.label)
+        own = tuning.best(tried)
+        recipes[method], chosen[method.label] = data.recipe(name, own), own.label
+        rows += tuning.tuning_rows(make, method, tried)
+    recipe = recipes[images.TUNED]
+    recipes[images.TWICE] = replace(recipe, steps=2 * recipe.steps)
+    return recipes, rows, chosen
+
+
+def _train(
+    data: ImageData,
+    ncs: list[dict[Head, EmbeddedNC]],
+    recipes: dict[images.ImageMethod, Recipe],
+    logits: Tensor,
+    parts: Parts,
+) -> dict[images.ImageMethod, images.Results]:
+    """Trains learners of all images by method, with NC's of each meta-training side by side."""
+    results: dict[images.ImageMethod, images.Results] = {}
+    for k, own in enumerate(ncs):
+        learners = images.WholeDataset(data, own, recipes, logits, f", NC {k}" if k else "")
+        methods = images.NC_METHODS if k else images.METHODS
+        for method, found in learners.train(parts, methods, predict=True).items():
+            if method in results:  # beside those of the NCs before it
+                both = {n: (results[method][n], t) for n, t in found.items() if n != "step"}
+                found |= {name: torch.cat(pair, dim=1) for name, pair in both.items()}
+            results[method] = found
+    return results
+
+
+def _learner_rows(config: Config, results: dict[images.ImageMethod, images.Results]) -> list[Row]:
+    """Returns accuracies and losses of learners by method."""
+    published = dict(zip(PAPER_METHODS, PAPER.get(config.dataset, ()), strict=False))
+    rows = []
+    for method, result in results.items():
+        at: Any = -1
+        if method == images.EARLY:
+            held = result["error on held"]
+            at = (held.argmin(dim=0), torch.arange(held.shape[1]))
+        row = partial(Row.of, NAME, config.seed, **method.keys, **config.keys)
+        ncs = 1 if method.head is None else config.meta_seeds
+        rows += report.learner_rows(row, result, at, published.get(method), ncs)
+    return rows
 
 
 def train_cnn(
@@ -200,18 +248,21 @@ def train_cnn(
 
 
 def _classifier_rows(
-    make: report.Make, data: ImageData, nc: one_dataset.EmbeddedNC, cnn: Tensor
+    make: report.Make, data: ImageData, ncs: list[dict[Head, EmbeddedNC]], cnn: Tensor
 ) -> list[Row]:
-    """Returns how good NC's beliefs and the CNN are without a learner, with no interval."""
+    """Returns how good NC's beliefs and the CNN are without a learner; of one, no interval."""
     rows = []
     task = data.task(data.train, data.test)
     ledger.record("report", task.X_te, task.Y_te)
-    beliefs = nc.nc.believe(nc.encoder(task)(task)).prediction  # as logits, (1, n, C)
-    for method, H in ((images.BELIEFS, beliefs), (images.CNN, cnn[None].to(task.Y_te.device))):
+    heads = [own["posterior"] for own in ncs]
+    beliefs = [nc.nc.believe(nc.encoder(task)(task)).prediction for nc in heads]  # as logits
+    for method, answers in ((images.BELIEFS, beliefs), (images.CNN, [cnn[None]])):
         row = partial(make, **method.keys, dataset=data.config.keys["dataset"])
-        found = {"accuracy": 100 * (1 - zero_one(H, task.Y_te).mean())}
-        found["test loss"] = cross_entropy(H, task.Y_te).mean()
-        found["predicted accuracy"] = 100 * H.softmax(-1).amax(-1).mean()
+        H, Y = torch.cat([each.to(task.Y_te.device) for each in answers]), task.Y_te  # (K, n, C)
+        Y = Y.expand(len(H), -1)
+        found = {"accuracy": 100 * (1 - zero_one(H, Y).mean(dim=1))}
+        found["test loss"] = cross_entropy(H, Y).mean(dim=1)
+        found["predicted accuracy"] = 100 * H.softmax(-1).amax(-1).mean(dim=1)
         rows += [row(metric, estimate_over_seeds(value)) for metric, value in found.items()]
     return rows
 
@@ -234,17 +285,10 @@ SIZES_NOTE = (
 
 def tables(rows: list[Row]) -> list[Table]:
     """Returns the paper's table, the fits to the gap, and the choice of strengths."""
-    lines = []
-    for row in select(rows, TUNING):
-        strength, choice = f"{row.keys['strength']:g}", "chosen" if row.keys["chosen"] else ""
-        lines.append((images.ImageMethod.of(row).label, strength, show(row), choice))
-    header = ("method", "strength", "accuracy in %", "choice")
-    note = "Of one learner each, trained without the held-out training images and judged on them."
-    tuning = Table("Choice of the baselines' strengths", header, tuple(lines), note)
     fits = report.fit_table(rows, "Predicted against true gap", FITS_NOTE, "learners")
     title = "Predicted and true gap by the size of the training set"
     sizes = report.fit_table(rows, title, SIZES_NOTE, "learners", report.BY_SIZE)
-    return [report.accuracy_table(rows), fits, sizes, tuning]
+    return [report.accuracy_table(rows), fits, sizes, tuning.tuning_table(rows)]
 
 
 def joint_table(runs: list[list[Row]]) -> Table:

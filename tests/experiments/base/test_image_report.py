@@ -1,6 +1,8 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 
 from neural_complexity.experiments.base.image_learners import (
     BELIEFS,
@@ -15,6 +17,8 @@ from neural_complexity.experiments.base.image_report import (
     accuracy_table,
     compare,
     describe,
+    learner_rows,
+    over_seeds,
     reference_rows,
     reference_table,
 )
@@ -81,7 +85,10 @@ def test_the_verdict_follows_the_numbers(smoke_runs: SmokeRuns) -> None:
     def verdict(accuracy: float, ci95: float | None) -> str:
         return accuracy_table([change(row, accuracy, ci95) for row in rows]).note
 
-    baselines = "cross-entropy, L2, label smoothing, mixup, dropout, SAM and early stopping"
+    tuned = "cross-entropy, tuned, cross-entropy, tuned, twice the updates"
+    baselines = (
+        f"cross-entropy, {tuned}, L2, label smoothing, mixup, dropout, SAM and early stopping"
+    )
     good, bad, unclear = verdict(60.0, 1.0), verdict(40.0, 1.0), verdict(51.5, 1.0)
     name = ours.label
     assert f"{name}: not to be told apart from {baselines}." in verdict(60.0, None)  # of one run
@@ -91,6 +98,26 @@ def test_the_verdict_follows_the_numbers(smoke_runs: SmokeRuns) -> None:
     assert f"{name}, does not beat the learner distilled from the CNN, but is worse (40" in bad
     assert f"{name}: not to be told apart from {baselines}." in unclear
     assert f"{name}, does not beat the learner distilled from the CNN: the inter" in unclear
+
+
+def test_intervals_are_over_ncs_where_there_are_several() -> None:
+    values = torch.tensor([[0.1, 0.1, 0.3, 0.3]])
+    found = {"error": values, "loss_te": values, "loss_tr": values}
+    make = partial(Row.of, "any", 0)
+    one, several = (learner_rows(make, found, ncs=n)[0] for n in (1, 2))
+    assert one.value == several.value == pytest.approx(80)
+    assert (one.n, several.n) == (4, 2)
+    assert one.ci95 is not None
+    assert several.ci95 is not None
+    assert several.ci95 > 5 * one.ci95
+
+
+def test_rows_of_several_ncs_are_averaged_with_both_sources_of_luck() -> None:
+    runs = [[Row.of("any", 0, "R2", Estimate(value, 3.0, 7))] for value in (0.0, 2.0)]
+    (row,) = over_seeds(runs)
+    assert (row.value, row.n) == (1.0, 7)
+    assert row.ci95 == pytest.approx((3.0**2 + 12.706**2) ** 0.5, rel=1e-3)
+    assert over_seeds(runs[:1]) == runs[0]
 
 
 def test_what_shows_where_ncs_help_comes_from_is_that_of_the_run(smoke_runs: SmokeRuns) -> None:

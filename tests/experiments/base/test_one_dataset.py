@@ -6,8 +6,10 @@ import torch
 
 from neural_complexity.experiments.base.image_learners import BASELINES
 from neural_complexity.experiments.base.one_dataset import (
+    Choice,
     EmbeddedNC,
     ImageData,
+    augmented,
     load_data,
 )
 from neural_complexity.experiments.base.training import Head
@@ -42,12 +44,25 @@ def test_tasks_hold_the_images_of_their_indices(data: ImageData) -> None:
 
 
 def test_each_baseline_changes_the_recipe_by_its_strength(data: ImageData) -> None:
-    changed = {name: data.recipe(name, 0.25) for name in BASELINES}
+    changed = {name: data.recipe(name, Choice(0.25)) for name in BASELINES}
     assert changed["l2"].optimizer.keywords["weight_decay"] == 0.25  # type: ignore[attr-defined]
     assert changed["smoothing"].loss.keywords["smoothing"] == 0.25  # type: ignore[attr-defined]
     assert changed["mixup"].objective is not None
     assert "p=0.25" in str(changed["dropout"].make())
     assert changed["sam"].sharpness == 0.25
+
+
+def test_a_choice_changes_rate_and_images(data: ImageData) -> None:
+    plain, own = data.recipe(), data.recipe("", Choice(rate=2.0, augment=True))
+    assert own.lr == 2 * plain.lr
+    assert plain.augment is None
+    assert own.augment is not None
+    X = data.dataset(data.train[:6]).unflatten(0, (2, 3))
+    torch.manual_seed(0)
+    moved = own.augment(X)
+    assert moved.shape == X.shape
+    assert not torch.equal(moved, X)
+    assert torch.equal(augmented(0, False, X), X)
 
 
 def test_subsets_are_drawn_without_repetition(data: ImageData) -> None:

@@ -37,8 +37,18 @@ from neural_complexity.tasks.splits import Minibatches
 from neural_complexity.workspace import Workspace
 
 __all__ = ["BASELINES", "BELIEFS", "CNN", "DISTILLED", "EARLY", "LONG", "METHODS", "NC_METHODS"]
-__all__ += ["PLAIN", "BySize", "HeldOutSplits", "ImageMethod", "Results", "Trial", "WholeDataset"]
-__all__ += ["load_ncs", "run_trial", "train_all", "tune"]
+__all__ += [
+    "PLAIN",
+    "TUNED",
+    "TWICE",
+    "BySize",
+    "HeldOutSplits",
+    "ImageMethod",
+    "Results",
+    "Trial",
+    "WholeDataset",
+]
+__all__ += ["load_ncs", "run_trial", "train_all"]
 
 SNAPSHOTS = 5  # of learners on held-out splits
 # What must be as it was when the networks were trained: which images those have seen.
@@ -78,6 +88,8 @@ class ImageMethod(NamedTuple):
 
 
 PLAIN = ImageMethod("cross-entropy")
+TUNED = ImageMethod("cross-entropy, tuned")  # learning rate and augmentation
+TWICE = ImageMethod("cross-entropy, tuned, twice the updates")  # NC's steps see twice the images
 LONG = ImageMethod("cross-entropy, after convergence")
 EARLY = ImageMethod("early stopping")
 NC_METHODS = tuple(ImageMethod("NC", h, m) for h in HEADS for m in ("transductive", "inductive"))
@@ -88,7 +100,7 @@ CNN = ImageMethod("the same CNN, trained directly")
 BASELINES = {"l2": ImageMethod("L2"), "smoothing": ImageMethod("label smoothing")}
 BASELINES |= {name: ImageMethod(name) for name in ("mixup", "dropout")}
 BASELINES["sam"] = ImageMethod("SAM")
-METHODS = (PLAIN, *BASELINES.values(), EARLY, *NC_METHODS, DISTILLED)
+METHODS = (PLAIN, TUNED, TWICE, *BASELINES.values(), EARLY, *NC_METHODS, DISTILLED)
 
 
 def load_ncs(config: one_dataset.SingleNetworksConfig) -> tuple[ImageData, dict[Head, EmbeddedNC]]:
@@ -189,6 +201,7 @@ class WholeDataset:
     ncs: Mapping[Head, EmbeddedNC]
     recipes: Mapping[ImageMethod, Recipe]  # how learners learn, if not as the config says
     logits: Tensor | None = None  # what the CNN says of the test images, (n, C)
+    suffix: str = ""  # of the names of its parts
 
     def train(
         self, parts: Parts, methods: Iterable[ImageMethod], *, predict: bool = False
@@ -199,12 +212,14 @@ class WholeDataset:
             return run_trial(self.trial(method, runs), self.ncs if predict else {})
 
         chunks = self.data.config.chunks(self.data.config.runs)
-        return train_all(parts, {method: method.label for method in methods}, chunks, train)
+        names = {method: method.label + self.suffix for method in methods}
+        return train_all(parts, names, chunks, train)
 
     def trial(self, method: ImageMethod, runs: range) -> Trial:
         """Returns some of the learners of one method, which start alike for every method."""
         data, config, copies = self.data, self.data.config, len(runs)
-        recipe = self.recipes.get(method) or data.recipe()
+        plain = self.recipes.get(TUNED) if method == EARLY else None
+        recipe = self.recipes.get(method) or plain or data.recipe()
         inductive = method.mode == "inductive" or method == EARLY
         train, test = (data.pool, data.held) if inductive else (data.train, data.test)
         task = data.task(train, test, copies)
@@ -214,7 +229,7 @@ class WholeDataset:
         times = log_steps(recipe.steps, config.looks)
         trial = Trial(config, recipe, task, evaluation, seed, times=times)
         if method == EARLY:
-            often = range(0, config.steps + 1, max(1, config.steps // 10))
+            often = range(0, recipe.steps + 1, max(1, recipe.steps // 10))
             return replace(trial, held=task, times=often)
         if method == DISTILLED:  # the CNN's answers in the place of the posterior head's beliefs
             assert self.logits is not None
@@ -226,16 +241,6 @@ class WholeDataset:
             return trial
         nc = self.ncs[method.head]
         return replace(trial, regularizer=nc.penalty(nc.encoder(task)))
-
-
-def tune(data: ImageData, name: str, strength: float) -> Results:
-    """Trains one learner with a baseline without the held-out images, evaluated on them."""
-    config = data.config
-    task = data.task(data.pool, data.held)
-    evaluation = data.task(data.pool[: config.judged], data.held)
-    seed = stream(config.seed, "tuning").initial_seed()
-    with ledger.choosing():
-        return run_trial(Trial(config, data.recipe(name, strength), task, evaluation, seed))
 
 
 class HeldOutSplits:
@@ -290,10 +295,11 @@ class HeldOutSplits:
         return r_squared(*(torch.cat([r[name][0] for r in found]) for name in names)).item()
 
     def train_ncs(
-        self, plain: BySize, work: Workspace, callback: ProgressCallback | None
+        self, plain: BySize, work: Workspace, callback: ProgressCallback | None, seed: int
     ) -> tuple[dict[Head, EmbeddedNC], dict[str, list[Status]]]:
         """Meta-trains an NC with each head, scored on plain learners; they may share an encoder."""
         data, config = self.data, self.data.config
+        work = work if seed == config.seed else work.sub(f"networks of seed {seed}")
         ncs: dict[Head, EmbeddedNC] = {}
         history: dict[str, list[Status]] = {}
         for head in HEADS:
@@ -304,10 +310,10 @@ class HeldOutSplits:
                 how |= {"images_from": first.nc, "embeddings": first.embeddings}
             if training.shift or training.flip:
                 how["augment"] = partial(moved, pixels=training.shift, flip=training.flip)
-            setup = Setup(data.splits(head), data.recipe(), config.seed, config.device, **how)
+            setup = Setup(data.splits(head), data.recipe(), seed, config.device, **how)
             known = setup.embeddings
             pool = process_pool(config.workers) if config.workers else nullcontext()
-            jobs = partial(one_dataset.collect, config, head)
+            jobs = partial(one_dataset.collect, config, head, seed)
             folder = work.path(f"collections for {head}")
             with pool as executor, CollectionQueue(jobs, executor, folder=folder) as queue:
                 own, score = replace(setup, collections=queue), partial(self.score, plain, known)

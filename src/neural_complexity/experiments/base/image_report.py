@@ -1,6 +1,7 @@
 """Rows, tables and figures of experiments on one image dataset."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
+from torch import Tensor
 
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.experiments.base import image_learners as images
@@ -23,7 +25,14 @@ from neural_complexity.meta import scores
 
 __all__ = ["BY_SIZE", "MODES", "Make", "accuracies", "accuracy_table", "compare", "describe"]
 __all__ += ["draw_accuracies", "draw_curves", "draw_gap_fits", "fit_rows", "fit_table"]
-__all__ += ["learner_rows", "reference_rows", "reference_table", "size_colors", "split_rows"]
+__all__ += [
+    "learner_rows",
+    "over_seeds",
+    "reference_rows",
+    "reference_table",
+    "size_colors",
+    "split_rows",
+]
 
 Make = Callable[..., Row]  # from a metric, a score, and perhaps the paper's value and further keys
 BY_SIZE = ("gap", "predicted gap", "MAE within a size")
@@ -37,12 +46,34 @@ DISTILLATION = {"better": ("beats", ""), "worse": ("does not beat", ", but is wo
 DISTILLATION["neither"] = ("does not beat", ": the intervals overlap")
 
 
-def learner_rows(make: Make, found: Results, at: Any = -1, paper: float | None = None) -> list[Row]:
-    """Returns accuracy and losses of learners `at` a snapshot, or each at one of its own."""
-    accuracy = scores.estimate_over_seeds(100 * (1 - found["error"][at]))
+def learner_rows(
+    make: Make, found: Results, at: Any = -1, paper: float | None = None, ncs: int = 1
+) -> list[Row]:
+    """Returns accuracy and losses of learners `at` a snapshot, or each at one of its own.
+
+    With several NCs, whose learners follow each other, intervals are over NCs: what they have in
+    common with each other is more than what their learners have.
+    """
+
+    def estimate(values: Tensor) -> scores.Estimate:
+        by_nc = values.view(ncs, -1)
+        return scores.estimate_over_seeds(by_nc.mean(dim=1) if ncs > 1 else values)
+
     losses = {"test loss": found["loss_te"], "train loss": found["loss_tr"]}
-    own = [make(name, scores.estimate_over_seeds(loss[at])) for name, loss in losses.items()]
-    return [make("accuracy", accuracy, paper), *own]
+    own = [make(name, estimate(loss[at])) for name, loss in losses.items()]
+    return [make("accuracy", estimate(100 * (1 - found["error"][at])), paper), *own]
+
+
+def over_seeds(runs: Sequence[list[Row]]) -> list[Row]:
+    """Returns the mean of the rows of several NCs, with intervals over learners and over NCs."""
+    rows = []
+    for same in zip(*runs, strict=True):
+        mean = scores.estimate_over_seeds(torch.tensor([row.value for row in same]))
+        within, spread = [row.ci95 for row in same if row.ci95 is not None], mean.ci95
+        if spread is not None and within:  # the two are independent
+            spread = math.hypot(spread, sum(within) / len(within))
+        rows.append(replace(same[0], value=mean.value, ci95=spread) if len(same) > 1 else same[0])
+    return rows
 
 
 def fit_rows(
@@ -118,6 +149,8 @@ def accuracy_table(rows: list[Row]) -> Table:
         "Value ± 95 % interval over runs; what needs no learner is one network and has none. "
         "Test images are the same in all runs."
     ]
+    if (ncs := found[NC_METHODS[0]].n) != found[baselines[0]].n:
+        notes.append(f"Intervals of NC are over {ncs} meta-trainings, each with as many runs.")
     for method in NC_METHODS:
         said = []
         for kind in ("better", "worse", "neither"):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.optim import SGD
 
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
-from neural_complexity.experiments.base.training import Head, hold_memory
+from neural_complexity.experiments.base.training import Head, Part, hold_memory
 from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.losses import cross_entropy, smoothed_cross_entropy
@@ -28,11 +28,12 @@ from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.image_datasets import DATASETS, load
-from neural_complexity.tasks.images import SingleDataset, open_store
+from neural_complexity.tasks.images import SingleDataset, moved, open_store
 from neural_complexity.tasks.splits import Splits
 
-__all__ = ["PART", "EmbeddedNC", "ImageConfig", "ImageData", "SingleNetworksConfig", "Size"]
-__all__ += ["Sizes", "SplitTraining", "collect", "load_data", "split_training"]
+__all__ = ["PART", "PLAINLY", "Choice", "EmbeddedNC", "ImageConfig", "ImageData"]
+__all__ += ["SingleNetworksConfig", "Size", "Sizes", "SplitTraining", "augmented", "collect"]
+__all__ += ["load_data", "split_training"]
 
 STORED = ".safetensors"
 PART = 2000  # points that all learners predict, or that NC sees, at a time: bounds memory
@@ -96,7 +97,9 @@ class ImageConfig(BaseConfig):
     learner_blocks: tuple[int, ...] = (2, 2, 2, 2)  # Blocks by stage of a ResNet: ResNet-18's.
     steps: Size = 20_000  # Updates of the learner (the paper does not say).
     lr: Annotated[float, POSITIVE] = 0.01  # Learning rate of the learner.
-    momentum: Annotated[float, Between(0, 1, open_end=True)] = 0.0  # Momentum (the paper: unsaid).
+    momentum: Part = 0.0  # Momentum of the learner (the paper does not say).
+    warmup: Part = 0.0  # The part of training in which the learner's learning rate rises.
+    decay: bool = False  # Whether it then falls to zero along a cosine.
     batch: Size = 128  # Training points of a learner's step (the paper does not say).
     unlabelled_batch: Size = 128  # Unlabelled points of a step with NC (the paper does not say).
     weight: Annotated[float, AtLeast(0)] = 1.0  # The weight of NC.
@@ -146,6 +149,30 @@ class SingleNetworksConfig(ImageConfig):
         return cls(**{f.name: getattr(config, f.name) for f in fields(ImageConfig)} | changes)
 
 
+class Choice(NamedTuple):
+    """How learners learn, where it is chosen for a baseline."""
+
+    strength: float = 0.0  # of the baseline
+    rate: float = 1.0  # the learning rate, as a multiple of the config's
+    augment: bool = False  # whether images change as they do while NC's image encoder learns
+
+    @property
+    def label(self) -> str:
+        """The choice in words."""
+        words = [f"{self.strength:g}"] if self.strength else []
+        words += [f"lr x {self.rate:g}"] if self.rate != 1 else []
+        return ", ".join([*words, *["augmented"] * self.augment]) or "as it is"
+
+
+PLAINLY = Choice()
+
+
+def augmented(pixels: int, flip: bool, X: Tensor) -> Tensor:
+    """Changes images, (B, M, channels, height, width), at random, drawn as noise layers do."""
+    each = moved(X.flatten(0, 1), torch.default_generator, pixels=pixels, flip=flip)
+    return each.reshape(X.shape)
+
+
 @dataclass(frozen=True)
 class ImageData:
     """A dataset, and the indices of the images that serve for each purpose."""
@@ -182,10 +209,11 @@ class ImageData:
         judged = chosen[:, : self.config.judged]
         return self.task(chosen, test, runs), self.task(judged, test, runs)
 
-    def recipe(self, baseline: str = "", strength: float = 0.0) -> Recipe:
-        """Returns how learners learn, plainly or with a baseline at a strength."""
+    def recipe(self, baseline: str = "", own: Choice = PLAINLY) -> Recipe:
+        """Returns how learners learn, plainly or with a baseline as it was chosen."""
         config, images, width = self.config, self.dataset.images, self.config.learner_width
         shape = tuple(images.pixels.shape[1:])  # channels, height and width
+        strength, training = own.strength, config.posterior
         dropout = strength if baseline == "dropout" else 0.0
         make: Callable[[], nn.Module]
         if config.learner == "MLP":
@@ -199,7 +227,10 @@ class ImageData:
             make=make,
             loss=smoothed_cross_entropy(strength) if baseline == "smoothing" else cross_entropy,
             steps=config.steps,
-            lr=config.lr,
+            lr=own.rate * config.lr,
+            warmup=config.warmup,
+            decay=config.decay,
+            augment=partial(augmented, training.shift, training.flip) if own.augment else None,
             optimizer=partial(SGD, momentum=config.momentum, **decay, foreach=True),
             objective=mixup(cross_entropy, strength) if baseline == "mixup" else None,
             sharpness=strength if baseline == "sam" else 0.0,
@@ -225,14 +256,16 @@ def load_data(config: ImageConfig) -> ImageData:
 
 
 @lru_cache(maxsize=1)
-def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
+def _make_collector(config: ImageConfig, head: Head, seed: int) -> SplitCollector:
     """Returns the collector of snapshots for an NC, once in each process that collects."""
     hold_memory()
     data, training = load_data(config), getattr(config, head)
     own = {n: getattr(training, n) for n in ("tasks", "looks", "unlabelled", "spread_weights")}
-    own |= {name: getattr(config, name) for name in ("seed", "batch", "floor", "device")}
+    own |= {name: getattr(config, name) for name in ("batch", "device")}
     return SplitCollector(
         **own,
+        seed=seed,
+        floor=None,  # the paper's is for final learners alone
         splits=data.splits(head),
         recipe=replace(data.recipe(), steps=training.learner_steps),
         smallest=min(training.smallest, config.split_train),
@@ -241,9 +274,11 @@ def _make_collector(config: ImageConfig, head: Head) -> SplitCollector:
     )
 
 
-def collect(config: ImageConfig, head: Head, nc: NeuralComplexity, job: Job) -> Collection:
-    """Collects snapshots for an NC."""
-    return _make_collector(config, head)(nc, job)
+def collect(
+    config: ImageConfig, head: Head, seed: int, nc: NeuralComplexity, job: Job
+) -> Collection:
+    """Collects snapshots for an NC, whose meta-training has a seed of its own."""
+    return _make_collector(config, head, seed)(nc, job)
 
 
 class EmbeddedNC:
