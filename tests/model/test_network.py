@@ -57,8 +57,10 @@ LABELLED: dict[str, dict[str, Any]] = {
     "posterior": {"head": "posterior", **FOR_LABELS["posterior"]},
     "direct": {"head": "direct", **FOR_LABELS["direct"]},
     "direct, metric": {"head": "direct", "symmetric": True, "metric": True, "rounds": 2},
+    "direct, votes": {"head": "direct", "symmetric": True, "metric": True, "vote": True},
     "posterior, not symmetric": {"head": "posterior"},
     "direct, not symmetric": PAPER,
+    "direct, votes, not symmetric": {"head": "direct", "metric": True, "rounds": 1, "vote": True},
 }
 SYMMETRIC = [name for name, options in LABELLED.items() if options.get("symmetric")]
 POSTERIOR = [name for name, options in LABELLED.items() if options["head"] == "posterior"]
@@ -671,11 +673,7 @@ def test_for_tasks_refuses_an_unknown_head_for_labels_too() -> None:
         ({"self_layers": -1}, "self_layers must be at least 0, got -1"),
         ({"channels": 0}, "channels must be at least 1, got 0"),
         ({"image_layers": 0}, "image_layers must be at least 1, got 0"),
-        (
-            {"head": "direct", "metric": True, "vote": True},
-            "vote must be off but for the posterior",
-        ),
-        ({"loss": "squared_error", "metric": True, "vote": True}, "vote must be off but for"),
+        ({"loss": "squared_error", "metric": True, "vote": True}, "vote must be off for real"),
         ({"loss_conditioning": True}, "loss_conditioning must be off but for the direct head"),
         (
             {"loss": "squared_error", "head": "direct", "loss_conditioning": True},

@@ -46,7 +46,8 @@ class Architecture:
     symmetric: bool = False  # whether classes are treated alike: there can be any number of them
     metric: bool = False  # whether attention goes by distance, in one space of queries and keys
     rounds: int = 0  # of soft k-means, which move keys to the test points that choose them
-    vote: bool = False  # whether the decoder corrects the attention on each label (posterior head)
+    # Whether the decoder corrects the attention on each label (posterior head) or sees it (direct).
+    vote: bool = False
     # How many standard deviations a feature may be off its mean; any number if 0. One that hardly
     # ever changes would otherwise tell points apart by itself.
     clip: float = 0.0

@@ -146,11 +146,21 @@ class SetNetwork(nn.Module):
             e = e.view(B, N, *e.shape[1:]).mean(dim=1)  # (B, [G,] E)
         out: Tensor = self.decoder(e)
         out = out.view(B, -1, *out.shape[1:]).expand(-1, N, *[-1] * (out.ndim - 1))
-        if a.vote:  # the log of the attention on each target, all heads multiplied
-            votes = self._attend(Q, K, T_tr.flatten(2).repeat(1, 1, a.heads))
-            votes = votes.view(B, N, a.heads, -1).clamp(min=1e-7).log().sum(dim=2)  # (B, N, C)
-            out = out + votes.view_as(out)
+        if a.vote:
+            out = out + self._votes(Q, K, T_tr.flatten(2)).view_as(out)
         return out
+
+    def votes(self, F_tr: Tensor, T_tr: Tensor, F_te: Tensor) -> Tensor:
+        """Returns the log of the attention by distance on each target (B, M, C), (B, N, C)."""
+        a, Q, K = self.architecture, self.place(F_te), self.place(F_tr)
+        K = soft_k_means(Q, K, heads=a.heads, rounds=a.rounds, by_width=a.scale_by_width)
+        return self._votes(Q, K, T_tr)
+
+    def _votes(self, Q: Tensor, K: Tensor, T_tr: Tensor) -> Tensor:
+        heads = self.architecture.heads  # all multiplied
+        votes: Tensor = self._attend(Q, K, T_tr.repeat(1, 1, heads))
+        each: Tensor = votes.unflatten(-1, (heads, -1)).clamp(min=1e-7).log()
+        return each.sum(dim=2)  # (B, N, C)
 
     def place(self, F: Tensor) -> Tensor:
         """Returns where points (..., features) are in the space of attention by distance."""

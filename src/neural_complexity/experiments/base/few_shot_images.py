@@ -64,7 +64,7 @@ class LabelTraining(Training):
     symmetric: bool = False  # Whether classes are treated alike.
     metric: bool = False  # Whether attention goes by distance.
     rounds: Annotated[int, AtLeast(0)] = 0  # Rounds of soft k-means on the unlabelled points.
-    vote: bool = False  # Posterior head: whether the decoder corrects the attention on each label.
+    vote: bool = False  # Whether the decoder corrects, or beside h sees, the attention on labels.
     criterion: Literal["huber", "squared"] = "huber"  # NC's loss on the gap.
     made_up: Annotated[float, Between(0, 1)] = 0.0  # The share of pseudo-predictions in a batch.
     run: Count = 1  # Rows of one task that are drawn together.

@@ -33,7 +33,7 @@ __all__ += ["train_network", "validation_r2"]
 Head = Literal["posterior", "direct"]
 Part = Annotated[float, Between(0, 1, open_end=True)]
 # Of one head alone.
-SWITCHES = {"pool_first": "direct", "loss_conditioning": "direct", "vote": "posterior"}
+SWITCHES = {"pool_first": "direct", "loss_conditioning": "direct"}
 
 
 @dataclass(frozen=True, kw_only=True)

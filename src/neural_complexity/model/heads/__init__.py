@@ -54,8 +54,8 @@ class Head(nn.Module, ABC):
         if a.pool_first and not self.sees_predictions:
             why = "which answers per point"
             raise ValueError(f"pool_first must be off for the posterior head, {why}")
-        if a.vote and (self.sees_predictions or not self.loss.labels):
-            raise ValueError("vote must be off but for the posterior head on labels")
+        if a.vote and not self.loss.labels:
+            raise ValueError("vote must be off for real targets, which have no classes")
         if a.loss_conditioning and not (self.sees_predictions and self.loss.labels):
             raise ValueError("loss_conditioning must be off but for the direct head on labels")
         self.targets = 1 if a.symmetric else a.outputs  # that the network is asked about at a time
