@@ -181,7 +181,7 @@ def test_help_shows_every_field_of_the_config(capsys: pytest.CaptureFixture[str]
         (["run"], f"NAME must be one of {NAMES}, got nothing"),
         (
             ["run", "sinusoid", "--preset", "huge"],
-            "--preset must be one of smoke, cpu, paper, got huge",
+            "--preset must be one of smoke, cpu, paper, paper-wiring, got huge",
         ),
         (["run", "sinusoid", "--resume", "nowhere"], "nowhere must be the folder of a run"),
         (
