@@ -54,8 +54,14 @@ TINY, SMOKE = few_shot.TINY, few_shot.SMOKE | {"learner_channels": 4, "share_ima
 SMOKE |= {"posterior": few_shot.posterior(**TINY), "direct": few_shot.direct(**TINY)}
 CPU: Any = {"posterior": few_shot.posterior(iterations=220, tasks=32), "share_images": True}
 CPU |= {"direct": few_shot.direct(iterations=150, tasks=32, updates=24), "eval_tasks": 256}
+# The direct head learns to see by itself: which images are alike is learned from gaps through the
+# votes that it sees. Soft k-means on what it does not know yet would lead it astray.
+ALONE: Any = {"vote": True, "rounds": 0, "self_layers": 0, "lr": 0.001, "made_up": 0.75}
+ALONE |= {"iterations": 56, "updates": 50, "tasks": 16, "batch": 96, "run": 16}
 # On two cores, `cpu` takes half an hour of meta-training.
 PRESETS = comparison.presets(Config, smoke=SMOKE, cpu=CPU, paper=few_shot.PAPERS_LEARNERS)
+BY_ITSELF = CPU | {"direct": few_shot.direct(**ALONE), "share_images": False}
+PRESETS["by-itself"] = partial(Config, **BY_ITSELF)
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
