@@ -55,8 +55,9 @@ SMOKE |= {"posterior": few_shot.posterior(**TINY), "direct": few_shot.direct(**T
 CPU: Any = {"posterior": few_shot.posterior(iterations=220, tasks=32), "share_images": True}
 CPU |= {"direct": few_shot.direct(iterations=150, tasks=32, updates=24), "eval_tasks": 256}
 # The direct head learns to see by itself: which images are alike is learned from gaps through the
-# votes that it sees. Soft k-means on what it does not know yet would lead it astray.
-ALONE: Any = {"vote": True, "rounds": 0, "self_layers": 0, "lr": 0.001, "made_up": 0.75}
+# votes that it sees. Soft k-means comes later: on what NC does not know yet it leads astray.
+ALONE: Any = {"vote": True, "rounds": 0, "later_rounds": 3, "self_layers": 0, "lr": 0.001}
+ALONE |= {"made_up": 0.75}
 ALONE |= {"iterations": 56, "updates": 50, "tasks": 16, "batch": 96, "run": 16}
 # On two cores, `cpu` takes half an hour of meta-training.
 PRESETS = comparison.presets(Config, smoke=SMOKE, cpu=CPU, paper=few_shot.PAPERS_LEARNERS)
@@ -74,7 +75,9 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     for head in HEADS:
         like = embedded.get("posterior") if config.share_images else None
         own = setup if like is None else replace(setup, images_from=like.nc)
-        nc, history[head] = train_network(getattr(config, head), head, own, work, callback)
+        training = getattr(config, head)
+        nc, history[head] = train_network(training, head, own, work, callback)
+        nc = few_shot.add_rounds(nc, training.later_rounds) if training.later_rounds else nc
         embedded[head] = few_shot.EmbeddedTasks(nc, tasks, like)
         for mode in MODES:
             penalty = partial(embedded[head].penalty, inductive=mode == "inductive")

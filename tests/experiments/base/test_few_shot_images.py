@@ -11,6 +11,7 @@ from neural_complexity.experiments.base.few_shot_images import (
     FewShotConfig,
     HeldOut,
     LabelTraining,
+    add_rounds,
     direct,
     draw_held_out_tasks,
     posterior,
@@ -267,3 +268,17 @@ def test_the_prototypical_network_is_trained_and_the_same_every_time(
     longer = LabelTraining(width=16, channels=4, iterations=3, updates=2, tasks=4, batch=4)
     other = small.train_prototypical(longer, few_shot)
     assert any(not torch.equal(other[name], tensor) for name, tensor in first.items())
+
+
+def test_rounds_that_are_added_change_nothing_but_where_keys_are() -> None:
+    options: dict[str, Any] = {"head": "direct", "loss": "cross_entropy", "metric": True}
+    nc = NeuralComplexity(2, 3, vote=True, width=8, heads=2, **options)
+    more = add_rounds(nc, 2)
+    assert (more.architecture.rounds, nc.architecture.rounds) == (2, 0)
+    for name, tensor in nc.state_dict().items():
+        assert torch.equal(more.state_dict()[name], tensor)
+    X_tr, Y_tr, X_te = torch.randn(2, 3, 2), torch.arange(3).expand(2, 3), torch.randn(2, 6, 2)
+    H_tr, H_te = torch.randn(2, 3, 3), torch.randn(2, 6, 3)
+    a, b, c = (n.predict(X_tr, Y_tr, H_tr, X_te, H_te) for n in (nc, more, add_rounds(nc, 0)))
+    assert torch.equal(a, c)
+    assert not torch.allclose(a, b)

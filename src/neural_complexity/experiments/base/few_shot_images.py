@@ -1,7 +1,7 @@
 """Few-shot classification of Omniglot: data, learners, NCs for it, held-out tasks, baselines."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
@@ -29,7 +29,8 @@ from neural_complexity.tasks.images import FewShot
 from neural_complexity.tasks.omniglot_files import omniglot
 
 __all__ = ["OURS", "PAPERS", "PAPERS_LEARNERS", "PAPER_ACCURACY", "PROTOTYPICAL", "SMOKE", "TINY"]
-__all__ += ["EmbeddedTasks", "FewShotConfig", "HeldOut", "LabelTraining", "direct", "posterior"]
+__all__ += ["EmbeddedTasks", "FewShotConfig", "HeldOut", "LabelTraining", "add_rounds", "direct"]
+__all__ += ["posterior"]
 __all__ += ["draw_held_out_tasks", "train_and_predict", "without_learner"]
 
 _encoder: Callable[..., ImageEncoder] = partial(ImageEncoder, layers=4)  # of prototypical networks
@@ -64,6 +65,7 @@ class LabelTraining(Training):
     symmetric: bool = False  # Whether classes are treated alike.
     metric: bool = False  # Whether attention goes by distance.
     rounds: Annotated[int, AtLeast(0)] = 0  # Rounds of soft k-means on the unlabelled points.
+    later_rounds: Annotated[int, AtLeast(0)] = 0  # Rounds that are added once NC is trained.
     vote: bool = False  # Whether the decoder corrects, or beside h sees, the attention on labels.
     criterion: Literal["huber", "squared"] = "huber"  # NC's loss on the gap.
     made_up: Annotated[float, Between(0, 1)] = 0.0  # The share of pseudo-predictions in a batch.
@@ -72,6 +74,15 @@ class LabelTraining(Training):
     def learning(self) -> dict[str, Any]:
         """Returns the fields of `MetaTraining`."""
         return super().learning() | {"pseudo_predictions": self.made_up}
+
+
+def add_rounds(nc: NeuralComplexity, rounds: int) -> NeuralComplexity:
+    """Returns an NC with further rounds of soft k-means, which have no weights of their own."""
+    more = replace(nc.architecture, rounds=nc.architecture.rounds + rounds)
+    other = NeuralComplexity(**asdict(more)).to(nc.device)
+    other.load_state_dict(nc.state_dict())
+    other.card = nc.card
+    return other
 
 
 PAPERS = LabelTraining()
