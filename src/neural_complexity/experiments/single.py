@@ -321,10 +321,11 @@ def figures(outcome: Outcome) -> list[Drawing]:
 LEAD = (
     "NC is meta-trained on random splits of a dataset's training images, and then regularizes "
     f"learners of all of them, which are evaluated on the test images. {report.MODES}Those "
-    "held-out images decide the baselines' strengths and where early stopping, which learns "
-    "without them, stops. All learners start from the same weights and take the same number "
-    "of steps. Three lines say where NC's help comes from: NC's beliefs used as a classifier, "
-    "a network of NC's image encoder trained directly on the same labels, and learners that "
-    "are regularized with that network's answers in the place of NC's beliefs (distilled)."
+    "held-out images decide the baselines' strengths, learning rates and augmentation, and where "
+    "early stopping, which learns without them, stops. All learners start from the same weights "
+    "and take the same number of steps, but for a plain one with twice as many: a step with NC "
+    "sees twice the images. Three lines say where NC's help comes from: NC's beliefs used as a "
+    "classifier, a network of NC's image encoder trained directly on the same labels, and learners "
+    "that are regularized with that network's answers in the place of NC's beliefs (distilled)."
 )
 EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures, joint_table)

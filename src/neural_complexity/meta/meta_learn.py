@@ -175,7 +175,7 @@ def _learn(
 
 
 def _judge(run: MetaRun, plan: Plan, learners: list[Collection]) -> None:
-    """Returns NC its card, with a report, and its calibration."""
+    """Sets NC's card, with a report, and its calibration."""
     nc, splits, points = run.nc, run.family, run.held_out["report"]
     judgements = [judge(nc, snapshot) for snapshot, _ in learners]
     report = make_report(compare(nc, learners, judgements))

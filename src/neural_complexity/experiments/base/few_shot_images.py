@@ -30,8 +30,7 @@ from neural_complexity.tasks.omniglot_files import omniglot
 
 __all__ = ["OURS", "PAPERS", "PAPERS_LEARNERS", "PAPER_ACCURACY", "PROTOTYPICAL", "SMOKE", "TINY"]
 __all__ += ["EmbeddedTasks", "FewShotConfig", "HeldOut", "LabelTraining", "add_rounds", "direct"]
-__all__ += ["posterior"]
-__all__ += ["draw_held_out_tasks", "train_and_predict", "without_learner"]
+__all__ += ["draw_held_out_tasks", "posterior", "train_and_predict", "without_learner"]
 
 _encoder: Callable[..., ImageEncoder] = partial(ImageEncoder, layers=4)  # of prototypical networks
 Penalty = Callable[[slice], Regularizer]  # of some of the tasks

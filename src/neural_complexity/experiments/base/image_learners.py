@@ -37,18 +37,8 @@ from neural_complexity.tasks.splits import Minibatches
 from neural_complexity.workspace import Workspace
 
 __all__ = ["BASELINES", "BELIEFS", "CNN", "DISTILLED", "EARLY", "LONG", "METHODS", "NC_METHODS"]
-__all__ += [
-    "PLAIN",
-    "TUNED",
-    "TWICE",
-    "BySize",
-    "HeldOutSplits",
-    "ImageMethod",
-    "Results",
-    "Trial",
-    "WholeDataset",
-]
-__all__ += ["load_ncs", "run_trial", "train_all"]
+__all__ += ["PLAIN", "TUNED", "TWICE", "BySize", "HeldOutSplits", "ImageMethod", "Results"]
+__all__ += ["Trial", "WholeDataset", "load_ncs", "run_trial", "train_all"]
 
 SNAPSHOTS = 5  # of learners on held-out splits
 # What must be as it was when the networks were trained: which images those have seen.

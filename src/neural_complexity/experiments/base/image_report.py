@@ -150,7 +150,10 @@ def accuracy_table(rows: list[Row]) -> Table:
         "Test images are the same in all runs."
     ]
     if (ncs := found[NC_METHODS[0]].n) != found[baselines[0]].n:
-        notes.append(f"Intervals of NC are over {ncs} meta-trainings, each with as many runs.")
+        notes.append(
+            f"Intervals of NC are over {ncs} meta-trainings, each with as many runs; those of gaps "
+            "on held-out splits, over learners and meta-trainings."
+        )
     for method in NC_METHODS:
         said = []
         for kind in ("better", "worse", "neither"):
