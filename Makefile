@@ -53,8 +53,9 @@ single: install
 	  $(BIN)/neural-complexity run $$name $$options || exit 1; \
 	done
 
-# The committed runs that have a number of the paper's.
+# The committed runs that have a number of the paper's, and those that do not.
 SCORED := sinusoid-paper-wiring sinusoid regularizers omniglot ablation single-mnist single-fashion-mnist single-cifar-10 single-svhn single-svhn-mlp
+SCORED += single-kmnist-10k bounds capacity curves dataset_size harm maml ood own search simple single_curves surfaces
 scorecard: install
 	$(BIN)/neural-complexity scorecard $(SCORED:%=docs/results/%) --out docs/results/scorecard.md
 

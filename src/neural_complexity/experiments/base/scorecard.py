@@ -6,7 +6,7 @@ from typing import Any
 
 from neural_complexity.assessment.report import Table
 from neural_complexity.experiments.base.rows import Row, find, read_rows, show
-from neural_complexity.experiments.base.run_folder import RunFolder
+from neural_complexity.experiments.base.run_folder import HEADS, RunFolder
 
 __all__ = ["scorecard"]
 
@@ -16,16 +16,52 @@ NO_SETTINGS = ("data", "device", "networks", "seed")
 
 
 def scorecard(folders: Sequence[RunFolder]) -> list[Table]:
-    """Returns a table for each run: what the paper states, and both heads' rows."""
-    found = [table for folder in folders if (table := _table(folder)).rows]
+    """Returns what is behind each run, and a table of each: the paper's numbers and both heads'."""
+    found = [table for folder in folders if (table := _table(folder))]
     if not found:
         names = ", ".join(folder.path.name for folder in folders) or "nothing"
         raise ValueError(f"DIR must be runs of which the paper has numbers, got {names}")
-    return found
+    header = ("run", "learners judged", "their steps", *(f"NC {head}" for head in HEADS))
+    note = (
+        "Learners judged: by method, or tasks of one learner each where a run has no repetitions. "
+        "NC: its updates and the rows of a batch; the learners that it learned from, and their "
+        "steps. A run without an NC of its own takes those of the run that is named, or the "
+        "shipped ones."
+    )
+    behind = Table("What is behind the numbers", header, tuple(map(_behind, folders)), note)
+    return [behind, *found]
 
 
-def _table(folder: RunFolder) -> Table:
+def _behind(folder: RunFolder) -> tuple[str, ...]:
+    config = folder.read_config()["config"]
+    steps = config.get("steps", "")
+    other, ncs = config.get("networks"), []
+    for head in HEADS:
+        if other:
+            ncs.append(f"of {other}")
+        elif other == "":
+            more = f"; on other tasks: {_training(config, head, steps)}" if head in config else ""
+            ncs.append(f"shipped{more}")
+        else:
+            ncs.append(_training(config, head, steps))
+    if "training" in config:  # an ablation trains variants of one head
+        ncs[HEADS.index("direct")] = _training(config, "training", steps)
+    return folder.path.name, str(config.get("runs", config["eval_tasks"])), str(steps), *ncs
+
+
+def _training(config: dict[str, Any], name: str, steps: object) -> str:
+    if name not in config:
+        return f"for {config['budget']}" if "budget" in config else "see the run's own page"
+    nc = config[name]
+    updates, learners = nc["iterations"] * nc["updates"], nc["iterations"] * nc["tasks"]
+    length = nc.get("learner_steps", steps)
+    return f"{updates:,} updates of {nc['batch']}; {learners:,} learners of {length} steps"
+
+
+def _table(folder: RunFolder) -> Table | None:
     config, rows = folder.read_config()["config"], read_rows(folder.path / "rows.jsonl")
+    if not (lines := tuple(dict.fromkeys(_lines(rows)))):
+        return None
     presets = folder.experiment.presets.items()
     papers = {name: asdict(make()) for name, make in presets if name.startswith("paper")}
     learner = config.get("learner")  # the paper has different settings for different kinds
@@ -36,7 +72,7 @@ def _table(folder: RunFolder) -> Table:
     return Table(
         f"{folder.experiment.title} ({folder.path.name})",
         ("number", "the paper", "ours: its head, or no NC", "ours: our head"),
-        tuple(dict.fromkeys(_lines(rows))),
+        lines,
         f"Seed {rows[0].seed}, commit {rows[0].commit}. Value ± 95 % interval. †: fewer training "
         f"images than the paper's. Settings that are not those of preset {preset}, which are in "
         f"brackets: {'; '.join(changed) or 'none'}.",
