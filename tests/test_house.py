@@ -34,7 +34,7 @@ EXTRAS = {"lightning", "onnx", "onnxruntime", "onnxscript", "pyarrow", "tensorbo
 EXTRAS |= {"torch.utils.tensorboard"}
 BELIEFS = {"Belief", "Gaussian", "Categorical", "Head", "PosteriorHead", "DirectHead", "Sets"}
 # The only ones that step an optimizer, and the loop of a user that an experiment is about.
-LOOPS = {"learners/fit.py", "meta/trainer.py", "experiments/own.py"}
+LOOPS = {"learners/fit.py", "meta/optimize.py", "experiments/own.py"}
 # scikit-learn sets the parameters of estimators; a history grows while a module is built.
 MUTABLE = {"_NCEstimator", "_History"}
 

@@ -21,7 +21,7 @@ from neural_complexity.experiments.search import (
     run,
     tables,
 )
-from neural_complexity.meta.trainer import Status
+from neural_complexity.meta.optimize import Status
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns

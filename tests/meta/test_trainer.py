@@ -8,18 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from conftest import holds_for_seeds
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss
-from neural_complexity.meta.trainer import (
-    MetaLearner,
-    MetaTraining,
-    ScheduledAdam,
-    Status,
-    meta_train,
-)
+from neural_complexity.meta.optimize import Status
+from neural_complexity.meta.trainer import MetaLearner, MetaTraining, meta_train
 from neural_complexity.model.cached import embed_store
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings
@@ -344,37 +338,3 @@ def test_a_status_survives_json_without_what_json_lacks() -> None:
     again = Status(**status.to_json())  # type: ignore[arg-type]
     assert math.isnan(again.loss)
     assert (again.iteration, again.seconds) == (1, 5.0)
-
-
-# The optimizer.
-
-
-def steps(optimizer: ScheduledAdam, count: int) -> None:
-    for _ in range(count):
-        optimizer.step(optimizer.module(torch.ones(3, 2)).square().sum())
-
-
-@given(st.integers(0, 6))
-def test_resumed_steps_are_those_of_one_go(done: int) -> None:
-    def make() -> ScheduledAdam:
-        torch.manual_seed(0)
-        return ScheduledAdam(nn.Linear(2, 1), 0.1, lambda step: 1 / (1 + step))
-
-    whole, first, second = make(), make(), make()
-    steps(whole, 6)
-    steps(first, done)
-    second.load(first.state(), done)
-    steps(second, 6 - done)
-    for a, b in zip(whole.module.parameters(), second.module.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_frozen_parameters_stay_and_a_loss_that_is_not_finite_is_told() -> None:
-    module = nn.Linear(2, 1)
-    module.bias.requires_grad_(False)
-    before = module.bias.clone()
-    optimizer = ScheduledAdam(module, 0.1, lambda _: 1.0)
-    steps(optimizer, 2)
-    assert torch.equal(module.bias, before)
-    with pytest.raises(FloatingPointError, match="loss must be finite, got nan at update 2"):
-        optimizer.step(module.weight.sum() * torch.nan)

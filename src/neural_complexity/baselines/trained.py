@@ -2,9 +2,7 @@
 
 import copy
 import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -14,10 +12,11 @@ from torch.nn.functional import one_hot
 
 from neural_complexity import ledger
 from neural_complexity.learners.batched import PlacedLearner, stack
-from neural_complexity.learners.fit import Recipe, unroll, warmup_cosine
+from neural_complexity.learners.fit import Recipe, unroll
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.nc_loss import Augment
-from neural_complexity.meta.trainer import MetaTraining, ScheduledAdam, Status
+from neural_complexity.meta.optimize import Optimization, Status, optimize
+from neural_complexity.meta.trainer import MetaTraining
 from neural_complexity.model.attention import soft_k_means
 from neural_complexity.model.encoders import ImageEncoder, ResidualEncoder
 from neural_complexity.points import PART, Points, indexed, values
@@ -27,63 +26,8 @@ from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["Classifier", "Optimization", "nearest_neighbour_logits", "optimize", "prototype_logits"]
+__all__ = ["Classifier", "nearest_neighbour_logits", "prototype_logits"]
 __all__ += ["train_classifier", "train_maml", "train_metareg", "train_prototypes"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Optimization:
-    """The settings of Adam, and of what it descends where that is learned from tasks."""
-
-    updates: int
-    lr: float  # at its peak
-    warmup: float = 0.0  # the part of training in which the learning rate rises
-    decay: bool = True  # whether it falls to zero afterwards, along a cosine
-    tasks: int = 1  # per update
-    steps: int = 1  # of a learner of MAML, that gradients flow through
-
-    def __post_init__(self) -> None:
-        for name in ("updates", "tasks", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    def lr_factor(self, update: int) -> float:
-        """Returns what the learning rate is multiplied by at an update."""
-        return warmup_cosine(update / self.updates, warmup=self.warmup, decay=self.decay)
-
-
-def optimize(
-    module: nn.Module,
-    loss: Callable[[int], Tensor],
-    settings: Optimization,
-    stage: str,
-    work: Workspace | None = None,
-    callback: ProgressCallback | None = None,
-    *,
-    fused: bool = True,
-) -> list[Status]:
-    """Trains a module in place by `loss(update)`, a scalar; returns a status per twentieth of it.
-
-    A checkpoint is kept with each status, so the loss must depend on update and parameters alone.
-    """
-    work = Workspace(None) if work is None else work
-    optimizer = ScheduledAdam(module, settings.lr, settings.lr_factor, fused=fused)
-    tensors, content = work.read("checkpoint") or ({}, {"history": []})
-    history = [Status(**status) for status in content["history"]]
-    if history:
-        optimizer.load(tensors, history[-1].iteration)
-    start = time.perf_counter() - (history[-1].seconds if history else 0.0)
-    period = max(1, settings.updates // 20)
-    for update in range(optimizer.steps, settings.updates):
-        value, done = optimizer.step(loss(update)), update + 1
-        seconds = time.perf_counter() - start
-        if done % period == 0 or done == settings.updates:
-            history.append(Status(done, settings.updates, 0, 0, seconds, value))
-            content = {"history": [status.to_json() for status in history]}
-            work.write("checkpoint", optimizer.state(), content)
-        if callback is not None:
-            callback(stage, done, settings.updates, seconds, {"loss": value})
-    return history
 
 
 def train_maml(

@@ -17,8 +17,8 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.rows import Row, find, show
 from neural_complexity.experiments.base.run_folder import HEADS, load_networks
 from neural_complexity.learners.fit import CHUNK, Trajectory
+from neural_complexity.meta.optimize import Status
 from neural_complexity.meta.scores import count, estimate, estimate_mean, r_squared
-from neural_complexity.meta.trainer import Status
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.nc import trust

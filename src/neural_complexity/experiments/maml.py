@@ -6,7 +6,7 @@ from itertools import product
 from typing import Annotated, Any
 
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.baselines.trained import Optimization, train_maml
+from neural_complexity.baselines.trained import train_maml
 from neural_complexity.experiments.base import comparison, plots, training
 from neural_complexity.experiments.base.comparison import NONE, LearnerConfig, Results
 from neural_complexity.experiments.base.config import POSITIVE, Checked, Count, NetworksConfig
@@ -14,7 +14,7 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, pivot, select, show
 from neural_complexity.experiments.base.run_folder import HEADS, load_networks
 from neural_complexity.meta import scores
-from neural_complexity.meta.trainer import Status
+from neural_complexity.meta.optimize import Optimization, Status
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.tasks.families import Sinusoids
 from neural_complexity.workspace import Workspace

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.baselines.trained import Optimization, train_metareg
+from neural_complexity.baselines.trained import train_metareg
 from neural_complexity.experiments.base import comparison, plots
 from neural_complexity.experiments.base.comparison import METHOD, NONE, Method, Result, label
 from neural_complexity.experiments.base.config import POSITIVE, Between, Count, NetworksConfig
@@ -16,6 +16,7 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.rows import Key, Keys, Row, distinct, find, select, show
 from neural_complexity.experiments.base.run_folder import load_networks
 from neural_complexity.learners.fit import Recipe, Trajectory
+from neural_complexity.meta.optimize import Optimization
 from neural_complexity.meta.scores import count
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.regularizers.penalties import weighted_l1_penalty

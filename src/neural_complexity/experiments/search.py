@@ -26,8 +26,8 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, select, show
 from neural_complexity.learners.fit import Trajectory
 from neural_complexity.meta import scores
+from neural_complexity.meta.optimize import Status
 from neural_complexity.meta.scores import Estimate
-from neural_complexity.meta.trainer import Status
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback

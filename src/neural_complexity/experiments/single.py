@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neural_complexity import ledger
 from neural_complexity.assessment.report import Table
-from neural_complexity.baselines.trained import Classifier, Optimization, train_classifier
+from neural_complexity.baselines.trained import Classifier, train_classifier
 from neural_complexity.experiments.base import image_learners as images
 from neural_complexity.experiments.base import image_report as report
 from neural_complexity.experiments.base import one_dataset, tuning
@@ -22,8 +22,8 @@ from neural_complexity.experiments.base.training import Head
 from neural_complexity.experiments.base.tuning import TuningConfig
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.losses import cross_entropy, zero_one
+from neural_complexity.meta.optimize import Optimization, Status
 from neural_complexity.meta.scores import estimate_over_seeds
-from neural_complexity.meta.trainer import Status
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Points

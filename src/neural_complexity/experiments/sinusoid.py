@@ -15,7 +15,7 @@ from neural_complexity.experiments.base.rows import Keys, Row, distinct, find, p
 from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.learners.fit import Trajectory
 from neural_complexity.meta import scores
-from neural_complexity.meta.trainer import Status
+from neural_complexity.meta.optimize import Status
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback

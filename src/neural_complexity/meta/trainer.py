@@ -8,8 +8,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from neural_complexity import ledger
 from neural_complexity.learners.fit import Recipe, warmup_cosine
@@ -17,60 +16,14 @@ from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.meta.collect import TaskCollector
 from neural_complexity.meta.executor import CollectionQueue, Job
 from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss, pseudo_predictions
+from neural_complexity.meta.optimize import ScheduledOptimizer, Status
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
 from neural_complexity.task import TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["MetaLearner", "MetaTraining", "ScheduledAdam", "Status", "meta_train"]
-
-
-class ScheduledAdam:
-    """Adam on the parameters of a module that are trained, in place.
-
-    At a step, `lr` is multiplied by `factor` of the number of steps done. A fused step is one
-    kernel, which is faster and rounds differently.
-    """
-
-    def __init__(
-        self, module: nn.Module, lr: float, factor: Callable[[int], float], *, fused: bool = True
-    ) -> None:
-        self.module, self.lr, self.factor, self.steps = module, lr, factor, 0
-        trained = [p for p in module.parameters() if p.requires_grad]
-        self.adam = torch.optim.Adam(trained, lr=lr, fused=fused)
-
-    def step(self, loss: Tensor) -> float:
-        """Descends a loss, a scalar, and returns its value."""
-        (group,) = self.adam.param_groups
-        group["lr"] = self.lr * self.factor(self.steps)
-        self.adam.zero_grad()
-        loss.backward()
-        self.adam.step()
-        value = loss.item()
-        if not math.isfinite(value):
-            told = f"the loss must be finite, got {value} at update {self.steps}"
-            raise FloatingPointError(f"{told}; a smaller lr may help")
-        self.steps += 1
-        return value
-
-    def state(self) -> dict[str, Tensor]:
-        """Returns the state of module and optimizer as tensors by name, for a checkpoint."""
-        tensors = {f"module.{name}": t for name, t in self.module.state_dict().items()}
-        for i, moments in self.adam.state_dict()["state"].items():
-            tensors |= {f"optimizer.{i}.{name}": t for name, t in moments.items()}
-        return tensors
-
-    def load(self, tensors: dict[str, Tensor], steps: int) -> None:
-        """Continues from what `state` returned after so many steps."""
-        own = {n.removeprefix("module."): t for n, t in tensors.items() if n.startswith("module.")}
-        self.module.load_state_dict(own)
-        state = self.adam.state_dict()
-        for name in (name for name in tensors if name.startswith("optimizer.")):
-            _, i, moment = name.split(".")
-            state["state"].setdefault(int(i), {})[moment] = tensors[name]
-        self.adam.load_state_dict(state)
-        self.steps = steps
+__all__ = ["MetaLearner", "MetaTraining", "meta_train"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,23 +73,6 @@ class MetaTraining:
     def version(self, index: int) -> int:
         """Returns the iteration at whose start NC had the weights that make a collection."""
         return max(0, index - self.lag)
-
-
-@dataclass(frozen=True)
-class Status:
-    """Where meta-learning stands."""
-
-    iteration: int
-    iterations: int
-    bank: int  # rows in the bank
-    dropped: int  # rows refused because their learner diverged
-    seconds: float  # spent so far, over all sessions
-    loss: float = math.nan
-    r2: float = math.nan  # on held-out learners, as last measured
-
-    def to_json(self) -> dict[str, float]:
-        """Returns the numbers that JSON has; the others are NaN again in `Status(**numbers)`."""
-        return {name: number for name, number in asdict(self).items() if math.isfinite(number)}
 
 
 class MetaLearner:
@@ -189,7 +125,7 @@ class MetaLearner:
             collections = CollectionQueue(collector)
         self.nc, self.family, self.seed, self.training = nc, family, seed, settings
         self.collections, self.workspace = collections, workspace or Workspace(None)
-        self.optimizer = ScheduledAdam(nc, settings.lr, settings.lr_factor)
+        self.optimizer = ScheduledOptimizer(nc, settings.lr, settings.lr_factor)
         collections.forget()  # what is of another run
         self.iteration = 0
         self.loss = math.nan  # of the last update

@@ -15,7 +15,7 @@ from torch import Tensor
 from neural_complexity import experiments
 from neural_complexity.assessment.report import STYLE, Figure, Table, save
 from neural_complexity.experiments.base.rows import Row
-from neural_complexity.meta.trainer import Status
+from neural_complexity.meta.optimize import Status
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace

@@ -23,8 +23,8 @@ from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.losses import Categorical, cross_entropy, zero_one
 from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.executor import CollectionQueue, process_pool
+from neural_complexity.meta.optimize import Status
 from neural_complexity.meta.scores import r_squared
-from neural_complexity.meta.trainer import Status
 from neural_complexity.model.cached import CachedStates
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings

@@ -13,7 +13,7 @@ from neural_complexity import files
 from neural_complexity.assessment.report import Table, render, to_markdown
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, load_experiment
 from neural_complexity.experiments.base.rows import commit, read_rows, write_rows
-from neural_complexity.meta.trainer import Status
+from neural_complexity.meta.optimize import Status
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace, fingerprint

@@ -15,8 +15,9 @@ from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between
 from neural_complexity.learners.fit import Recipe, Trajectory, train_learners
 from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.nc_loss import Augment, TrainingInputs
+from neural_complexity.meta.optimize import Status
 from neural_complexity.meta.scores import r_squared
-from neural_complexity.meta.trainer import MetaLearner, MetaTraining, Status, meta_train
+from neural_complexity.meta.trainer import MetaLearner, MetaTraining, meta_train
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.cached import embed_store
 from neural_complexity.model.judgement import judge
