@@ -1,15 +1,17 @@
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from neural_complexity.losses import (
     Categorical,
     Gaussian,
+    Histogram,
     Loss,
     PointLoss,
     cross_entropy,
@@ -17,6 +19,7 @@ from neural_complexity.losses import (
     squared_error,
     zero_one,
 )
+from neural_complexity.seeding import stream
 
 numbers = st.floats(-100, 100)
 sizes = st.integers(1, 6)
@@ -176,3 +179,53 @@ def test_what_is_no_label_is_refused(loss: PointLoss, Y: torch.Tensor, sentence:
 def test_a_belief_about_other_classes_is_refused(loss: Loss) -> None:
     with pytest.raises(ValueError, match="logits must be of the 4 classes that are believed in"):
         loss.expected(torch.zeros(1, 2, 3), Categorical(torch.zeros(1, 2, 4)))
+
+
+def make_histogram(seed: int = 0, bins: int = 12) -> Histogram:
+    answers = torch.randn(2, 5, bins, dtype=torch.double, generator=stream(seed, "answers"))
+    mean, scale = torch.tensor([1.0]).double(), torch.tensor([2.0]).double()
+    return Histogram.standard(answers, mean, scale)
+
+
+def draw(belief: Histogram, count: int) -> Tensor:
+    """Draws targets of a histogram, (count, B, N)."""
+    flat = belief.probabilities.flatten(0, 1)
+    chosen = flat.multinomial(count, replacement=True, generator=stream(0, "bins")).T
+    chosen = chosen.view(count, *belief.logits.shape[:2], 1)
+    low, width = (t.expand(count, -1, -1, -1).gather(-1, chosen).squeeze(-1) for t in _ends(belief))
+    return low + width * torch.rand(low.shape, dtype=torch.double, generator=stream(0, "within"))
+
+
+def _ends(belief: Histogram) -> tuple[Tensor, Tensor]:
+    return belief.edges[..., :-1], belief.widths
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_histogram_has_the_moments_of_its_draws(seed: int) -> None:
+    belief = make_histogram(seed)
+    Y = draw(belief, 200_000)
+    H = torch.randn(2, 5, 1, dtype=torch.double, generator=stream(0, "h"))
+    losses = (H.squeeze(-1) - Y).square()
+    close = partial(torch.testing.assert_close, rtol=0.03, atol=0.01)  # of 200,000 draws
+    torch.testing.assert_close(belief.prediction.squeeze(-1), Y.mean(dim=0), rtol=0.03, atol=0.1)
+    close(belief.variance.squeeze(-1), Y.var(dim=0))
+    close(squared_error.expected(H, belief), losses.mean(dim=0))
+    close(squared_error.variance(H, belief), losses.var(dim=0))
+
+
+def test_a_histogram_is_surprised_by_the_interval_of_a_target() -> None:
+    belief = make_histogram()
+    expected = -belief.probabilities.log()
+    torch.testing.assert_close(belief.surprise(belief.centres[..., 3:4]), expected[..., 3])
+    torch.testing.assert_close(belief.surprise(belief.edges[..., :1] - 99), expected[..., 0])
+    torch.testing.assert_close(belief.surprise(belief.edges[..., -1:] + 99), expected[..., -1])
+    loss = squared_error.supervise(belief, belief.centres[..., 3:4])
+    torch.testing.assert_close(loss, expected[..., 3].mean())
+    torch.testing.assert_close(belief.probabilities.sum(dim=-1), torch.ones(2, 5).double())
+
+
+def test_a_histogram_is_around_its_mean_in_its_unit() -> None:
+    belief = make_histogram(bins=10)
+    edges = belief.edges[0, 0]
+    torch.testing.assert_close(edges[[0, 5, 10]], torch.tensor([-15.0, 1.0, 17.0]).double())
+    assert edges.diff()[5] < edges.diff()[9] / 3

@@ -14,7 +14,8 @@ from torch.nn.functional import log_softmax, softmax, softplus
 from neural_complexity.points import TensorFields
 
 __all__ = ["LOSSES", "LabelLoss", "Loss", "RealLoss", "cross_entropy", "squared_error", "zero_one"]
-__all__ += ["Belief", "Categorical", "Gaussian", "PointLoss", "smoothed_cross_entropy"]
+__all__ += ["Belief", "Categorical", "Gaussian", "Histogram", "PointLoss"]
+__all__ += ["smoothed_cross_entropy"]
 
 PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; one value per point
 
@@ -50,6 +51,65 @@ class Categorical(Belief):
         return softmax(self.logits, dim=-1)
 
 
+WIDEST = 8.0  # standard deviations from the mean at which a histogram ends
+
+
+@dataclass(frozen=True)
+class Histogram(Belief):
+    """A probability for each interval of one output, within which the target is uniform."""
+
+    logits: Tensor  # (B, N, bins)
+    edges: Tensor  # (B, N, bins + 1), ascending
+
+    @classmethod
+    def standard(cls, answers: Tensor, mean: Tensor, scale: Tensor) -> "Histogram":
+        """Returns the belief of answers, (B, N, bins): intervals are narrow around the mean.
+
+        Mean and scale are (C,) or (B, 1, C), with one output.
+        """
+        bins = answers.shape[-1]
+        edges = torch.linspace(-3, 3, bins + 1, device=answers.device, dtype=answers.dtype).sinh()
+        edges = WIDEST * edges / edges[-1]
+        return cls(answers, (edges * scale + mean).expand(*answers.shape[:-1], -1))
+
+    @property
+    def prediction(self) -> Tensor:
+        """The mean, (B, N, 1)."""
+        return self.mean
+
+    @property
+    def probabilities(self) -> Tensor:
+        """The probability of each interval, (B, N, bins)."""
+        return softmax(self.logits, dim=-1)
+
+    @property
+    def centres(self) -> Tensor:
+        """The middle of each interval, (B, N, bins)."""
+        return (self.edges[..., 1:] + self.edges[..., :-1]) / 2
+
+    @property
+    def widths(self) -> Tensor:
+        """The length of each interval, (B, N, bins)."""
+        return self.edges.diff(dim=-1)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, (B, N, 1)."""
+        return (self.probabilities * self.centres).sum(dim=-1, keepdim=True)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance, (B, N, 1)."""
+        spread = (self.centres - self.mean).square() + self.widths.square() / 12
+        return (self.probabilities * spread).sum(dim=-1, keepdim=True)
+
+    def surprise(self, Y: Tensor) -> Tensor:
+        """Computes -log p of the intervals that targets (B, N, 1) are in; (B, N)."""
+        inner = self.edges[..., 1:-1].contiguous()
+        found = torch.searchsorted(inner, Y.contiguous())  # (B, N, 1)
+        return -log_softmax(self.logits, dim=-1).gather(-1, found).squeeze(-1)
+
+
 class Loss(ABC):
     """L(h, z) for every point, and what it is on average when the target is only believed."""
 
@@ -83,6 +143,8 @@ class Loss(ABC):
         """Computes the loss, a scalar, by which a belief learns from targets."""
         if self.labels:
             return cross_entropy(belief.prediction, Y).mean()
+        if isinstance(belief, Histogram):
+            return belief.surprise(Y).mean()
         return functional.huber_loss(belief.prediction, Y)
 
     def encode(self, Y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
@@ -127,6 +189,9 @@ class LabelLoss(Loss):
     labels, seen, answers = True, 2, 1
 
 
+_NUMBERS = "a squared error needs a belief about real targets"
+
+
 class SquaredError(RealLoss):
     """The squared error (h - y)^2, averaged over outputs."""
 
@@ -140,12 +205,17 @@ class SquaredError(RealLoss):
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
         """Computes E (h - y)^2 = (h - mean)^2 + variance per point."""
-        assert isinstance(belief, Gaussian), "a squared error needs a belief about real targets"
+        assert isinstance(belief, Gaussian | Histogram), _NUMBERS
         return ((H - belief.mean).square() + belief.variance).mean(dim=-1)
 
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
-        """Computes Var (h - y)^2 = 4 variance (h - mean)^2 + 2 variance^2 per point."""
-        assert isinstance(belief, Gaussian), "a squared error needs a belief about real targets"
+        """Computes Var (h - y)^2; 4 variance (h - mean)^2 + 2 variance^2 of a Gaussian."""
+        assert isinstance(belief, Gaussian | Histogram), _NUMBERS
+        if isinstance(belief, Histogram):
+            p, off, w = belief.probabilities, (H - belief.centres).square(), belief.widths.square()
+            fourth = (p * (off.square() + off * w / 2 + w.square() / 80)).sum(dim=-1)
+            second: Tensor = (p * (off + w / 12)).sum(dim=-1)
+            return (fourth - second.square()).clamp(min=0)
         v = belief.variance
         each = 4 * v * (H - belief.mean).square() + 2 * v.square()  # (B, N, C)
         return each.mean(dim=-1) / H.shape[-1]

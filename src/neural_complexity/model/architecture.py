@@ -13,7 +13,8 @@ from neural_complexity.task import check_sets
 
 __all__ = ["Architecture"]
 
-LEAST = {"self_layers": 0, "rounds": 0, "clip": 0}  # of what may be zero; 1 for other numbers
+LEAST = {"self_layers": 0, "rounds": 0, "clip": 0, "cell_layers": 0, "row_layers": 0}
+LEAST |= {"summaries": 0, "extra_rows": 0, "bins": 0}  # of what may be zero; 1 for other numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,11 @@ class Architecture:
     rounds: int = 0  # of soft k-means, which move keys to the test points that choose them
     # Whether the decoder corrects the attention on each label (posterior head) or sees it (direct).
     vote: bool = False
+    cell_layers: int = 0  # of the network for tables, over cells; if 0, NC is not for tables
+    row_layers: int = 0  # of the network for tables, over rows
+    summaries: int = 0  # tokens beside a row's cells, which sum it up
+    extra_rows: int = 0  # rows that are learned, and seen in every table
+    bins: int = 0  # of the histogram that is believed of a real target; a Gaussian if 0
     # How many standard deviations a feature may be off its mean; any number if 0. One that hardly
     # ever changes would otherwise tell points apart by itself.
     clip: float = 0.0
@@ -69,6 +75,10 @@ class Architecture:
             raise ValueError(f"width must be a multiple of heads, got {got}")
         if self.symmetric and not LOSSES[self.loss].labels:
             raise ValueError("symmetric must be off for real targets, which have no classes")
+        if self.bins and (LOSSES[self.loss].labels or self.outputs > 1):
+            raise ValueError("bins must be 0 but for one real target")
+        if self.for_tables and self.symmetric:
+            raise ValueError("symmetric must be off for tables, whose classes are shuffled instead")
         if (self.rounds or self.vote) and not self.metric:
             raise ValueError("metric must be on for rounds and vote, got it off")
 
@@ -85,13 +95,18 @@ class Architecture:
             classes = self.outputs
         elif classes is None:
             classes = next((H.shape[-1] for n, H in tensors.items() if n[0] == "H"), self.outputs)
-        if classes != self.outputs and not self.symmetric:
+        if self.for_tables and not real and classes > self.outputs:
+            raise ValueError(f"classes must be at most {self.outputs}, got {classes}")
+        if classes != self.outputs and not (self.symmetric or self.for_tables):
             wanted = f"the {self.outputs} classes that NC was made for"
             raise ValueError(f"labels must be of {wanted}, got {classes}")
         for name, tensor in tensors.items():
             # Points are many and come from one store: the first of them speaks for all.
             seen = tensor if raw(tensor) is tensor else values(tensor[:1, :1])
             shape = () if name in labels else self.shape if name[0] == "X" else (classes,)
+            if self.for_tables and name[0] == "X" and seen.ndim == 3:
+                # Any features; some may be missing.
+                shape, seen = seen.shape[2:], torch.where(seen.isnan(), 0.0, seen)
             if tuple(seen.shape[2:]) != shape:
                 wanted = ", ".join(["tasks", "points", *map(str, shape)])
                 raise ValueError(f"{name} must be ({wanted}), got shape {tuple(seen.shape)}")
@@ -103,6 +118,11 @@ class Architecture:
                 raise TypeError(f"{name} must be {dtype} like NC, got {seen.dtype}")
             elif not seen.isfinite().all():
                 raise ValueError(f"{name} must be finite, got NaN or infinity")
+
+    @property
+    def for_tables(self) -> bool:
+        """Whether NC is for tables of any features, and any classes up to `outputs`."""
+        return self.cell_layers > 0
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -59,7 +59,8 @@ class NeuralComplexity(nn.Module):
         if a.head not in HEADS:
             raise ValueError(f"head must be one of {', '.join(HEADS)}, got {a.head}")
         self.architecture, self.loss, self.labels = a, LOSSES[a.loss], LOSSES[a.loss].labels
-        self.outputs, self.symmetric, self.shape = a.outputs, a.symmetric, a.shape
+        self.outputs, self.shape = a.outputs, a.shape
+        self.symmetric = a.symmetric or a.for_tables  # whether labels may be of any classes
         self.image_encoder = make_image_encoder(a) if len(a.shape) == 3 else None
         features = a.shape[0] if self.image_encoder is None else self.image_encoder.features
         self.head: Head = HEADS[a.head](a, features)
@@ -67,6 +68,7 @@ class NeuralComplexity(nn.Module):
         # How far NC was off on held-out learners, which bounds need; saved with the weights, too.
         self.calibration: Calibration | None = None
         x_size = a.shape if len(a.shape) == 1 else (a.shape[0], 1, 1)
+        x_size = (1,) if a.for_tables else x_size  # features are any, and in any unit
         for name, size in (("x", x_size), ("y", (outputs,))):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_scale", torch.ones(size))

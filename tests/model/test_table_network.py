@@ -1,0 +1,183 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from neural_complexity.losses import Categorical, Histogram
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.model.table_network import describe_cells
+from neural_complexity.task import Task
+from neural_complexity.tasks.tables import Tables
+
+
+def make_nc(classes: int = 10) -> NeuralComplexity:
+    """Returns an NC whose answers depend on everything: no weight is zero, as at the start."""
+    torch.manual_seed(0)
+    kind = {"loss": "cross_entropy"} if classes else {"loss": "squared_error", "bins": 24}
+    sizes = {"cell_layers": 2, "row_layers": 1, "summaries": 1, "extra_rows": 2}
+    nc = NeuralComplexity(30, classes or 1, width=16, heads=2, **kind, **sizes).double()
+    for parameter in nc.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return nc
+
+
+def make_task(classes: int = 10, seed: int = 0, tables: int = 2, D: int = 5) -> Task:
+    family = Tables(classes=classes, train_points=(12, 12), test_points=6, features=(D, D))
+    task = family.sample(tables, torch.Generator().manual_seed(seed))
+    return task.map(lambda t: t.double() if t.is_floating_point() else t)
+
+
+def believe(nc: NeuralComplexity, task: Task) -> Tensor:
+    classes = 10 if nc.labels else None
+    belief = nc.belief(task.X_tr, task.Y_tr, task.X_te, classes=classes)
+    assert isinstance(belief, Categorical if nc.labels else Histogram)
+    return belief.prediction.detach()
+
+
+kinds = pytest.mark.parametrize("classes", [0, 10])
+close = torch.testing.assert_close
+
+
+@kinds
+@settings(max_examples=10)
+@given(st.permutations(range(5)), st.permutations(range(12)), st.integers(0, 9))
+def test_the_order_of_features_and_training_rows_does_not_matter(
+    classes: int, features: list[int], rows: list[int], seed: int
+) -> None:
+    nc, task = make_nc(classes), make_task(classes, seed)
+    shuffled = Task(
+        task.X_tr[:, rows][..., features], task.Y_tr[:, rows], task.X_te[..., features], task.Y_te
+    )
+    close(believe(nc, shuffled), believe(nc, task))
+
+
+@kinds
+def test_test_rows_do_not_see_each_other(classes: int) -> None:
+    nc, task = make_nc(classes), make_task(classes)
+    alone = [Task(task.X_tr, task.Y_tr, task.X_te[:, [i]], task.Y_te[:, [i]]) for i in range(6)]
+    close(torch.cat([believe(nc, one) for one in alone], dim=1), believe(nc, task))
+
+
+@kinds
+def test_batched_equals_separate(classes: int) -> None:
+    nc, task = make_nc(classes), make_task(classes)
+    both = torch.cat([believe(nc, task[slice(b, b + 1)]) for b in range(2)])
+    close(both, believe(nc, task))
+
+
+@kinds
+def test_everything_is_seen(classes: int) -> None:
+    nc, task = make_nc(classes), make_task(classes)
+    usual = believe(nc, task)
+    for name in ("X_tr", "Y_tr", "X_te"):
+        changed = replace(task, **{name: getattr(task, name).flip(1)})
+        assert not torch.allclose(believe(nc, changed), usual)
+
+
+@settings(max_examples=20)
+@given(st.floats(0.01, 100), st.floats(-100, 100))
+def test_units_of_features_do_not_matter(factor: float, offset: float) -> None:
+    nc, task = make_nc(), make_task()
+    moved = Task(factor * task.X_tr + offset, task.Y_tr, factor * task.X_te + offset, task.Y_te)
+    close(believe(nc, moved), believe(nc, task), rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=20)
+@given(st.floats(0.01, 100), st.floats(-100, 100))
+def test_beliefs_are_in_the_units_of_the_targets(factor: float, offset: float) -> None:
+    nc, task = make_nc(0), make_task(0)
+    moved = Task(task.X_tr, factor * task.Y_tr + offset, task.X_te, task.Y_te)
+    close(believe(nc, moved), factor * believe(nc, task) + offset, rtol=1e-5, atol=1e-5)
+
+
+def test_cells_are_described_by_value_rank_and_what_is_missing() -> None:
+    nan = torch.nan
+    X_tr = torch.tensor([[[1.0, 5.0], [2.0, nan], [3.0, 5.0]]])
+    X_te = torch.tensor([[[2.0, 5.0], [9.0, nan], [-9.0, 6.0]]])
+    seen = describe_cells(X_tr, X_te)
+    assert seen.shape == (1, 6, 2, 3)
+    value, rank, missing = seen[0].unbind(dim=-1)
+    unit = (2 / 3) ** 0.5
+    assert value[:4, 0].tolist() == pytest.approx([-1 / unit, 0, 1 / unit, 0])
+    assert 2 < value[4, 0] < 7 / unit  # far away, but not as far as it is
+    assert value[5, 0] < -2
+    assert rank[:, 0].tolist() == pytest.approx([-2 / 3, 0, 2 / 3, 0, 1, -1])
+    assert value[[0, 2, 3], 1].tolist() == [0, 0, 0]  # a constant
+    assert value[5, 1] == 1  # what is no longer one
+    assert missing.bool().tolist() == [
+        [False, False],
+        [False, True],
+        [False, False],
+        [False, False],
+        [False, True],
+        [False, False],
+    ]
+    assert value[[1, 4], 1].tolist() == rank[[1, 4], 1].tolist() == [0, 0]
+
+
+@kinds
+@settings(max_examples=30)
+@given(st.data())
+def test_odd_tables_have_finite_beliefs(classes: int, data: st.DataObject) -> None:
+    nc, task = make_nc(classes), make_task(classes)
+    X = torch.cat([task.X_tr, task.X_te], dim=1)
+    odd = data.draw(st.sampled_from(["constant", "missing", "huge", "same", "one"]))
+    column = data.draw(st.integers(0, 4))
+    if odd == "constant":
+        X[..., column] = data.draw(st.floats(-1e9, 1e9))
+    elif odd == "missing":
+        X[..., column:] = torch.nan
+    elif odd == "huge":
+        X[:, data.draw(st.integers(0, 17)), column] = 1e150
+    elif odd == "same":
+        X = X[:, :1].expand_as(X)
+    Y_tr = torch.zeros_like(task.Y_tr) if odd == "one" else task.Y_tr
+    assert believe(nc, Task(X[:, :12], Y_tr, X[:, 12:], task.Y_te)).isfinite().all()
+
+
+def test_classes_without_a_training_row_are_next_to_impossible() -> None:
+    nc, task = make_nc(), make_task()
+    Y_tr = task.Y_tr % 2
+    few = nc.belief(task.X_tr, Y_tr, task.X_te, classes=2)
+    more = nc.belief(task.X_tr, Y_tr, task.X_te, classes=5)
+    assert isinstance(few, Categorical)
+    assert isinstance(more, Categorical)
+    rest = more.probabilities[..., 2:].sum(dim=-1)
+    assert (rest > 0).all()
+    assert (rest < 0.05).all()
+    kept = more.probabilities[..., :2]
+    close(kept / kept.sum(dim=-1, keepdim=True), few.probabilities)
+
+
+def test_what_it_cannot_judge_is_refused() -> None:
+    nc, task = make_nc(), make_task()
+    with pytest.raises(ValueError, match="classes must be at most 10, got 11"):
+        nc.belief(task.X_tr, task.Y_tr, task.X_te, classes=11)
+    with pytest.raises(ValueError, match="X_tr must be finite, got NaN or infinity"):
+        nc.belief(task.X_tr / 0, task.Y_tr, task.X_te)
+    with pytest.raises(ValueError, match="X_te must agree with X_tr on the number of features"):
+        nc.belief(task.X_tr, task.Y_tr, task.X_te[..., :3])
+    with pytest.raises(ValueError, match="bins must be 0 but for one real target"):
+        NeuralComplexity(3, 2, cell_layers=1, bins=8)
+    with pytest.raises(ValueError, match="symmetric must be off for tables"):
+        NeuralComplexity(3, 2, cell_layers=1, loss="cross_entropy", symmetric=True)
+
+
+@kinds
+def test_an_nc_for_tables_is_saved_and_differentiable_in_predictions(
+    classes: int, tmp_path: pytest.TempPathFactory
+) -> None:
+    nc, task = make_nc(classes), make_task(classes)
+    path = f"{tmp_path}/nc.safetensors"
+    nc.save(path)
+    again = NeuralComplexity.load(path).double()
+    C = classes or 1
+    H_tr = torch.randn(2, 12, C, dtype=torch.double)
+    H_te = torch.randn(2, 6, C, dtype=torch.double, requires_grad=True)
+    first, second = (n.predict(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te) for n in (nc, again))
+    close(first, second)
+    (gradient,) = torch.autograd.grad(first.sum(), H_te)
+    assert (gradient != 0).any()
