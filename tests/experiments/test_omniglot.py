@@ -19,6 +19,7 @@ from neural_complexity.experiments.base.few_shot_images import (
 )
 from neural_complexity.experiments.base.rows import distinct, find, select
 from neural_complexity.experiments.omniglot import EXPERIMENT, LEARNERS, Config
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.workspace import Workspace, fingerprint
 from smoke_runs import SmokeRuns
 
@@ -52,6 +53,21 @@ def test_every_learner_and_method_has_its_rows(outcome: Outcome, config: Config)
                     assert row.n == config.eval_tasks
     assert len(distinct(select(outcome.rows, learner=None), "method", "mode")) == 7
     assert set(outcome.networks) == {"posterior", "direct"}
+
+
+def test_the_shipped_nc_stands_beside_a_direct_head_that_learns_by_itself(config: Config) -> None:
+    quick = {"iterations": 1, "updates": 1, "validation_tasks": 2}
+    direct = replace(config.direct, **quick)  # type: ignore[arg-type]
+    own = replace(config, shipped=True, share_images=False, eval_tasks=2, steps=1, direct=direct)
+    found = omniglot.run(own, Workspace(None))
+    assert set(found.history) == {"direct"}
+    shipped = NeuralComplexity.pretrained("omniglot")
+    for a, b in zip(found.networks["posterior"].parameters(), shipped.parameters(), strict=True):
+        assert torch.equal(a, b)
+    methods = {row.keys["method"] for row in select(found.rows, learner=None)}
+    assert len(methods) == 5
+    assert not any(PROTOTYPICAL in str(method) for method in methods)
+    assert EXPERIMENT.tables(found.rows)
 
 
 def test_the_papers_accuracy_stands_beside_its_own_method_and_learners(outcome: Outcome) -> None:

@@ -153,6 +153,7 @@ class EmbeddedTasks:
     def __init__(self, nc: NeuralComplexity, tasks: HeldOut, like: Self | None = None) -> None:
         self.nc, (self.task, self.X_unlabelled) = nc, tasks
         self._contexts: dict[tuple[int, int, bool], Context] = {}
+        self.ways = int(self.task.Y_tr.max()) + 1
         sets = (self.task.X_tr, self.task.X_te, self.X_unlabelled) if like is None else ()
         with torch.no_grad():
             embedded = [torch.cat([nc.embed(x) for x in X.split(PART)]) for X in sets]
@@ -164,7 +165,8 @@ class EmbeddedTasks:
         key = (rows.start, rows.stop, inductive)
         if key not in self._contexts:
             E_tr, E_te = (self.embedded[i][rows] for i in (0, 2 if inductive else 1))
-            self._contexts[key] = self.nc.context(E_tr, self.task.Y_tr[rows], E_te)
+            Y_tr = self.task.Y_tr[rows]
+            self._contexts[key] = self.nc.context(E_tr, Y_tr, E_te, classes=self.ways)
         return self._contexts[key]
 
     def penalty(self, rows: slice, *, inductive: bool = False) -> Regularizer:
@@ -184,7 +186,8 @@ class EmbeddedTasks:
             train = (self.embedded[0], self.task.Y_tr)
             E_tr, Y_tr = (tensor[rows].repeat_interleave(N, dim=0) for tensor in train)
             E_te = self.embedded[1][rows].flatten(0, 1).unsqueeze(1)
-            seen = self.nc.believe(self.nc.context(E_tr, Y_tr, E_te)).prediction
+            context = self.nc.context(E_tr, Y_tr, E_te, classes=self.ways)
+            seen = self.nc.believe(context).prediction
             parts.append(seen.view(len(rows), N, -1))
         return torch.cat(parts)
 
@@ -229,7 +232,10 @@ def train_and_predict(
 def without_learner(
     config: FewShotConfig, embedded: EmbeddedTasks, state: dict[str, Tensor]
 ) -> dict[tuple[str, str], Tensor]:
-    """Returns accuracies without a learner, (B,), by method and by what it sees of test images."""
+    """Returns accuracies without a learner, (B,), by method and by what it sees of test images.
+
+    `state` is that of a prototypical network, or empty if there is none.
+    """
     task, place = embedded.task, embedded.nc.head.network.place
     E_tr, E_te, _ = embedded.embedded
     found = {("NC posterior, its beliefs", "transductive"): embedded.beliefs()}
@@ -242,12 +248,14 @@ def without_learner(
     ):
         logits = trained.nearest_neighbour_logits(K, task.Y_tr, Q, classes=config.ways)
         found[f"nearest neighbour in {space}", "inductive"] = logits
-    encoder = _encoder(task.X_tr.shape[2:], channels=state["blocks.0.filters"].shape[0])
-    encoder.load_state_dict(state)
-    logits_of = partial(trained.prototype_logits, encoder.to(config.device), classes=config.ways)
-    parts = [task[i : i + PART] for i in range(0, len(task), PART)]
-    soft = (f"{PROTOTYPICAL}, soft k-means", "transductive")
-    for key, rounds in (((PROTOTYPICAL, "inductive"), 0), (soft, 3)):
-        found[key] = torch.cat([logits_of(part, rounds=rounds) for part in parts])
+    if state:
+        encoder = _encoder(task.X_tr.shape[2:], channels=state["blocks.0.filters"].shape[0])
+        encoder.load_state_dict(state)
+        encoder = encoder.to(config.device)
+        own = partial(trained.prototype_logits, encoder, classes=config.ways)
+        parts = [task[i : i + PART] for i in range(0, len(task), PART)]
+        soft = (f"{PROTOTYPICAL}, soft k-means", "transductive")
+        for key, rounds in (((PROTOTYPICAL, "inductive"), 0), (soft, 3)):
+            found[key] = torch.cat([own(part, rounds=rounds) for part in parts])
     ledger.record("report", task.X_te, task.Y_te)
     return {key: 1 - zero_one(logits, task.Y_te).mean(dim=1) for key, logits in found.items()}
