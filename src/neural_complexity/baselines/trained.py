@@ -56,7 +56,7 @@ def train_maml(
 
     own = work and work.sub("maml", family, recipe, training, seed)
     # Not fused, as the committed results were made: second-order gradients amplify its rounding.
-    history = optimize(module, loss, training, "MAML", own, callback, fused=False)
+    history = optimize(module, loss, replace(training, fused=False), "MAML", own, callback)
     return replace(recipe, make=partial(copy.deepcopy, module)), history
 
 
@@ -88,7 +88,7 @@ def train_metareg(
 
     own = work and work.sub("metareg", family, recipe, training, seed)
     # Not fused: as in MAML.
-    optimize(weights, loss, training, "MetaReg", own, callback, fused=False)
+    optimize(weights, loss, replace(training, fused=False), "MetaReg", own, callback)
     return [weight.detach() for weight in weights]
 
 

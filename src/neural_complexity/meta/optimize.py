@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from neural_complexity import ledger
 from neural_complexity.learners.fit import warmup_cosine
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
@@ -107,10 +108,12 @@ class Status:
     seconds: float  # spent so far, over all sessions
     loss: float = math.nan
     r2: float = math.nan  # on held-out learners, as last measured
+    held_out: float | None = None  # the loss on held-out tasks, where that is measured
 
     def to_json(self) -> dict[str, float]:
         """Returns the numbers that JSON has; the others are NaN again in `Status(**numbers)`."""
-        return {name: number for name, number in asdict(self).items() if math.isfinite(number)}
+        known = ((name, number) for name, number in asdict(self).items() if number is not None)
+        return {name: number for name, number in known if math.isfinite(number)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +127,11 @@ class Optimization:
     tasks: int = 1  # per update
     steps: int = 1  # of a learner of MAML, that gradients flow through
     clip: float = 0.0  # the largest norm of the gradient; any if 0
+    fused: bool = True  # whether a step of Adam is one kernel
+    checkpoints: int = 20  # on the way
 
     def __post_init__(self) -> None:
-        for name in ("updates", "tasks", "steps"):
+        for name in ("updates", "tasks", "steps", "checkpoints"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
@@ -143,29 +148,38 @@ def optimize(
     work: Workspace | None = None,
     callback: ProgressCallback | None = None,
     *,
-    fused: bool = True,
     matrices: Sequence[nn.Parameter] = (),
+    validate: Callable[[], float] | None = None,
 ) -> list[Status]:
-    """Trains a module in place by `loss(update)`; returns a status per twentieth of it.
+    """Trains a module in place by `loss(update)`; returns a status per checkpoint.
 
-    A checkpoint is kept with each status, so the loss must depend on update and parameters alone.
+    The loss must depend on update and parameters alone. Matrices are trained by Muon; `validate`
+    measures the loss on held-out tasks at each checkpoint.
     """
     work = Workspace(None) if work is None else work
-    options: dict[str, Any] = {"fused": fused, "matrices": matrices, "clip": settings.clip}
-    optimizer = ScheduledOptimizer(module, settings.lr, settings.lr_factor, **options)
+    options: dict[str, Any] = {"fused": settings.fused, "clip": settings.clip}
+    optimizer = ScheduledOptimizer(
+        module, settings.lr, settings.lr_factor, matrices=matrices, **options
+    )
     tensors, content = work.read("checkpoint") or ({}, {"history": []})
     history = [Status(**status) for status in content["history"]]
     if history:
         optimizer.load(tensors, history[-1].iteration)
     start = time.perf_counter() - (history[-1].seconds if history else 0.0)
-    period = max(1, settings.updates // 20)
+    period = max(1, settings.updates // settings.checkpoints)
+    held_out = history[-1].held_out if history else None
     for update in range(optimizer.steps, settings.updates):
         value, done = optimizer.step(loss(update)), update + 1
         seconds = time.perf_counter() - start
         if done % period == 0 or done == settings.updates:
-            history.append(Status(done, settings.updates, 0, 0, seconds, value))
+            if validate is not None:
+                with ledger.choosing():
+                    held_out = validate()
+            status = Status(done, settings.updates, 0, 0, seconds, value, held_out=held_out)
+            history.append(status)
             content = {"history": [status.to_json() for status in history]}
             work.write("checkpoint", optimizer.state(), content)
         if callback is not None:
-            callback(stage, done, settings.updates, seconds, {"loss": value})
+            metrics = {"loss": value} | ({} if held_out is None else {"held out": held_out})
+            callback(stage, done, settings.updates, seconds, metrics)
     return history
