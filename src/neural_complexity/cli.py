@@ -41,12 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     words = [word for word in given if word != "--debug"]
     # Help on a run is help on the config of its experiment, which has yet to be found.
-    about_config = words[:1] == ["run"] and len(words) > 2
+    about_config = words[:1] in (["run"], ["pretrain"]) and len(words) > 2
     later = [word for word in words if about_config and word in ("-h", "--help")]
     code = 2
     try:
         command, rest = _parse(
-            List | Run | Report | Scorecard | Assess,
+            List | Run | Pretrain | Report | Scorecard | Assess,
             [word for word in words if word not in later],
             return_unknown_args=True,
             prog=PROGRAM,
@@ -98,16 +98,21 @@ class Run:
     out: Folder = None  # A new folder (default: runs/NAME-PRESET-SEED).
     resume: Folder = None  # The folder of a run to continue.
 
+    @property
+    def experiment(self) -> str:
+        """The experiment that is meant."""
+        return self.name or "nothing"
+
     def __call__(self, fields: list[str]) -> None:
-        experiment = load_experiment(self.name or "nothing")
+        experiment = load_experiment(self.experiment)
         if self.resume is not None:
             if fields or self.preset or self.out:
                 raise ValueError("--resume keeps the config of its run, got further options")
             folder = RunFolder(self.resume)
             started = folder.read_config()
             name, then = started["experiment"], started["commit"]
-            if name != self.name:
-                raise ValueError(f"--resume must be a run of {self.name}, got one of {name}")
+            if name != self.experiment:
+                raise ValueError(f"--resume must be a run of {self.experiment}, got one of {name}")
             if then != commit():
                 print(f"note: started at {then}, goes on at {commit()}", file=sys.stderr)
             config = config_from_dict(experiment.config, started["config"])
@@ -120,19 +125,34 @@ class Run:
                 experiment.config,
                 fields,
                 default=experiment.presets[preset](),
-                prog=f"{PROGRAM} run {self.name}",
+                prog=f"{PROGRAM} run {self.experiment}",
                 description=f"{experiment.summary} Options: [--preset PRESET] [--out DIR | "
                 "--resume DIR], and all fields of the config, with the values of preset "
                 f"{preset}:",
                 config=(FlagConversionOff,),
             )
-            folder = RunFolder(self.out or Path(f"runs/{self.name}-{preset}-{config.seed}"))
-            folder.start(self.name, config)
+            folder = RunFolder(self.out or Path(f"runs/{self.experiment}-{preset}-{config.seed}"))
+            folder.start(self.experiment, config)
         if not folder.finished:
             hold_memory()
             with ProgressDisplay(Console(stderr=True), folder.tensorboard) as display:
                 folder.perform(experiment, config, display)
         Report((folder.path,))()
+
+
+@dataclass(frozen=True)
+class Pretrain(Run):
+    """Pretrain an NC for any table, on synthetic ones: the same as `run pretraining`."""
+
+    # What the NC is for: tables.
+    name: Annotated[Positional[str], arg(metavar="KIND", help_behavior_hint="")] = ""
+
+    @property
+    def experiment(self) -> str:
+        """The experiment that is meant."""
+        if self.name != "tables":
+            raise ValueError(f"KIND must be tables, got {self.name or 'nothing'}")
+        return "pretraining"
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def test_killed_and_resumed_the_rows_are_those_of_one_go(name: str, smoke_runs: 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_presets_are_possible_and_survive_json(name: str) -> None:
     experiment = load_experiment(name)
-    assert {"smoke", "cpu", "paper"} <= set(experiment.presets)
+    assert {"smoke", "cpu"} < set(experiment.presets)  # and one for a GPU
     for preset in experiment.presets.values():
         config = preset()
         assert config_from_dict(experiment.config, json.loads(json.dumps(asdict(config)))) == config

@@ -160,7 +160,7 @@ def run_trial(
                 whole = learners[~learners.diverged]
                 r2 = scores.estimate(scores.r_squared, judge(nc, whole.end).gap, whole.gap)
                 found = nc.state_dict() | {"r2": torch.tensor(astuple(r2), dtype=torch.float64)}
-        history = torch.tensor([astuple(status) for status in way], dtype=torch.float64)
+        history = torch.tensor([astuple(status)[:7] for status in way], dtype=torch.float64)
         return {**found, "history": history.reshape(-1, 7)}
 
     found = work.do(f"{name}, result", train)
