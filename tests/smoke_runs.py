@@ -51,7 +51,8 @@ class SmokeRuns:
         config = experiment.presets["smoke"]()
         shared = "networks" in {field.name for field in fields(config)}
         if shared and not isinstance(config, NetworksConfig) and not hasattr(config, "ways"):
-            return replace(config, networks=str(self("single").folder))
+            other = "pretraining" if name == "tables" else "single"
+            return replace(config, networks=str(self(other).folder))
         return config
 
     def __call__(self, name: str) -> FinishedRun:

@@ -16,7 +16,7 @@ from neural_complexity.meta.pretrain import (
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.tables import Tables
+from neural_complexity.tasks.synthetic_tables import Tables
 from neural_complexity.workspace import Workspace
 
 FAMILY = Tables(classes=3, train_points=(8, 20), features=(2, 4), test_points=10)

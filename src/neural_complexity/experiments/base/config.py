@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import torch
 
 __all__ = ["POSITIVE", "AtLeast", "BaseConfig", "Between", "Bound", "Checked", "Count"]
-__all__ += ["NetworksConfig", "config_from_dict"]
+__all__ += ["NetworksConfig", "RunConfig", "config_from_dict"]
 
 C = TypeVar("C")
 
@@ -64,11 +64,17 @@ class Checked:
 
 # Comments behind fields are what `--help` says of them.
 @dataclass(frozen=True, kw_only=True)
-class BaseConfig(Checked):
-    """An experiment on held-out tasks."""
+class RunConfig(Checked):
+    """An experiment."""
 
     seed: int = 0  # The one seed of everything.
     device: Annotated[str, Bound("one that works here", _works)] = "cpu"  # Where: cpu, cuda, ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseConfig(RunConfig):
+    """An experiment on held-out tasks."""
+
     eval_tasks: Annotated[int, AtLeast(2)] = 8192  # Held-out tasks.
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neural_complexity.tasks.mechanisms import Draws
-from neural_complexity.tasks.tables import Tables, disguise, learnable
+from neural_complexity.tasks.synthetic_tables import Tables, disguise, learnable
 
 
 def generator(seed: int = 0) -> torch.Generator:

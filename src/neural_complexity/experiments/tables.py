@@ -1,0 +1,323 @@
+"""Models of real tables: NC's estimates of their loss beside what people do instead."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from neural_complexity.assessment.report import COLORS, Table
+from neural_complexity.baselines.estimates import (
+    ESTIMATES,
+    LEAST,
+    Evidence,
+    collect_evidence,
+    point_losses,
+)
+from neural_complexity.experiments.base import table_models as models
+from neural_complexity.experiments.base.config import AtLeast, Count, RunConfig
+from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.plots import sketch
+from neural_complexity.experiments.base.rows import Row, distinct, pivot, select
+from neural_complexity.experiments.base.run_folder import load_network
+from neural_complexity.meta.scores import Estimate, estimate_mean
+from neural_complexity.model.judgement import judge
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.progress import ProgressCallback
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.tasks.real_tables import load_table, table_names
+from neural_complexity.workspace import Workspace
+
+__all__ = ["EXPERIMENT"]
+
+NAME = "tables"
+NC, CV = "NC", "5-fold CV"
+METHODS = (NC, *ESTIMATES)
+METRICS = {"labels": ("error", "log loss"), "numbers": ("squared error",)}
+RESAMPLES = 1000  # of tables, for intervals
+SMALL = 1e-6  # added to errors: one of few tables may be right
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    """NC and its alternatives on tables that no NC has seen."""
+
+    networks: str  # The folder of a run of `pretraining`.
+    targets: Literal["labels", "numbers"] = "labels"  # What tables ask for.
+    developed: bool = False  # Tables for development, by which choices are made.
+    names: tuple[str, ...] = ()  # Some tables by name; all of a kind if empty.
+    sizes: Annotated[tuple[int, ...], AtLeast(10)] = (20, 40, 100, 200, 500)  # Labelled rows.
+    moved_size: Annotated[int, AtLeast(10)] = 150  # Labelled rows where test rows are elsewhere.
+    test_rows: Count = 200  # Test rows, at most.
+    splits: Count = 2  # Of each table and setting.
+    repetitions: Count = 5  # Of cross-validation, where it is repeated.
+    samples: Count = 20  # Of the bootstrap.
+    kinds: tuple[str, ...] = tuple(models.MODELS)  # Of models.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if odd := sorted(set(self.kinds) - set(models.MODELS)):
+            raise ValueError(f"kinds must be of {', '.join(models.MODELS)}, got {', '.join(odd)}")
+
+    def settings(self) -> dict[str, tuple[int, str]]:
+        """Returns labelled rows and move of each setting, by name."""
+        same = {f"{size} rows": (size, "") for size in self.sizes}
+        return same | {f"moved: {move}": (self.moved_size, move) for move in models.MOVES}
+
+    def tables(self) -> list[str]:
+        """Returns the names of the tables."""
+        labels = self.targets == "labels"
+        return list(self.names) or table_names(labels=labels, developed=self.developed)
+
+
+SMOKE: dict[str, Any] = {"names": ("sklearn iris", "sklearn wine"), "sizes": (20,), "splits": 1}
+SMOKE |= {"kinds": ("linear", "neighbours", "tree")}
+SMOKE |= {"moved_size": 40, "test_rows": 30, "repetitions": 1, "samples": 2, "networks": ""}
+PRESETS: dict[str, Callable[[], Config]] = {
+    "smoke": partial(Config, **SMOKE),
+    "cpu": partial(Config, networks="runs/pretraining"),
+    "gpu": partial(Config, networks="runs/pretraining", splits=10),
+}
+
+
+def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
+    """Fits models to parts of tables, and estimates their losses on other parts."""
+    nc = load_network(config.networks, config.targets, "pretraining", config.device)
+    settings, names = config.settings(), config.tables()
+    parts = Parts(work, len(settings) * len(names) * config.splits, callback)
+    found: dict[str, list[dict[str, Tensor]]] = {setting: [] for setting in settings}
+    for name in names:
+        for setting in settings:
+            of_table = []
+            for split in range(config.splits):
+                do = partial(_judge_split, nc, config, name, setting, split)
+                of_table.append(parts.do(f"{name}, {setting}, split {split}", do))
+            there = [one for one in of_table if "truth" in one]
+            if there:  # splits of one table are no independent tables
+                found[setting].append({k: torch.stack([o[k] for o in there]) for k in there[0]})
+    rows = list[Row]()
+    for setting, tables_found in found.items():
+        if tables_found:
+            rows += _rows(config, setting, tables_found)
+    facts = {"tables": names, "seconds": round(sum(parts.seconds.values()), 1)}
+    tensors = {
+        f"{setting}/{k}": torch.cat([one[k] for one in own])
+        for setting, own in found.items()
+        if own
+        for k in own[0]
+    }
+    return Outcome(rows, tensors, {}, {}, facts)
+
+
+def _judge_split(
+    nc: NeuralComplexity, config: Config, name: str, setting: str, split: int
+) -> dict[str, Tensor]:
+    """Returns truth, (models, metrics), estimates, (models, methods, metrics), and beliefs."""
+    table, (rows, move) = load_table(name), config.settings()[setting]
+    seed = config.seed + split
+    drawn = models.draw_split(table, rows, config.test_rows, move=move, seed=seed)
+    if drawn is None:
+        return {"too small": torch.zeros(1)}
+    metrics, size = METRICS[config.targets], (len(config.kinds), len(METHODS))
+    truth = torch.full((size[0], len(metrics)), torch.nan, dtype=torch.float64)
+    told = torch.full((*size, len(metrics)), torch.nan, dtype=torch.float64)
+    unit = 1.0 if table.labels else float(drawn.y_tr.var())
+    numbers = [models.as_numbers(X) for X in (drawn.X_tr, drawn.X_te)]
+    for i, kind in enumerate(config.kinds):
+        model = models.make_model(kind, labels=table.labels, seed=seed)
+        if model is None:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            e = collect_evidence(
+                model,
+                drawn.X_tr,
+                drawn.y_tr,
+                drawn.X_te,
+                repetitions=config.repetitions,
+                samples=config.samples,
+                numbers=models.as_numbers,
+                seed=seed,
+            )
+        true = point_losses(e.H_te, drawn.y_te, e.labels)
+        estimates = {NC: _estimate(nc, numbers, e)} | {n: f(e) for n, f in ESTIMATES.items()}
+        for k, metric in enumerate(metrics):
+            truth[i, k] = float(true[metric].mean()) / unit
+            for j, method in enumerate(METHODS):
+                told[i, j, k] = estimates[method].get(metric, np.nan) / unit
+    beliefs = _believe(nc, numbers, drawn, metrics)
+    return {"truth": truth, "estimates": told, "beliefs": beliefs / unit}
+
+
+def _tensors(nc: NeuralComplexity, numbers: list[Array], y: NDArray[Any]) -> tuple[Tensor, ...]:
+    X_tr, X_te = (torch.from_numpy(X).to(nc.x_mean)[None] for X in numbers)
+    Y_tr = torch.from_numpy(y)[None].to(nc.device)
+    return X_tr, Y_tr if nc.labels else Y_tr.unsqueeze(-1).to(nc.x_mean.dtype), X_te
+
+
+def _logits(H: Array, labels: bool) -> Array:
+    return np.log(np.clip(H, LEAST, None)) if labels else H
+
+
+def _estimate(nc: NeuralComplexity, numbers: list[Array], e: Evidence) -> dict[str, float]:
+    """Returns what NC says of a model."""
+    X_tr, Y_tr, X_te = _tensors(nc, numbers, e.y)
+    H_tr, H_te = (
+        torch.from_numpy(_logits(H, e.labels)).to(nc.x_mean)[None] for H in (e.H_tr, e.H_te)
+    )
+    told = judge(nc, Snapshot(X_tr, Y_tr, H_tr, X_te, H_te))
+    if not e.labels:
+        return {"squared error": told.loss_te.item()}
+    return {"error": 1 - told.accuracy.item(), "log loss": told.loss_te.item()}
+
+
+@torch.no_grad()
+def _believe(
+    nc: NeuralComplexity, numbers: list[Array], split: models.Split, metrics: tuple[str, ...]
+) -> Tensor:
+    """Returns the losses of NC's beliefs, used as a model, (metrics,)."""
+    X_tr, Y_tr, X_te = _tensors(nc, numbers, split.y_tr)
+    classes = int(split.y_tr.max()) + 1 if nc.labels else None
+    H = nc.belief(X_tr, Y_tr, X_te, classes=classes).prediction[0]
+    H = H.softmax(dim=-1) if nc.labels else H
+    losses = point_losses(H.double().cpu().numpy(), split.y_te, nc.labels)
+    return torch.tensor([losses[metric].mean() for metric in metrics], dtype=torch.float64)
+
+
+def _resampled(score: Callable[[NDArray[Any]], float], tables: int) -> Estimate:
+    """Estimates a score of tables, given by their numbers, with its bootstrap interval."""
+    random = np.random.default_rng(0)
+    draws = [score(random.integers(0, tables, tables)) for _ in range(RESAMPLES)]
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return Estimate(score(np.arange(tables)), float(high - low) / 2, tables)
+
+
+def _median_ratio(errors: Array, usual: Array, rows: NDArray[Any]) -> float:
+    """Returns mean errors (tables, models) over usual ones, the median over kinds of models."""
+    there = ~np.isnan(usual).all(axis=0)  # kinds of which there are models
+    means = (each[rows][:, there].mean(axis=0) + SMALL for each in (errors, usual))
+    return float(np.median(np.divide(*means)))
+
+
+def _rows(config: Config, setting: str, found: list[dict[str, Tensor]]) -> list[Row]:
+    """Scores all methods in one setting, over tables."""
+    rows = list[Row]()
+    add = partial(Row.of, NAME, config.seed, setting=setting)
+    for k, metric in enumerate(METRICS[config.targets]):
+        # Mean absolute errors of each table, (tables, models, methods).
+        errors = np.stack(
+            [
+                (one["estimates"][..., k] - one["truth"][..., k].unsqueeze(-1)).abs().mean(dim=0)
+                for one in found
+            ]
+        )
+        usual = errors[:, :, METHODS.index(CV)]
+        for j, method in enumerate(METHODS):
+            own = errors[:, :, j]
+            if np.isnan(own).all():
+                continue
+            row = partial(add, method=method, metric=metric)
+            ratio = partial(_median_ratio, own, usual)
+            rows.append(row("error over that of CV", _resampled(ratio, len(found))))
+            mean = torch.from_numpy(np.nanmean(own, axis=1))
+            rows.append(row("mean absolute error", estimate_mean(mean)))
+            better = (own < usual).mean(axis=1)
+            if method != CV:
+                rows.append(row("share better than CV", estimate_mean(torch.from_numpy(better))))
+            if (ranks := _rank_correlations(found, j, k)) is not None:
+                rows.append(row("rank correlation", estimate_mean(ranks)))
+        beliefs = estimate_mean(torch.stack([one["beliefs"][:, k].mean() for one in found]))
+        rows.append(add("loss as a model", beliefs, method="NC's beliefs", metric=metric))
+        for i, kind in enumerate(config.kinds):
+            true = torch.stack([one["truth"][:, i, k].mean() for one in found])
+            if not true.isnan().any():
+                score = estimate_mean(true)
+                rows.append(add("loss as a model", score, method=kind, metric=metric))
+    return rows
+
+
+def _rank_correlations(found: list[dict[str, Tensor]], method: int, metric: int) -> Tensor | None:
+    """Returns how alike models are ordered by estimates and by truth, a number per table."""
+    each = []
+    for one in found:
+        own = []
+        for told, true in zip(one["estimates"], one["truth"], strict=True):
+            both = torch.stack([told[:, method, metric], true[:, metric]])
+            pair = both[:, ~both.isnan().any(dim=0)].numpy()
+            if pair.shape[1] > 2 and (pair.std(axis=1) > 0).all():
+                own.append(spearmanr(*pair).statistic)
+        each += [float(np.mean(own))] if own else []
+    return torch.tensor(each) if len(each) > 1 else None
+
+
+NOTES = {
+    "error over that of CV": "Mean absolute error of the estimated loss, over that of 5-fold "
+    "cross-validation: the median over kinds of models ± half the 95 % interval of a bootstrap of "
+    "tables. Below 1 is better than cross-validation.",
+    "share better than CV": "On which share of tables and models an estimate is nearer to the "
+    "truth than 5-fold cross-validation. Value ± 95 % interval over tables.",
+    "rank correlation": "Spearman's correlation of estimated and true losses of the models of one "
+    "table. Value ± 95 % interval over tables.",
+    "mean absolute error": "Of estimated losses, all kinds of models. Value ± 95 % interval over "
+    "tables.",
+    "loss as a model": "Of models, and of NC's beliefs used as one. Value ± 95 % interval over "
+    "tables.",
+}
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Returns a table per score and metric: methods against settings."""
+    found = []
+    for score, note in NOTES.items():
+        for metric in dict.fromkeys(row.keys["metric"] for row in rows):
+            own = select(rows, score, metric=metric)
+            if not own:
+                continue
+            settings = distinct(own, "setting")
+            columns = [(score, {**setting, "metric": metric}) for setting in settings]
+            lines = pivot(rows, distinct(own, "method"), columns, lambda k: str(k["method"]))
+            counts = [select(own, **setting)[0].n for setting in settings]
+            titles = (f"{s['setting']} ({n})" for s, n in zip(settings, counts, strict=True))
+            title = f"{score.capitalize()}: {metric}"
+            more = " Behind each setting stands the number of tables."
+            found.append(Table(title, ("method", *titles), tuple(lines), note + more))
+    return found
+
+
+def figures(outcome: Outcome) -> list[Drawing]:
+    """Draws the errors over those of cross-validation."""
+    own = select(outcome.rows, "error over that of CV")
+    metrics = list(dict.fromkeys(row.keys["metric"] for row in own))
+    canvas, axes = sketch(9.0, 3.6, 1, len(metrics), squeeze=False)
+    for ax, metric in zip(axes[0], metrics, strict=True):
+        settings = [str(s["setting"]) for s in distinct(own, "setting")]
+        for method in (NC, "importance-weighted CV", "average confidence", "DoC"):
+            values = {str(r.keys["setting"]): r for r in select(own, metric=metric, method=method)}
+            there = [s for s in settings if s in values]
+            x = [settings.index(s) for s in there]
+            color = COLORS["posterior"] if method == NC else None
+            bars = [values[s].ci95 or 0.0 for s in there]
+            ax.errorbar(x, [values[s].value for s in there], bars, color=color, label=method)
+        ax.axhline(1, color=COLORS["target"], lw=0.8)
+        ax.set_xticks(range(len(settings)), settings, rotation=40, ha="right")
+        ax.set(title=str(metric), ylabel="error over that of CV", ylim=(0, 2.5))
+    canvas.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    caption = "The median over kinds of models, with intervals over tables. 1: cross-validation."
+    return [Drawing("errors", canvas, "Errors of estimated losses", caption)]
+
+
+LEAD = (
+    "Models of eight kinds are fitted to few rows of real tables. How large will their loss be on "
+    "other rows, whose labels nobody has? NC, pretrained on synthetic tables, answers from the "
+    "training rows and the test inputs, without a refit; the others are what people do instead."
+)
+TITLE = "Estimated losses on real tables"
+EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures)

@@ -1,0 +1,104 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from neural_complexity.experiments import tables
+from neural_complexity.experiments.base.experiment import Outcome
+from neural_complexity.experiments.base.rows import find, select
+from neural_complexity.experiments.tables import CV, EXPERIMENT, METHODS, NC, Config
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.workspace import Workspace
+from smoke_runs import SmokeRuns
+
+KEYS = {"method": NC, "metric": "log loss", "setting": "20 rows"}
+pytestmark = pytest.mark.usefixtures("single_precision")
+
+
+@pytest.fixture(scope="module")
+def outcome(smoke_runs: SmokeRuns) -> Outcome:
+    return smoke_runs("tables").outcome
+
+
+def test_every_method_has_its_error_in_every_setting(outcome: Outcome) -> None:
+    own = select(outcome.rows, "error over that of CV", metric="error")
+    settings = {row.keys["setting"] for row in own}
+    moves = {"moved: direction", "moved: feature", "moved: clusters"}
+    assert settings == {"20 rows", *moves}  # no table says when
+    for setting in settings:
+        found = {r.keys["method"]: r for r in select(own, setting=setting)}
+        assert set(found) == set(METHODS)
+        assert found[CV].value == 1
+        assert found[CV].ci95 == 0
+        assert found[NC].n == 2
+    losses = select(outcome.rows, "error over that of CV", metric="log loss", setting="20 rows")
+    assert {row.keys["method"] for row in losses} == set(METHODS) - {"ATC"}  # which has none
+
+
+def test_rows_are_computed_from_what_was_estimated(outcome: Outcome) -> None:
+    told, true = (outcome.tensors[f"20 rows/{name}"] for name in ("estimates", "truth"))
+    assert told.shape == (2, 3, len(METHODS), 2)
+    errors = (told - true.unsqueeze(2)).abs()[..., 1].numpy()  # log loss; (tables, models, methods)
+    row = find(
+        outcome.rows, "error over that of CV", method=NC, metric="log loss", setting="20 rows"
+    )
+    assert row is not None
+    ratio = np.median(errors[:, :, 0].mean(axis=0) / errors[:, :, METHODS.index(CV)].mean(axis=0))
+    assert row.value == pytest.approx(ratio, rel=1e-3)
+    row = find(outcome.rows, "mean absolute error", **KEYS)
+    assert row is not None
+    assert row.value == pytest.approx(errors[:, :, 0].mean())
+    row = find(
+        outcome.rows, "share better than CV", method=NC, metric="log loss", setting="20 rows"
+    )
+    assert row is not None
+    assert row.value == pytest.approx((errors[:, :, 0] < errors[:, :, METHODS.index(CV)]).mean())
+
+
+def test_beliefs_stand_beside_models(outcome: Outcome) -> None:
+    own = select(outcome.rows, "loss as a model", metric="error", setting="20 rows")
+    assert [row.keys["method"] for row in own] == ["NC's beliefs", "linear", "neighbours", "tree"]
+
+
+def test_numbers_have_estimates_too(tmp_path: Path) -> None:
+    config: Config = EXPERIMENT.presets["smoke"]()
+    nc = NeuralComplexity(10, 1, cell_layers=1, bins=16, width=8, heads=2)
+    nc.save(tmp_path / "nc-numbers.safetensors")
+    own = replace(
+        config,
+        networks=str(tmp_path),
+        targets="numbers",
+        names=("sklearn diabetes",),
+        kinds=("linear", "naive Bayes"),
+    )
+    found = tables.run(own, Workspace(None))
+    row = find(
+        found.rows, "loss as a model", method="linear", metric="squared error", setting="20 rows"
+    )
+    assert row is not None
+    assert 0.3 < row.value < 1.5  # of the variance
+    told = found.tensors["20 rows/estimates"]
+    assert told[0, 1].isnan().all()  # there is no such model of numbers
+    assert not told[0, 0, 0].isnan().any()
+    assert EXPERIMENT.tables(found.rows)
+
+
+def test_tables_for_development_are_others_than_those_of_the_report() -> None:
+    report: Config = EXPERIMENT.presets["cpu"]()
+    developed = replace(report, developed=True)
+    assert not set(report.tables()) & set(developed.tables())
+    assert len(report.tables()) == 42
+    with pytest.raises(ValueError, match="kinds must be of linear, .*, got oracle"):
+        replace(report, kinds=("linear", "oracle"))
+
+
+def test_intervals_are_over_tables() -> None:
+    errors, usual = np.ones((50, 3)), np.ones((50, 3))
+    errors[::2] = 3
+    found = tables._resampled(lambda rows: tables._median_ratio(errors, usual, rows), 50)
+    assert found.value == pytest.approx(2, rel=1e-4)
+    assert found.n == 50
+    assert found.ci95 == pytest.approx(1.96 / 50**0.5, rel=0.15)
+    assert torch.tensor(found.ci95).isfinite()
