@@ -1,14 +1,18 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from sklearn import tree
+from torch import Tensor, nn
 
+from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
 from neural_complexity.losses import Categorical, Histogram
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.table_network import describe_cells
+from neural_complexity.regularizers.loop import NCRegularizer
 from neural_complexity.task import Task
 from neural_complexity.tasks.synthetic_tables import Tables
 
@@ -181,3 +185,44 @@ def test_an_nc_for_tables_is_saved_and_differentiable_in_predictions(
     close(first, second)
     (gradient,) = torch.autograd.grad(first.sum(), H_te)
     assert (gradient != 0).any()
+
+
+@pytest.fixture(params=[0, 10])
+def single(request: pytest.FixtureRequest) -> NeuralComplexity:
+    return make_nc(request.param).float()
+
+
+@pytest.mark.parametrize("features", [1, 3, 40])
+def test_models_of_any_table_are_assessed(single: NeuralComplexity, features: int) -> None:
+    random = np.random.default_rng(0)
+    X_tr, X_te = random.normal(size=(30, features)), random.normal(size=(7, features))
+    y = (X_tr[:, 0] > 0).astype(int) if single.labels else X_tr[:, 0].copy()
+    kind = tree.DecisionTreeClassifier if single.labels else tree.DecisionTreeRegressor
+    X_tr[3, 0] = X_te[2, -1] = np.nan  # which trees know how to handle
+    found = single.assess(kind().fit(X_tr, y), X_tr, y, X_te)
+    assert np.isfinite(found.loss_te)
+    assert found.points.shape == (7,)
+    with pytest.raises(ValueError, match="X_te must be finite, got NaN or infinity at 1 of 7"):
+        single.assess(kind().fit(X_tr, y), X_tr, y, np.where(X_te == X_te[0, 0], np.inf, X_te))
+    with pytest.raises(ValueError, match=r"X_tr must be \(points, features\), got shape"):
+        single.assess(kind(), np.zeros((2, 1, 8, 8)), y[:2], X_te)
+
+
+@pytest.mark.filterwarnings("ignore:NC is not trusted")
+def test_models_of_any_table_are_regularized(single: NeuralComplexity) -> None:
+    torch.manual_seed(0)
+    model, X = nn.Linear(4, 3 if single.labels else 1), torch.randn(20, 4)
+    y = torch.arange(20) % 3 if single.labels else torch.randn(20)
+    penalty = NCRegularizer(single, safeguard=False)
+    penalty(model, X, y, torch.randn(9, 4)).backward()
+    assert model.weight.grad is not None
+    assert (model.weight.grad != 0).any()
+    kind = NCClassifier if single.labels else NCRegressor
+    estimator = kind(single, steps=3, hidden=(4,), random_state=0)
+    estimator.fit(X.numpy(), y.numpy(), X_unlabelled=torch.randn(9, 4).numpy())
+    assert estimator.predict(X.numpy()).shape == (20,)
+
+
+def test_an_nc_for_tables_is_not_exported(tmp_path: pytest.TempPathFactory) -> None:
+    with pytest.raises(ValueError, match="nc must be for inputs of one size for ONNX, got one for"):
+        make_nc().float().to_onnx(f"{tmp_path}/nc.onnx")

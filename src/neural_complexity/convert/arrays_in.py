@@ -47,16 +47,22 @@ def inputs(name: str, X: object, *, shape: Sequence[int] | None = None, **place:
     """Returns input points as a tensor, (points, D) or (points, channels, height, width).
 
     Where `shape`, of a point, has one feature, a list of points will do; where it has one channel,
-    images may come without it, or as rows of pixels. `dtype`, which is PyTorch's default if not
+    images may come without it, or as rows of pixels. Where it is empty, points are rows of a table:
+    any features, and NaN where a value is missing. `dtype`, which is PyTorch's default if not
     given, and `device` are the `place`.
     """
     values = numbers(name, X)
-    got, wanted = tuple(values.shape), tuple(shape or ())
+    got, wanted, table = tuple(values.shape), tuple(shape or ()), shape == ()
     if got and wanted[:1] == (1,) and got[1:] in (wanted[1:], (math.prod(wanted[1:]),)):
         values = values.reshape(len(values), *wanted)
-    if values.ndim not in (2, 4) or (wanted and values.shape[1:] != wanted):
+    if values.ndim not in ((2,) if table else (2, 4)) or (wanted and values.shape[1:] != wanted):
         sizes = ", ".join(map(str, wanted)) or "features) or (points, channels, height, width"
+        sizes = "features" if table else sizes
         raise ValueError(f"{name} must be (points, {sizes}), got shape {got}")
+    if table:  # what is missing is no fault
+        missing = values.isnan()
+        made = _finite(name, values.masked_fill(missing, 0.0), **place)
+        return made.masked_fill(missing.to(made.device), math.nan)
     return _finite(name, values, **place)
 
 

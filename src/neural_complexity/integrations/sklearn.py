@@ -176,7 +176,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             start = (nn.Flatten(), Affine(1 / scale, -mean / scale))
             return nn.Sequential(*start, *mlp(D, self.hidden, outputs), *ends).to(like.dtype)
 
-        shape = (D,) if nc is None else nc.shape  # images come as rows of pixels
+        shape = (D,) if nc is None else nc.shape or (D,)  # images come as rows of pixels
         if prod(shape) != D:
             raise ValueError(f"X must have {prod(shape)} features as NC's inputs have, got {D}")
         place: Any = {"shape": shape, "dtype": like.dtype, "device": like.device}

@@ -26,7 +26,7 @@ def embed_store(nc: NeuralComplexity, store: Store, indices: Tensor) -> Embeddin
     """Embeds inputs of a store, each of them once however often its index occurs."""
     distinct = indices.unique()
     shape = tuple(store(distinct[:1]).shape[1:])
-    if shape != nc.shape:
+    if nc.shape and shape != nc.shape:
         raise ValueError(f"inputs must be of NC's size, {nc.shape}, got {shape}")
     return Embeddings(distinct, torch.cat([nc.embed(store(i)) for i in distinct.split(PART)]))
 

@@ -42,6 +42,8 @@ def to_onnx(nc: "NeuralComplexity", path: str | Path) -> None:
         raise ImportError(
             f"to_onnx must have the extra onnx, pip install 'neural-complexity[onnx]', got {error}"
         ) from None
+    if nc.architecture.for_tables:
+        raise ValueError("nc must be for inputs of one size for ONNX, got one for tables")
     if nc.x_mean.dtype != torch.float32:
         raise TypeError(f"nc must be torch.float32 for ONNX, got {nc.x_mean.dtype}")
     whole = _Whole(copy.deepcopy(nc)).cpu().eval().requires_grad_(False)

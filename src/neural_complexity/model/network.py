@@ -59,7 +59,7 @@ class NeuralComplexity(nn.Module):
         if a.head not in HEADS:
             raise ValueError(f"head must be one of {', '.join(HEADS)}, got {a.head}")
         self.architecture, self.loss, self.labels = a, LOSSES[a.loss], LOSSES[a.loss].labels
-        self.outputs, self.shape = a.outputs, a.shape
+        self.outputs, self.shape = a.outputs, () if a.for_tables else a.shape
         self.symmetric = a.symmetric or a.for_tables  # whether labels may be of any classes
         self.image_encoder = make_image_encoder(a) if len(a.shape) == 3 else None
         features = a.shape[0] if self.image_encoder is None else self.image_encoder.features

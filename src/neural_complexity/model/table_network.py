@@ -35,7 +35,7 @@ def describe_cells(X_tr: Tensor, X_te: Tensor) -> Tensor:
     known = torch.where(there, X[:, :M], math.inf).mT.contiguous().sort(dim=-1).values  # (B, D, M)
     asked = X.mT.contiguous()
     below, upto = (torch.searchsorted(known, asked, right=right) for right in (False, True))
-    rank = (below + upto).mT / count - 1
+    rank = (below + upto).mT.to(X.dtype) / count - 1
     return torch.stack([Z, rank, missing.to(X.dtype)], dim=-1) * _kept(missing)
 
 
