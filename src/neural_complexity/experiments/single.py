@@ -298,9 +298,11 @@ def joint_table(runs: list[list[Row]]) -> Table:
     if len(set(names)) < len(names):
         raise ValueError(f"runs must be of different datasets, got {', '.join(names)}")
     lines = []
-    for method in columns[0]:
-        lines.append((method.label, *(show(column[method]) for column in columns)))
-        papers = [column[method].paper for column in columns]
+    known = (*images.METHODS, images.BELIEFS, images.CNN)
+    for method in (each for each in known if any(each in column for column in columns)):
+        found = [column.get(method) for column in columns]  # earlier runs lack some methods
+        lines.append((method.label, *map(show, found)))
+        papers = [None if row is None else row.paper for row in found]
         if any(papers):
             shown = ("" if paper is None else f"{paper:.2f}" for paper in papers)
             lines.append((f"the paper's {method.label}", *shown))
