@@ -89,7 +89,7 @@ def test_tables_for_development_are_others_than_those_of_the_report() -> None:
     report: Config = EXPERIMENT.presets["cpu"]()
     developed = replace(report, developed=True)
     assert not set(report.tables()) & set(developed.tables())
-    assert len(report.tables()) == 42
+    assert len(report.tables()) == 41
     with pytest.raises(ValueError, match="kinds must be of linear, .*, got oracle"):
         replace(report, kinds=("linear", "oracle"))
 

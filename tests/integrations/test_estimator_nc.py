@@ -74,6 +74,19 @@ def test_classes_may_be_absent_or_alone() -> None:
     assert (alone[..., 0] > 0.999).all()
 
 
+def test_the_estimator_sees_all_training_rows() -> None:
+    class Counting(GaussianNB):  # type: ignore[misc]
+        def fit(self, X: Any, y: Any) -> Any:
+            counted.append(len(X))
+            return super().fit(X, y)
+
+    counted: list[int] = []
+    X, nc = random.normal(size=(700, 2)), EstimatorNC(Counting()).double()
+    y = (X[:, 0] > 0).astype(int)
+    nc.assess(GaussianNB().fit(X, y), X, y, X[:5])
+    assert max(counted) == 700
+
+
 def test_the_estimator_that_was_given_is_not_fitted() -> None:
     estimator = GaussianNB()
     EstimatorNC(estimator).double().belief(*tensors(X_TR, Y, X_TE), classes=3)

@@ -114,3 +114,5 @@ def test_what_cannot_be_is_refused() -> None:
         Pretraining(updates=1, tables=5, together=2)
     with pytest.raises(ValueError, match="cell_layers must be at least 1 for an NC for tables"):
         pretrain(NeuralComplexity(3, 1), FAMILY, SETTINGS, seed=0)
+    with pytest.raises(ValueError, match="bins must be at least 1 for real targets, got 0"):
+        pretrain(NeuralComplexity(3, 1, cell_layers=1), FAMILY, SETTINGS, seed=0)

@@ -6,13 +6,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import tree
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+from neural_complexity.integrations.estimator_nc import EstimatorNC
 from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
 from neural_complexity.losses import Categorical, Histogram
+from neural_complexity.model.judgement import features, judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.table_network import describe_cells
 from neural_complexity.regularizers.loop import NCRegularizer
+from neural_complexity.regularizers.nc import trust
+from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 from neural_complexity.tasks.synthetic_tables import Tables
 
@@ -110,7 +116,7 @@ def test_cells_are_described_by_value_rank_and_what_is_missing() -> None:
     assert value[5, 0] < -2
     assert rank[:, 0].tolist() == pytest.approx([-2 / 3, 0, 2 / 3, 0, 1, -1])
     assert value[[0, 2, 3], 1].tolist() == [0, 0, 0]  # a constant
-    assert value[5, 1] == 1  # what is no longer one
+    assert value[5, 1].item() == pytest.approx(0.2)  # what is no longer one, by a fifth
     assert missing.bool().tolist() == [
         [False, False],
         [False, True],
@@ -221,6 +227,53 @@ def test_models_of_any_table_are_regularized(single: NeuralComplexity) -> None:
     estimator = kind(single, steps=3, hidden=(4,), random_state=0)
     estimator.fit(X.numpy(), y.numpy(), X_unlabelled=torch.randn(9, 4).numpy())
     assert estimator.predict(X.numpy()).shape == (20,)
+
+
+def test_a_missing_value_does_not_take_trust_away() -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(80, 3))
+    y = (X[:, 0] > 0).astype(int)
+    nc = EstimatorNC(LogisticRegression()).double()
+    missing = EstimatorNC(HistGradientBoostingClassifier()).double()
+    X_tr, Y_tr = torch.from_numpy(X)[None], torch.from_numpy(y)[None]
+    whole = trust(nc, X_tr, Y_tr, classes=2)
+    assert whole > 0.5
+    X_tr[0, 5, 1] = torch.nan
+    assert trust(missing, X_tr, Y_tr, classes=2) > 0.3
+
+
+def test_columns_that_vary_by_rounding_are_constant_and_large_ones_are_numbers() -> None:
+    X_tr = torch.full((1, 50, 2), 0.1, dtype=torch.float32)
+    X_tr[0, :, 1] = 1e38 * torch.linspace(-3, 3, 50)
+    X_te = torch.tensor([[[0.1, 3e38], [0.11, -3e38]]])
+    seen = describe_cells(X_tr, X_te)
+    assert seen.isfinite().all()
+    assert seen[0, :50, 0, 0].abs().max() < 1e-4
+    assert seen[0, 51, 0, 0].abs() < 1
+    assert seen[0, 50:, 1, 0].tolist() == pytest.approx([1.7, -1.7], abs=0.1)
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_units_of_tables_need_no_sample(classes: int) -> None:
+    bins = {} if classes else {"bins": 8}
+    nc = NeuralComplexity.for_tasks(make_task(classes), cell_layers=1, width=8, **bins)
+    assert nc.x_mean.shape == (1,)
+    with pytest.raises(ValueError, match="cell_layers must be 0 but for the posterior head"):
+        NeuralComplexity(3, 1, head="direct", cell_layers=1)
+    with pytest.raises(ValueError, match="cell_layers must be 0 but for .* features"):
+        NeuralComplexity((1, 8, 8), 1, cell_layers=1)
+
+
+def test_calibration_knows_tables_of_any_unit() -> None:
+    nc, task = make_nc(), make_task(tables=6)
+    H_tr, H_te = (torch.randn(6, n, 10, dtype=torch.double) for n in (12, 6))
+    snapshot = Snapshot(task.X_tr, task.Y_tr, H_tr, task.X_te, H_te)
+    snapshot.X_tr[:, 3, 2] = torch.nan
+    nc.calibrate([(snapshot, task.Y_te)])
+    assert nc.calibration is not None
+    first = features(nc, snapshot, judge(nc, snapshot))
+    larger = Snapshot(100 * task.X_tr, task.Y_tr, H_tr, 100 * task.X_te, H_te)
+    close(features(nc, larger, judge(nc, larger)), first, rtol=1e-5, atol=1e-6)
 
 
 def test_an_nc_for_tables_is_not_exported(tmp_path: pytest.TempPathFactory) -> None:

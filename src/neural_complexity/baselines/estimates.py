@@ -102,7 +102,7 @@ def collect_evidence(
 
     def without(folds: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> Array:
         H = np.full((M, max(classes, 1)), np.nan)
-        for train, test in folds:
+        for train, test in (fold for fold in folds if len(fold[1])):
             H[test] = _predict(fitted(train), _take(X_tr, test), classes)
         return H
 

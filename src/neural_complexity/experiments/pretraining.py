@@ -12,7 +12,14 @@ from torch import Tensor
 
 from neural_complexity import ledger
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Checked, Count
+from neural_complexity.experiments.base.config import (
+    POSITIVE,
+    AtLeast,
+    BaseConfig,
+    Between,
+    Checked,
+    Count,
+)
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, pivot, show
@@ -55,7 +62,7 @@ class Config(BaseConfig):
 
     targets: Literal["labels", "numbers"] = "labels"  # What tables ask for.
     network: Sizes = Sizes()  # The network.
-    classes: Annotated[int, AtLeast(2)] = 10  # Most classes of labels.
+    classes: Annotated[int, Between(2, 20)] = 10  # Most classes of labels.
     bins: Count = 64  # Of the histogram that is believed of a number.
     most_rows: Annotated[int, AtLeast(10)] = 1024  # Training rows of a table, at most.
     most_features: Annotated[int, AtLeast(2)] = 60  # Features of a table, at most.

@@ -1,5 +1,7 @@
 """Any classifier with probabilities as an NC: its beliefs are those of the classifier."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -76,6 +78,7 @@ class EstimatorNC(NeuralComplexity):
         head = _EstimatorHead(self.architecture, 1)
         head.estimator = clone(estimator)
         self.head = head
+        self.card = replace(self.card, context_size=sys.maxsize)  # whatever the estimator takes
 
     def save(self, path: str | Path) -> None:
         """Refuses: there is nothing but the estimator."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from neural_complexity import ledger
 from neural_complexity.meta.optimize import Optimization, Status, optimize
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
@@ -87,16 +88,21 @@ def pretrain(
     """
     if not nc.architecture.for_tables:
         raise ValueError("cell_layers must be at least 1 for an NC for tables, got 0")
+    if not (nc.labels or nc.architecture.bins):
+        raise ValueError("bins must be at least 1 for real targets, got 0")
     parts = settings.tables // settings.together
 
     def losses(update: int) -> Iterator[Tensor]:
         own = settings.family(family, update / settings.updates)
         for part in range(parts):
             task = own.sample(settings.together, stream(seed, "tables", update, part))
+            ledger.record_task("learn", task)
             yield belief_loss(nc, task.to(nc.device)) / parts
 
     @torch.no_grad()
     def validate() -> float:
+        for task in held_out:
+            ledger.record_task("hold", task)
         scores = [belief_loss(nc, task.to(nc.device)) for task in held_out]
         return torch.stack(scores).mean().item()
 

@@ -77,6 +77,8 @@ class Architecture:
             raise ValueError("symmetric must be off for real targets, which have no classes")
         if self.bins and (LOSSES[self.loss].labels or self.outputs > 1):
             raise ValueError("bins must be 0 but for one real target")
+        if self.for_tables and (self.head != "posterior" or len(self.shape) != 1):
+            raise ValueError("cell_layers must be 0 but for the posterior head, and features")
         if self.for_tables and self.symmetric:
             raise ValueError("symmetric must be off for tables, whose classes are shuffled instead")
         if (self.rounds or self.vote) and not self.metric:

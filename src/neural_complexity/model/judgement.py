@@ -12,6 +12,7 @@ from neural_complexity.losses import zero_one
 from neural_complexity.model.cached import Encoder
 from neural_complexity.model.card import CONTEXT_SIZE
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.model.table_network import describe_cells
 from neural_complexity.points import map_inputs, values
 from neural_complexity.reliability.calibration import Calibration, join
 from neural_complexity.seeding import stream
@@ -212,8 +213,12 @@ def measure(
 def _describe(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
     """Describes inputs, training targets, predictions, and NC's surprise at the targets, (B, 5)."""
     # What hardly varies is huge in its own units once it does: one such value would say it all.
-    own = ((values(X) - nc.x_mean) / nc.x_scale for X in (snapshot.X_tr, snapshot.X_te))
-    X_tr, X_te = (X.clamp(-LARGE, LARGE) for X in own)
+    if nc.architecture.for_tables:  # in units of each table
+        cells = describe_cells(snapshot.X_tr, snapshot.X_te)[..., 0]
+        X_tr, X_te = cells.split([snapshot.X_tr.shape[1], snapshot.X_te.shape[1]], dim=1)
+    else:
+        own = ((values(X) - nc.x_mean) / nc.x_scale for X in (snapshot.X_tr, snapshot.X_te))
+        X_tr, X_te = (X.clamp(-LARGE, LARGE) for X in own)
     shift = (X_tr.mean(dim=1) - X_te.mean(dim=1)).flatten(1).square().mean(dim=1).sqrt()
     M, C = snapshot.H_tr.shape[1:]
     if nc.labels:

@@ -9,10 +9,17 @@ from torch.nn.functional import gelu
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import attend
 
-__all__ = ["TableNetwork", "describe_cells"]
+__all__ = ["CONSTANT", "TableNetwork", "describe_cells", "fill_missing"]
 
 SEEN = 3  # numbers that `describe_cells` returns for each cell
+LARGEST = 1e6  # times the largest training value: what is beyond counts as there
+CONSTANT = 1e-6  # a column that varies by less than this part of its mean is constant
 FAR = 2.0  # standard deviations beyond which a value counts by its logarithm
+
+
+def fill_missing(X: Tensor) -> Tensor:
+    """Replaces what is missing in tables (B, M, D) by the mean of its column, or 0 if all is."""
+    return torch.where(X.isnan(), X.nanmean(dim=1, keepdim=True).nan_to_num(), X)
 
 
 def describe_cells(X_tr: Tensor, X_te: Tensor) -> Tensor:
@@ -27,9 +34,13 @@ def describe_cells(X_tr: Tensor, X_te: Tensor) -> Tensor:
     there = ~missing[:, :M]
     count = there.sum(dim=1, keepdim=True).clamp(min=1)  # (B, 1, D)
     X = X.nan_to_num(nan=0.0)
+    # In units of the largest value, whose square is a number whatever it is.
+    X = X / X[:, :M].abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(X.dtype).tiny)
+    X = X.clamp(-LARGEST, LARGEST)
     mean = (X[:, :M] * there).sum(dim=1, keepdim=True) / count
     variance = ((X[:, :M] - mean).square() * there).sum(dim=1, keepdim=True) / count
-    Z = (X - mean) / torch.where(variance > 0, variance, 1.0).sqrt()
+    varies = variance > (CONSTANT * mean).square()  # by more than rounding
+    Z = (X - mean) / torch.where(varies, variance, 1.0).sqrt()
     size = Z.abs()
     Z = Z.sign() * torch.where(size > FAR, FAR + (size - FAR + 1).clamp(min=1).log(), size)
     known = torch.where(there, X[:, :M], math.inf).mT.contiguous().sort(dim=-1).values  # (B, D, M)

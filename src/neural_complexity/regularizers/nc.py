@@ -9,6 +9,7 @@ from torch.nn.functional import softmax
 from neural_complexity.learners.fit import Learner, Regularizer
 from neural_complexity.model.cached import Encoder
 from neural_complexity.model.network import Context, NeuralComplexity
+from neural_complexity.model.table_network import fill_missing
 from neural_complexity.points import values
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -136,7 +137,8 @@ def trust(
     with torch.no_grad():
         context = nc.context(E, Y, E_out, classes=classes)
     error, size = X_tr.new_zeros(B), X_tr.new_zeros(B)
-    for made in _hypotheses(X_tr, kept, held, nc.targets(Y, classes=classes)):
+    X = fill_missing(X_tr) if nc.architecture.for_tables else X_tr
+    for made in _hypotheses(X, kept, held, nc.targets(Y, classes=classes)):
         H, guess = (nc.loss.constant(prediction, 0.01) for prediction in made)
         with torch.enable_grad():
             H_out = guess.detach().requires_grad_()

@@ -92,7 +92,7 @@ def causal_network(draws: Draws, B: int, P: int, D: int, S: int) -> tuple[Tensor
 
     So features may be causes of the target, its effects, or have causes in common with it.
     """
-    # Fewer causes than features, or what is not seen would decide everything.
+    # No more causes than features, or what is not seen would decide everything.
     h = _inputs(draws, B, P, int(draws.index(min(ROOTS, D), 1)) + 1)
     nodes = [h]
     noise = draws.spread(0.001, 0.3, B, 1, 1)

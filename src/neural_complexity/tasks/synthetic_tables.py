@@ -13,6 +13,7 @@ from neural_complexity.tasks.mechanisms import MECHANISMS, Draws, standardized
 __all__ = ["Tables", "learnable"]
 
 LEVELS = 12  # most values of a feature of categories
+MOST = 20  # classes
 JUDGED = 200  # rows, at most, by which a table is said to be learnable
 LEARNABLE = 0.05  # the share of the targets' variance that a simple model must explain
 
@@ -30,7 +31,7 @@ class Tables:
     test_points: int = 128  # Test rows, N.
     features: tuple[int, int] = (2, 30)  # Features, D, likewise.
     moved: float = 0.4  # The share of tables whose test inputs have moved.
-    unlearnable: float = 0.05  # The share of tables in which nothing can be learned.
+    unlearnable: float = 0.05  # The share of tables that are not `learnable`, if there are others.
 
     def __post_init__(self) -> None:
         check_sizes(test_points=self.test_points)
@@ -39,8 +40,8 @@ class Tables:
             if not 2 <= low <= high:
                 wanted = "a range from at least 2 to as many or more"
                 raise ValueError(f"{name} must be {wanted}, got {(low, high)}")
-        if self.classes not in (0, *range(2, 100)):
-            raise ValueError(f"classes must be 0, or from 2 to 99, got {self.classes}")
+        if self.classes not in (0, *range(2, MOST + 1)):
+            raise ValueError(f"classes must be 0, or from 2 to {MOST}, got {self.classes}")
         for name in ("moved", "unlearnable"):
             if not 0 <= (rate := getattr(self, name)) <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, got {rate}")
@@ -51,15 +52,17 @@ class Tables:
         draws = Draws(generator)
         M, D = (int(draws.spread(low, high + 0.99, 1)) for low, high in self._ranges())
         N = self.test_points
-        many = 2 * batch + 2  # some are not learnable
+        many = 4 * batch + 4  # half of them are not learnable
         X, Y = self._pool(draws, many, max(2 * (M + N), M + 2 * N), D)
         found = learnable(X, Y, self.classes)
         X_tr, Y_tr, X_te, Y_te = self._divide(draws, X, Y, M)
+        several = torch.ones_like(found)
         if self.classes:
             Y_tr, Y_te, several = _known_classes(draws, Y_tr, Y_te, self.classes)
-            found = found & several
-        wanted = found | draws.happens(self.unlearnable, many)
-        kept = (wanted + draws.uniform(many)).topk(batch).indices
+        # In a share of the tables nothing can be learned; there are enough of either kind.
+        order = draws.uniform(many) - 10 * ~several
+        good, bad = ((order + kind).topk(batch).indices for kind in (found, ~found))
+        kept = torch.where(draws.happens(self.unlearnable, batch), bad, good)
         return Task(X_tr[kept], Y_tr[kept], X_te[kept], Y_te[kept])
 
     def _ranges(self) -> tuple[tuple[int, int], ...]:
@@ -92,8 +95,7 @@ class Tables:
         # The odds of being a test row grow with the rank, from a little to almost surely.
         moved = draws.happens(self.moved, B, 1)
         odds = torch.where(moved, draws.spread(1.0, 30.0, B, 1), 0.0)
-        border = draws.uniform(B, 1, low=0.3, high=0.7)
-        pull = odds * (rank - border)
+        pull = odds * rank
         test = (pull + draws.gumbel(B, P)).topk(N, dim=1).indices
         free = (draws.gumbel(B, P) - pull).scatter(1, test, -math.inf)
         train = free.topk(M, dim=1).indices
@@ -192,7 +194,7 @@ def disguise(draws: Draws, X: Tensor) -> Tensor:
             (rank > draws.uniform(B, 1, D, low=0.1, high=0.9)).to(X.dtype),
         ]
     )
-    # Half of the features, or none, are as they were drawn; the others of the kinds of a table.
+    # All features are as they were drawn, or a part; the others are of the few kinds of a table.
     changed = draws.happens(draws.uniform(B, 1) * draws.happens(0.75, B, 1), B, D)
     kind = draws.index(len(kinds), B, 3).gather(1, draws.index(3, B, D)) * changed
     X = kinds.gather(0, kind[None, :, None].expand(1, -1, P, -1)).squeeze(0)

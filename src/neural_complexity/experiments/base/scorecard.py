@@ -37,7 +37,9 @@ def _behind(folder: RunFolder) -> tuple[str, ...]:
     steps = config.get("steps", "")
     other, ncs = config.get("networks"), []
     for head in HEADS:
-        if other:
+        if config.get("shipped") and head == "posterior":
+            ncs.append("shipped")
+        elif other:
             ncs.append(f"of {other}")
         elif other == "":
             more = f"; on other tasks: {_training(config, head, steps)}" if head in config else ""
@@ -46,7 +48,7 @@ def _behind(folder: RunFolder) -> tuple[str, ...]:
             ncs.append(_training(config, head, steps))
     if "training" in config:  # an ablation trains variants of one head
         ncs[HEADS.index("direct")] = _training(config, "training", steps)
-    return folder.path.name, str(config.get("runs", config["eval_tasks"])), str(steps), *ncs
+    return folder.path.name, str(config.get("runs", config.get("eval_tasks", ""))), str(steps), *ncs
 
 
 def _training(config: dict[str, Any], name: str, steps: object) -> str:

@@ -112,11 +112,13 @@ def draw_split(
 ) -> Split | None:
     """Draws rows for training and testing; `None` where the table is too small for it.
 
+    Test rows of classes that have no training row are left out.
+
     Args:
         table: Where they are from.
         rows: For training.
         test_rows: For testing, at most; at least a quarter as many.
-        move: One of `MOVES`, or nothing: test rows are then above training rows.
+        move: One of `MOVES`, along which test rows are then above training rows; or nothing.
         seed: Of all draws.
     """
     random = np.random.default_rng([seed, rows, *move.encode()])

@@ -11,7 +11,7 @@ from neural_complexity.losses import Belief, Histogram
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import SetNetwork
 from neural_complexity.model.heads import FOR_LABELS, Head, Sets
-from neural_complexity.model.table_network import TableNetwork
+from neural_complexity.model.table_network import CONSTANT, TableNetwork
 
 __all__ = ["PosteriorHead"]
 
@@ -57,7 +57,7 @@ class PosteriorHead(Head):
             T_tr = pad(sets.T_tr, (0, self.targets - C))  # as if there were all classes
         else:
             std, mean = torch.std_mean(sets.Y_tr, dim=1, keepdim=True, correction=0)  # (B, 1, C)
-            scale = torch.where(std > 0, std, 1.0)
+            scale = torch.where(std > CONSTANT * mean.abs(), std, 1.0)
             T_tr = (sets.Y_tr - mean) / scale
         answers = self.table(sets.X_tr, T_tr, sets.X_te)
         if self.loss.labels:
