@@ -137,8 +137,7 @@ def trust(
     with torch.no_grad():
         context = nc.context(E, Y, E_out, classes=classes)
     error, size = X_tr.new_zeros(B), X_tr.new_zeros(B)
-    X = fill_missing(X_tr) if nc.architecture.for_tables else X_tr
-    for made in _hypotheses(X, kept, held, nc.targets(Y, classes=classes)):
+    for made in _hypotheses(X_tr, kept, held, nc.targets(Y, classes=classes)):
         H, guess = (nc.loss.constant(prediction, 0.01) for prediction in made)
         with torch.enable_grad():
             H_out = guess.detach().requires_grad_()
@@ -167,6 +166,7 @@ def _spread(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
 
 def _hypotheses(X_tr: Tensor, kept: Tensor, held: Tensor, T: Tensor) -> Iterator[list[Tensor]]:
     """Predicts at kept and held-out points of folds from the kept targets T, (B folds, m, C)."""
+    X_tr = fill_missing(X_tr) if X_tr.ndim == 3 else X_tr
     X, X_out = (X_tr.flatten(2)[:, part].flatten(0, 1) for part in (kept, held))
     mean = T.mean(dim=1, keepdim=True)
     yield [mean.expand(-1, points.shape[1], -1) for points in (X, X_out)]
