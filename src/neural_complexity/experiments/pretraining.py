@@ -12,6 +12,7 @@ from torch import Tensor
 
 from neural_complexity import ledger
 from neural_complexity.assessment.report import COLORS, Table
+from neural_complexity.baselines.estimates import LEAST, point_losses
 from neural_complexity.experiments.base.config import (
     POSITIVE,
     AtLeast,
@@ -38,7 +39,6 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "pretraining"
 TREES = 100  # of a forest
-SMOOTHING = 1e-3  # the least probability of a class, of anybody
 METHODS = ("NC's beliefs", "forest", "constant")
 INPUTS = {"as in training": 0.0, "moved": 1.0}  # where test inputs are
 Size = Annotated[int, AtLeast(0)]
@@ -154,12 +154,14 @@ def _compare(nc: NeuralComplexity, config: Config, moved: float) -> dict[str, Te
 
 def _losses(nc: NeuralComplexity, H: Tensor, task: Task) -> dict[str, Tensor]:
     """Returns mean losses of answers (B, N, C) per table, (B,)."""
+    answers = H.softmax(dim=-1) if nc.labels else H
+    pairs = zip(answers.double().numpy(), task.Y_te.flatten(1).numpy(), strict=True)
+    each = [point_losses(h, y, nc.labels) for h, y in pairs]
+    found = {m: torch.tensor([float(one[m].mean()) for one in each]) for m in each[0]}
     if not nc.labels:
         unit = task.Y_tr.var(dim=1, correction=0).squeeze(-1).clamp(min=1e-6)
-        return {"squared error": squared_error(H, task.Y_te).mean(dim=1) / unit}
-    p = H.softmax(dim=-1).clamp(min=SMOOTHING)
-    right = (H.argmax(dim=-1) == task.Y_te).float().mean(dim=1)
-    return {"log loss": cross_entropy(p.log(), task.Y_te).mean(dim=1), "accuracy": 100 * right}
+        return {"squared error": found["squared error"] / unit}
+    return {"log loss": found["log loss"], "accuracy": 100 * (1 - found["error"])}
 
 
 def _constant(nc: NeuralComplexity, task: Task) -> Tensor:
@@ -177,7 +179,7 @@ def _forest(task: Task, classes: int) -> Tensor:
         if labels:
             p = np.zeros((len(X_te), classes))
             p[:, forest.classes_] = forest.predict_proba(X_te.numpy())
-            answers.append(np.log(np.maximum(p, SMOOTHING)))
+            answers.append(np.log(np.maximum(p, LEAST)))
         else:
             answers.append(forest.predict(X_te.numpy())[:, None])
     return torch.from_numpy(np.stack(answers)).float()
