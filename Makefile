@@ -54,7 +54,7 @@ single: install
 	done
 
 # The committed runs that have a number of the paper's, and those that do not.
-SCORED := sinusoid-paper-wiring sinusoid regularizers omniglot ablation single-mnist single-fashion-mnist single-cifar-10 single-svhn single-svhn-mlp
+SCORED := sinusoid-paper-wiring sinusoid regularizers omniglot-by-itself omniglot ablation single-mnist single-fashion-mnist single-cifar-10 single-svhn single-svhn-mlp
 SCORED += single-kmnist-10k bounds capacity curves dataset_size harm maml ood own search simple single_curves surfaces
 scorecard: install
 	$(BIN)/neural-complexity scorecard $(SCORED:%=docs/results/%) --out docs/results/scorecard.md
