@@ -8,7 +8,7 @@ import torch
 from neural_complexity.experiments import tables
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.rows import find, select
-from neural_complexity.experiments.tables import CV, EXPERIMENT, METHODS, NC, Config
+from neural_complexity.experiments.tables import BELIEFS, CV, EXPERIMENT, METHODS, NC, Config
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns
@@ -59,7 +59,7 @@ def test_rows_are_computed_from_what_was_estimated(outcome: Outcome) -> None:
 
 def test_beliefs_stand_beside_models(outcome: Outcome) -> None:
     own = select(outcome.rows, "loss as a model", metric="error", setting="20 rows")
-    assert [row.keys["method"] for row in own] == ["NC's beliefs", "linear", "neighbours", "tree"]
+    assert [row.keys["method"] for row in own] == [*BELIEFS, "linear", "neighbours", "tree"]
 
 
 def test_numbers_have_estimates_too(tmp_path: Path) -> None:

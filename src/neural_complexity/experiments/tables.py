@@ -1,6 +1,6 @@
 """Models of real tables: NC's estimates of their loss beside what people do instead."""
 
-import warnings
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,24 +10,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import RandomForestClassifier
 from torch import Tensor
 
-from neural_complexity import ledger
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.baselines.estimates import (
-    ESTIMATES,
-    LEAST,
-    Evidence,
-    collect_evidence,
-    point_losses,
-)
+from neural_complexity.baselines.estimates import ESTIMATES, LEAST
 from neural_complexity.experiments.base import table_models as models
 from neural_complexity.experiments.base.config import AtLeast, Count, RunConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, pivot, select
 from neural_complexity.experiments.base.run_folder import load_network
+from neural_complexity.experiments.base.table_evidence import (
+    METRICS,
+    Effort,
+    fit_models,
+    metrics_of,
+)
+from neural_complexity.integrations.estimator_nc import EstimatorNC
 from neural_complexity.meta.scores import Estimate, estimate_mean
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
@@ -40,8 +41,9 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "tables"
 NC, CV = "NC", "5-fold CV"
-METHODS = (NC, *ESTIMATES)
-METRICS = {"labels": ("error", "log loss"), "numbers": ("squared error",)}
+FOREST, CONSTANT = "a forest's beliefs", "class frequencies as beliefs"
+BELIEFS = (NC, FOREST, CONSTANT)
+METHODS = (*BELIEFS, *ESTIMATES)
 RESAMPLES = 1000  # of tables, for intervals
 SMALL = 1e-6  # added to errors: one of few tables may be right
 Array = NDArray[np.float64]
@@ -84,7 +86,7 @@ SMOKE |= {"kinds": ("linear", "neighbours", "tree")}
 SMOKE |= {"moved_size": 40, "test_rows": 30, "repetitions": 1, "samples": 2, "networks": ""}
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": partial(Config, **SMOKE),
-    "cpu": partial(Config, networks="runs/pretraining"),
+    "cpu": partial(Config, networks="runs/pretraining", splits=1, repetitions=3, samples=10),
     "gpu": partial(Config, networks="runs/pretraining", splits=10),
 }
 
@@ -93,105 +95,79 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     """Fits models to parts of tables, and estimates their losses on other parts."""
     nc = load_network(config.networks, config.targets, "pretraining", config.device)
     settings, names = config.settings(), config.tables()
-    parts = Parts(work, len(settings) * len(names) * config.splits, callback)
-    found: dict[str, list[dict[str, Tensor]]] = {setting: [] for setting in settings}
-    for name in names:
-        for setting in settings:
-            of_table = []
-            for split in range(config.splits):
-                do = partial(_judge_split, nc, config, name, setting, split)
-                of_table.append(parts.do(f"{name}, {setting}, split {split}", do))
-            there = [one for one in of_table if "truth" in one]
-            if there:  # splits of one table are no independent tables
-                found[setting].append({k: torch.stack([o[k] for o in there]) for k in there[0]})
-    rows = list[Row]()
-    for setting, tables_found in found.items():
-        if tables_found:
-            rows += _rows(config, setting, tables_found)
-    facts = {"tables": names, "seconds": round(sum(parts.seconds.values()), 1)}
-    tensors = {
-        f"{setting}/{k}": torch.cat([one[k] for one in own])
-        for setting, own in found.items()
-        if own
-        for k in own[0]
+    splits = [(n, s, i) for n in names for s in settings for i in range(config.splits)]
+    parts = Parts(work, 2 * len(splits), callback)
+    # Models first: they take long, and do not depend on NC.
+    fitted = {
+        (n, s, i): parts.do(f"models of {n}, {s}, split {i}", partial(_fit, config, n, s, i))
+        for n, s, i in splits
     }
+    found: dict[str, dict[str, list[dict[str, Tensor]]]] = {setting: {} for setting in settings}
+    seconds = dict[str, list[float]]()
+    for (n, s, i), kept in fitted.items():
+        judged = parts.do(f"beliefs about {n}, {s}, split {i}", partial(_judge, nc, kept))
+        if judged:
+            told = torch.cat([judged["estimates"], kept["estimates"]], dim=1)
+            one = {"truth": kept["truth"], "estimates": told, "beliefs": judged["beliefs"]}
+            found[s].setdefault(n, []).append(one)
+            for what, took in (("an assessment", judged), ("a fit", kept)):
+                seconds.setdefault(what, []).append(float(took["seconds"].nanmean()))
+    rows, tensors = list[Row](), dict[str, Tensor]()
+    for setting, of_tables in found.items():
+        # Splits of one table are no independent tables.
+        own = [{k: torch.stack([o[k] for o in of]) for k in of[0]} for of in of_tables.values()]
+        if own:
+            rows += _rows(config, setting, own)
+            tensors |= {f"{setting}/{k}": torch.cat([one[k] for one in own]) for k in own[0]}
+    facts = {"tables": names, "seconds": round(sum(parts.seconds.values()), 1)}
+    facts |= {f"mean seconds of {k}": round(float(np.mean(v)), 3) for k, v in seconds.items()}
     return Outcome(rows, tensors, {}, {}, facts)
 
 
-def _judge_split(
-    nc: NeuralComplexity, config: Config, name: str, setting: str, split: int
-) -> dict[str, Tensor]:
-    """Returns truth, (models, metrics), estimates, (models, methods, metrics), and beliefs."""
+def _fit(config: Config, name: str, setting: str, split: int) -> dict[str, Tensor]:
+    """Returns what is known of models of one split; see `fit_models`."""
     table, (rows, move) = load_table(name), config.settings()[setting]
     seed = config.seed + split
     drawn = models.draw_split(table, rows, config.test_rows, move=move, seed=seed)
     if drawn is None:
-        return {"too small": torch.zeros(1)}
-    metrics, size = METRICS[config.targets], (len(config.kinds), len(METHODS))
-    truth = torch.full((size[0], len(metrics)), torch.nan, dtype=torch.float64)
-    told = torch.full((*size, len(metrics)), torch.nan, dtype=torch.float64)
-    unit = 1.0 if table.labels else float(drawn.y_tr.var())
-    numbers = [models.as_numbers(X) for X in (drawn.X_tr, drawn.X_te)]
-    for i, kind in enumerate(config.kinds):
-        model = models.make_model(kind, labels=table.labels, seed=seed)
-        if model is None:
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            e = collect_evidence(
-                model,
-                drawn.X_tr,
-                drawn.y_tr,
-                drawn.X_te,
-                repetitions=config.repetitions,
-                samples=config.samples,
-                numbers=models.as_numbers,
-                seed=seed,
-            )
-        true = point_losses(e.H_te, drawn.y_te, e.labels)
-        estimates = {NC: _estimate(nc, numbers, e)} | {n: f(e) for n, f in ESTIMATES.items()}
-        for k, metric in enumerate(metrics):
-            truth[i, k] = float(true[metric].mean()) / unit
-            for j, method in enumerate(METHODS):
-                told[i, j, k] = estimates[method].get(metric, np.nan) / unit
-    ledger.record("report", *(torch.from_numpy(a)[None] for a in (numbers[1], drawn.y_te)))
-    beliefs = _believe(nc, numbers, drawn, metrics)
-    return {"truth": truth, "estimates": told, "beliefs": beliefs / unit}
-
-
-def _tensors(nc: NeuralComplexity, numbers: list[Array], y: NDArray[Any]) -> tuple[Tensor, ...]:
-    X_tr, X_te = (torch.from_numpy(X).to(nc.x_mean)[None] for X in numbers)
-    Y_tr = torch.from_numpy(y)[None].to(nc.device)
-    return X_tr, Y_tr if nc.labels else Y_tr.unsqueeze(-1).to(nc.x_mean.dtype), X_te
-
-
-def _logits(H: Array, labels: bool) -> Array:
-    return np.log(np.clip(H, LEAST, None)) if labels else H
-
-
-def _estimate(nc: NeuralComplexity, numbers: list[Array], e: Evidence) -> dict[str, float]:
-    """Returns what NC says of a model."""
-    X_tr, Y_tr, X_te = _tensors(nc, numbers, e.y)
-    H_tr, H_te = (
-        torch.from_numpy(_logits(H, e.labels)).to(nc.x_mean)[None] for H in (e.H_tr, e.H_te)
-    )
-    told = judge(nc, Snapshot(X_tr, Y_tr, H_tr, X_te, H_te))
-    if not e.labels:
-        return {"squared error": told.loss_te.item()}
-    return {"error": 1 - told.accuracy.item(), "log loss": told.loss_te.item()}
+        return {}
+    effort = Effort(config.kinds, config.repetitions, config.samples)
+    return fit_models(table, drawn, effort, seed=seed)
 
 
 @torch.no_grad()
-def _believe(
-    nc: NeuralComplexity, numbers: list[Array], split: models.Split, metrics: tuple[str, ...]
-) -> Tensor:
-    """Returns the losses of NC's beliefs, used as a model, (metrics,)."""
-    X_tr, Y_tr, X_te = _tensors(nc, numbers, split.y_tr)
-    classes = int(split.y_tr.max()) + 1 if nc.labels else None
-    H = nc.belief(X_tr, Y_tr, X_te, classes=classes).prediction[0]
-    H = H.softmax(dim=-1) if nc.labels else H
-    losses = point_losses(H.double().cpu().numpy(), split.y_te, nc.labels)
-    return torch.tensor([losses[metric].mean() for metric in metrics], dtype=torch.float64)
+def _judge(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns what beliefs say of models, (models, beliefs, metrics), and their own losses."""
+    if not kept:
+        return {}
+    H, unit = kept["H_te"], 1.0 if nc.labels else float(kept["Y_tr"].var(correction=0))
+    told = torch.full((len(H), len(BELIEFS), len(METRICS[nc.labels])), torch.nan).double()
+    losses, seconds = told[0].clone(), []
+    beliefs = {NC: nc}
+    if nc.labels:
+        forest = RandomForestClassifier(min_samples_leaf=2, random_state=0)
+        beliefs |= {FOREST: EstimatorNC(forest), CONSTANT: EstimatorNC(DummyClassifier())}
+    for j, own in enumerate(beliefs.values()):
+        X_tr, X_te = (kept[name].to(nc.x_mean)[None] for name in ("X_tr", "X_te"))
+        Y_tr = kept["Y_tr"][None].to(nc.device)
+        Y_tr = Y_tr if nc.labels else Y_tr.unsqueeze(-1).to(nc.x_mean.dtype)
+        for i in range(len(H)):
+            if not H[i].isnan().any():
+                H_tr, H_te = (_logits(kept[n][i], nc).to(nc.x_mean)[None] for n in ("H_tr", "H_te"))
+                start = time.perf_counter()
+                said = judge(own, Snapshot(X_tr, Y_tr, H_tr, X_te, H_te))
+                seconds += [time.perf_counter() - start] if own is nc else []
+                both = (1 - said.accuracy, said.loss_te) if nc.labels else (said.loss_te / unit,)
+                told[i, j] = torch.cat(both)
+        known = own.belief(X_tr, Y_tr, X_te, classes=H.shape[-1] if nc.labels else None)
+        answers = known.prediction.softmax(dim=-1) if nc.labels else known.prediction
+        y = kept["Y_te"].numpy()
+        losses[j] = metrics_of(answers[0].double().cpu().numpy(), y, labels=nc.labels, unit=unit)
+    return {"estimates": told, "beliefs": losses, "seconds": torch.tensor(seconds)}
+
+
+def _logits(H: Tensor, nc: NeuralComplexity) -> Tensor:
+    return H.clamp(min=LEAST).log() if nc.labels else H
 
 
 def _resampled(score: Callable[[NDArray[Any]], float], tables: int) -> Estimate:
@@ -213,7 +189,7 @@ def _rows(config: Config, setting: str, found: list[dict[str, Tensor]]) -> list[
     """Scores all methods in one setting, over tables."""
     rows = list[Row]()
     add = partial(Row.of, NAME, config.seed, setting=setting)
-    for k, metric in enumerate(METRICS[config.targets]):
+    for k, metric in enumerate(METRICS[config.targets == "labels"]):
         # Mean absolute errors of each table, (tables, models, methods).
         errors = np.stack(
             [
@@ -236,8 +212,11 @@ def _rows(config: Config, setting: str, found: list[dict[str, Tensor]]) -> list[
                 rows.append(row("share better than CV", estimate_mean(torch.from_numpy(better))))
             if (ranks := _rank_correlations(found, j, k)) is not None:
                 rows.append(row("rank correlation", estimate_mean(ranks)))
-        beliefs = estimate_mean(torch.stack([one["beliefs"][:, k].mean() for one in found]))
-        rows.append(add("loss as a model", beliefs, method="NC's beliefs", metric=metric))
+        for j, name in enumerate(BELIEFS):
+            own_losses = torch.stack([one["beliefs"][:, j, k].mean() for one in found])
+            if not own_losses.isnan().any():
+                score = estimate_mean(own_losses)
+                rows.append(add("loss as a model", score, method=name, metric=metric))
         for i, kind in enumerate(config.kinds):
             true = torch.stack([one["truth"][:, i, k].mean() for one in found])
             if not true.isnan().any():

@@ -10,7 +10,7 @@ from neural_complexity.task import Task
 from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.mechanisms import MECHANISMS, Draws, standardized
 
-__all__ = ["Tables", "learnable"]
+__all__ = ["LEARNABLE", "Tables", "explained"]
 
 LEVELS = 12  # most values of a feature of categories
 MOST = 20  # classes
@@ -31,6 +31,7 @@ class Tables:
     test_points: int = 128  # Test rows, N.
     features: tuple[int, int] = (2, 30)  # Features, D, likewise.
     moved: float = 0.4  # The share of tables whose test inputs have moved.
+    easy: float = 6.0  # How much the odds of a table grow with the share that can be learned.
     unlearnable: float = 0.05  # The share of tables that are not `learnable`, if there are others.
 
     def __post_init__(self) -> None:
@@ -54,14 +55,15 @@ class Tables:
         N = self.test_points
         many = 4 * batch + 4  # half of them are not learnable
         X, Y = self._pool(draws, many, max(2 * (M + N), M + 2 * N), D)
-        found = learnable(X, Y, self.classes)
+        share = explained(X, Y, self.classes)
+        found = share > LEARNABLE
         X_tr, Y_tr, X_te, Y_te = self._divide(draws, X, Y, M)
         several = torch.ones_like(found)
         if self.classes:
             Y_tr, Y_te, several = _known_classes(draws, Y_tr, Y_te, self.classes)
-        # In a share of the tables nothing can be learned; there are enough of either kind.
-        order = draws.uniform(many) - 10 * ~several
-        good, bad = ((order + kind).topk(batch).indices for kind in (found, ~found))
+        # In a share of the tables nothing can be learned; of the others, the more, the likelier.
+        order = draws.gumbel(many) + self.easy * share.clamp(min=0) - 1e3 * ~several
+        good, bad = ((order + 1e2 * kind).topk(batch).indices for kind in (found, ~found))
         kept = torch.where(draws.happens(self.unlearnable, batch), bad, good)
         return Task(X_tr[kept], Y_tr[kept], X_te[kept], Y_te[kept])
 
@@ -203,8 +205,8 @@ def disguise(draws: Draws, X: Tensor) -> Tensor:
     return X.masked_fill(draws.happens(rate, B, P, D), math.nan)
 
 
-def learnable(X: Tensor, Y: Tensor, classes: int) -> Tensor:
-    """Returns in which tables, (B,), kernel ridge regression is better than a constant.
+def explained(X: Tensor, Y: Tensor, classes: int) -> Tensor:
+    """Returns the share of the targets' variance that kernel ridge regression explains, (B,).
 
     Args:
         X: Features, (B, P, D), of which a part are for training and as many for testing.
@@ -223,5 +225,5 @@ def learnable(X: Tensor, Y: Tensor, classes: int) -> Tensor:
     weights = torch.linalg.solve(K[:, :half, :half] + 0.5 * eye, T_tr - mean)
     error = (T_te - mean - K[:, half:, :half] @ weights).square().sum(dim=(1, 2))
     usual = (T_te - mean).square().sum(dim=(1, 2))
-    found: Tensor = error < (1 - LEARNABLE) * usual
+    found: Tensor = 1 - error / usual.clamp(min=torch.finfo(usual.dtype).tiny)
     return found
