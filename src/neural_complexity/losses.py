@@ -67,10 +67,14 @@ class Histogram(Belief):
 
         Mean and scale are (C,) or (B, 1, C), with one output.
         """
-        bins = answers.shape[-1]
-        edges = torch.linspace(-3, 3, bins + 1, device=answers.device, dtype=answers.dtype).sinh()
-        edges = WIDEST * edges / edges[-1]
+        edges = cls.standard_edges(answers.shape[-1]).to(answers)
         return cls(answers, (edges * scale + mean).expand(*answers.shape[:-1], -1))
+
+    @staticmethod
+    def standard_edges(bins: int) -> Tensor:
+        """Returns the edges of intervals in standard units, (bins + 1,)."""
+        edges = torch.linspace(-3, 3, bins + 1, dtype=torch.float64).sinh()
+        return WIDEST * edges / edges[-1]
 
     @property
     def prediction(self) -> Tensor:

@@ -64,7 +64,7 @@ def test_beliefs_stand_beside_models(outcome: Outcome) -> None:
 
 def test_numbers_have_estimates_too(tmp_path: Path) -> None:
     config: Config = EXPERIMENT.presets["smoke"]()
-    nc = NeuralComplexity(10, 1, cell_layers=1, bins=16, width=8, heads=2)
+    nc = NeuralComplexity(10, 1, for_tables=True, bins=16, width=8, heads=2)
     nc.save(tmp_path / "nc-numbers.safetensors")
     own = replace(
         config,

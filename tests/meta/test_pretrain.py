@@ -31,7 +31,7 @@ class KilledError(Exception):
 def make_nc(classes: int = 3, seed: int = 0) -> NeuralComplexity:
     torch.manual_seed(seed)
     kind = {"loss": "cross_entropy"} if classes else {"loss": "squared_error", "bins": 8}
-    sizes = {"cell_layers": 1, "row_layers": 1, "summaries": 1, "extra_rows": 1}
+    sizes = {"for_tables": True, "table_layers": 1, "extra_rows": 1}
     return NeuralComplexity(4, classes or 1, width=8, heads=2, **kind, **sizes)
 
 
@@ -72,7 +72,7 @@ def test_matrices_are_those_between_hidden_layers() -> None:
     nc = make_nc()
     chosen = {id(p) for p in matrices(nc)}
     names = {name for name, p in nc.named_parameters() if id(p) in chosen}
-    assert len(names) == 4 * 3 + 2 * 2
+    assert len(names) == 4 * 2 + 2
     assert all(name.endswith("weight") and "norm" not in name for name in names)
 
 
@@ -116,7 +116,7 @@ def test_it_learns() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="tables must be a multiple of those drawn together"):
         Pretraining(updates=1, tables=5, together=2)
-    with pytest.raises(ValueError, match="cell_layers must be at least 1 for an NC for tables"):
+    with pytest.raises(ValueError, match="nc must be for tables, got another"):
         pretrain(NeuralComplexity(3, 1), FAMILY, SETTINGS, seed=0)
-    with pytest.raises(ValueError, match="bins must be at least 1 for real targets, got 0"):
-        pretrain(NeuralComplexity(3, 1, cell_layers=1), FAMILY, SETTINGS, seed=0)
+    with pytest.raises(ValueError, match="table_layers must be at least 1 for pretraining, got 0"):
+        pretrain(NeuralComplexity(3, 1, for_tables=True, bins=4), FAMILY, SETTINGS, seed=0)

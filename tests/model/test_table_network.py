@@ -1,4 +1,5 @@
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from neural_complexity.integrations.estimator_nc import EstimatorNC
 from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
 from neural_complexity.losses import Categorical, Histogram
+from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.judgement import features, judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.table_network import describe_cells
@@ -27,7 +29,7 @@ def make_nc(classes: int = 10) -> NeuralComplexity:
     """Returns an NC whose answers depend on everything: no weight is zero, as at the start."""
     torch.manual_seed(0)
     kind = {"loss": "cross_entropy"} if classes else {"loss": "squared_error", "bins": 24}
-    sizes = {"cell_layers": 2, "row_layers": 1, "summaries": 1, "extra_rows": 2}
+    sizes = {"for_tables": True, "table_layers": 2, "extra_rows": 2}
     nc = NeuralComplexity(30, classes or 1, width=16, heads=2, **kind, **sizes).double()
     for parameter in nc.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -162,18 +164,48 @@ def test_classes_without_a_training_row_are_next_to_impossible() -> None:
     close(kept / kept.sum(dim=-1, keepdim=True), few.probabilities)
 
 
+@settings(max_examples=10)
+@given(st.permutations(range(4)), st.integers(0, 9))
+def test_no_class_is_special(order: list[int], seed: int) -> None:
+    nc, task = make_nc(), make_task(4, seed)
+    usual = nc.belief(task.X_tr, task.Y_tr, task.X_te, classes=4).prediction
+    renamed = nc.belief(task.X_tr, torch.tensor(order)[task.Y_tr], task.X_te, classes=4).prediction
+    close(renamed[..., order], usual)
+
+
+def test_there_may_be_more_classes_than_in_any_synthetic_table() -> None:
+    nc, X = make_nc(), torch.randn(1, 60, 3, dtype=torch.double)
+    Y_tr = torch.arange(50)[None] % 25
+    p = nc.belief(X[:, :50], Y_tr, X[:, 50:], classes=25).prediction.softmax(dim=-1)
+    assert p.shape == (1, 10, 25)
+    assert p.isfinite().all()
+
+
+@kinds
+def test_without_layers_beliefs_are_those_of_the_regressions(classes: int) -> None:
+    nc, task = make_nc(classes), make_task(classes)
+    own = replace(nc.architecture, table_layers=0)
+    plain = NeuralComplexity(own.inputs, own.outputs, **without(own)).double()
+    untrained = NeuralComplexity(own.inputs, own.outputs, **without(nc.architecture)).double()
+    close(believe(plain, task), believe(untrained, task))
+
+
+def without(a: Architecture) -> dict[str, Any]:
+    return {k: v for k, v in asdict(a).items() if k not in ("inputs", "outputs")}
+
+
 def test_what_it_cannot_judge_is_refused() -> None:
     nc, task = make_nc(), make_task()
-    with pytest.raises(ValueError, match="classes must be at most 10, got 11"):
-        nc.belief(task.X_tr, task.Y_tr, task.X_te, classes=11)
     with pytest.raises(ValueError, match="X_tr must be finite, got NaN or infinity"):
         nc.belief(task.X_tr / 0, task.Y_tr, task.X_te)
     with pytest.raises(ValueError, match="X_te must agree with X_tr on the number of features"):
         nc.belief(task.X_tr, task.Y_tr, task.X_te[..., :3])
     with pytest.raises(ValueError, match="bins must be 0 but for one real target"):
-        NeuralComplexity(3, 2, cell_layers=1, bins=8)
+        NeuralComplexity(3, 2, for_tables=True, bins=8)
     with pytest.raises(ValueError, match="symmetric must be off for tables"):
-        NeuralComplexity(3, 2, cell_layers=1, loss="cross_entropy", symmetric=True)
+        NeuralComplexity(3, 2, for_tables=True, loss="cross_entropy", symmetric=True)
+    with pytest.raises(ValueError, match="bins must be at least 1 for tables of real targets"):
+        NeuralComplexity(3, 1, for_tables=True)
 
 
 @kinds
@@ -256,12 +288,12 @@ def test_columns_that_vary_by_rounding_are_constant_and_large_ones_are_numbers()
 @pytest.mark.parametrize("classes", [0, 3])
 def test_units_of_tables_need_no_sample(classes: int) -> None:
     bins = {} if classes else {"bins": 8}
-    nc = NeuralComplexity.for_tasks(make_task(classes), cell_layers=1, width=8, **bins)
+    nc = NeuralComplexity.for_tasks(make_task(classes), for_tables=True, width=8, **bins)
     assert nc.x_mean.shape == (1,)
-    with pytest.raises(ValueError, match="cell_layers must be 0 but for the posterior head"):
-        NeuralComplexity(3, 1, head="direct", cell_layers=1)
-    with pytest.raises(ValueError, match="cell_layers must be 0 but for .* features"):
-        NeuralComplexity((1, 8, 8), 1, cell_layers=1)
+    with pytest.raises(ValueError, match="for_tables must be off but for the posterior head"):
+        NeuralComplexity(3, 1, head="direct", for_tables=True)
+    with pytest.raises(ValueError, match="for_tables must be off but for .* features"):
+        NeuralComplexity((1, 8, 8), 1, for_tables=True)
 
 
 def test_calibration_knows_tables_of_any_unit() -> None:

@@ -14,7 +14,13 @@ from neural_complexity.learners.fit import Recipe
 from neural_complexity.losses import Categorical, Gaussian, cross_entropy
 from neural_complexity.model.cached import Encoder, cache, embed_store
 from neural_complexity.model.network import Context, NeuralComplexity
-from neural_complexity.regularizers.nc import minibatch_penalty, nc_penalty, trust
+from neural_complexity.regularizers.nc import (
+    minibatch_penalty,
+    nc_penalty,
+    reliance,
+    safeguard_factor,
+    trust,
+)
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task
@@ -500,3 +506,45 @@ def test_the_safeguard_multiplies_the_weight(task: Task) -> None:
         plain = nc_penalty(nc, task, weight=weight, safeguard=False)(h, snapshot)
         safe = nc_penalty(nc, task, weight=weight)(h, snapshot)
         torch.testing.assert_close(safe, plain * trust(nc, task.X_tr, task.Y_tr) ** 2)
+
+
+class Sure(NeuralComplexity):
+    """Believes in one of two classes by the first feature, with some confidence."""
+
+    def __init__(self, logit: float) -> None:
+        super().__init__(1, 2, loss="cross_entropy", for_tables=True)
+        self.logit = logit
+
+    def context(
+        self,
+        E_tr: Tensor,  # noqa: ARG002
+        Y_tr: Tensor,
+        E_te: Tensor,
+        *,
+        classes: int | None = None,  # noqa: ARG002
+    ) -> Context:
+        logits = self.logit * E_te[..., :1].sign() * torch.tensor([-1.0, 1.0])
+        return Context(Y_tr, Categorical(logits))
+
+
+def noisy_labels(right: float) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(1, 4000, 1, generator=generator)
+    Y = (X[..., 0] > 0) == (torch.rand(1, 4000, generator=generator) < right)
+    return X, Y.long()
+
+
+def test_who_is_as_sure_as_one_can_be_is_relied_on_however_noisy_labels_are() -> None:
+    X, Y = noisy_labels(0.7)
+    fair = Sure(0.5 * torch.tensor(0.7 / 0.3).log().item())
+    assert reliance(fair, X, Y, classes=2).item() > 0.9
+    assert trust(fair, X, Y, classes=2).item() < 0.4
+    assert safeguard_factor(fair, X, Y, classes=2) == reliance(fair, X, Y, classes=2)
+    certain = reliance(Sure(5.0), X, Y, classes=2).item()
+    assert certain < 0.7
+    assert reliance(Sure(-2.0), X, Y, classes=2).item() == 0  # who is always wrong
+
+
+def test_other_ncs_must_show_that_they_understand(nc: NeuralComplexity, task: Task) -> None:
+    found = safeguard_factor(nc, task.X_tr, task.Y_tr)
+    torch.testing.assert_close(found, trust(nc, task.X_tr, task.Y_tr).square())

@@ -48,12 +48,10 @@ Size = Annotated[int, AtLeast(0)]
 class Sizes(Checked):
     """The network; see `Architecture`."""
 
-    width: Count = 192  # Of a token.
-    heads: Count = 6  # Of attention.
-    cell_layers: Count = 12  # Layers over cells.
-    row_layers: Size = 0  # Layers over rows.
-    summaries: Size = 0  # Tokens that sum up a row.
-    extra_rows: Size = 64  # Rows that are learned.
+    width: Count = 128  # Of a token.
+    heads: Count = 4  # Of attention.
+    table_layers: Count = 8  # Layers.
+    extra_rows: Size = 32  # Rows that are learned.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +90,8 @@ class Config(BaseConfig):
         if self.targets == "numbers":
             kind = {"outputs": 1, "loss": squared_error.name, "bins": self.bins}
         with seeded(self.seed, "weights"):
-            return NeuralComplexity(self.most_features, **kind, **asdict(self.network))
+            sizes = {"for_tables": True, **asdict(self.network)}
+            return NeuralComplexity(self.most_features, **kind, **sizes)
 
     def training(self) -> Pretraining:
         """Returns how it is trained."""
@@ -102,14 +101,10 @@ class Config(BaseConfig):
 
 SMOKE: dict[str, Any] = {"most_rows": 20, "most_features": 4, "test_rows": 16, "eval_tasks": 4}
 SMOKE |= {"updates": 12, "tables": 4, "together": 2, "checkpoints": 3, "classes": 3}
-SMOKE |= {
-    "network": Sizes(width=8, heads=2, cell_layers=1, summaries=1, row_layers=1, extra_rows=2)
-}
-CPU: dict[str, Any] = {"most_rows": 512, "most_features": 30, "test_rows": 128, "eval_tasks": 128}
-CPU |= {"updates": 6000, "tables": 16, "together": 4, "lr": 0.002, "checkpoints": 200}
-CPU |= {
-    "network": Sizes(width=64, heads=2, cell_layers=3, summaries=2, row_layers=6, extra_rows=16)
-}
+SMOKE |= {"network": Sizes(width=8, heads=2, table_layers=1, extra_rows=2)}
+CPU: dict[str, Any] = {"most_rows": 512, "most_features": 60, "test_rows": 128, "eval_tasks": 128}
+CPU |= {"updates": 500, "tables": 16, "together": 4, "lr": 0.001, "checkpoints": 50}
+CPU |= {"network": Sizes(width=64, heads=4, table_layers=3, extra_rows=8)}
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": partial(Config, **SMOKE),
     "cpu": partial(Config, **CPU),

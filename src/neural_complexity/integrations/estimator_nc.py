@@ -17,7 +17,6 @@ from neural_complexity.model.network import NeuralComplexity
 
 __all__ = ["EstimatorNC"]
 
-MOST = 1000  # classes
 LEAST = 1e-6  # the least probability of a class: no belief is certain
 
 
@@ -74,7 +73,7 @@ class EstimatorNC(NeuralComplexity):
         if missing or isinstance(estimator, type):
             got = f"a {type(estimator).__name__} without {' and '.join(missing) or 'an instance'}"
             raise TypeError(f"estimator must have fit and predict_proba, got {got}")
-        super().__init__(1, MOST, loss=cross_entropy.name, cell_layers=1, width=1, heads=1)
+        super().__init__(1, 1, loss=cross_entropy.name, for_tables=True, width=1, heads=1)
         head = _EstimatorHead(self.architecture, 1)
         head.estimator = clone(estimator)
         self.head = head

@@ -26,7 +26,7 @@ from neural_complexity.model.cached import CachedEmbeddings, Encoder, cache, emb
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.points import indexed, join, raw, values
 from neural_complexity.regularizers.loop import UNTRUSTED
-from neural_complexity.regularizers.nc import minibatch_penalty, trust
+from neural_complexity.regularizers.nc import minibatch_penalty, safeguard_factor, trust
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches
@@ -34,6 +34,7 @@ from neural_complexity.tasks.splits import Minibatches
 __all__ = ["NCClassifier", "NCRegressor", "Training"]
 
 HELD_OUT = 4  # one training point of so many is held out, to judge on and to choose a weight by
+LARGEST = 1e30  # what a loss that is no number counts
 FEWEST = 8  # training points that are left to learn from, to choose a weight
 Array = NDArray[Any]
 
@@ -113,18 +114,33 @@ class Training:
         held_out = (new if honest else order)[:size]
         rest = order[~torch.isin(order, held_out)]
         task, _, encode = self.arrange(rest, held_out if len(others) else others)
-        test, found = self.task(held_out, held_out), []
+        test, found, losses = self.task(held_out, held_out), [], list[Tensor]()
         for weight in weights:
             h = self.train(task, self.penalty(encode, task, weight * factor))
             with torch.no_grad():
-                loss = self.recipe.loss(h(test.X_tr), test.Y_tr).mean()
-            value = loss.nan_to_num(inf, inf, inf).item()
+                each = self.recipe.loss(h(test.X_tr), test.Y_tr).flatten()
+            losses.append(each.nan_to_num(LARGEST, LARGEST, LARGEST))
+            value = losses[-1].mean().item()
             found.append((max(value, least) if weight else value, value, weight))
+        if self.nc.architecture.for_tables:
+            # Where NC sees other points it has something to say; where it does not, hardly.
+            usual = 0 if len(others) else weights.index(min(weights))
+            return weights[_clearly_best(losses, usual)]
         return min(found)[-1]  # the smaller of two that are as good
 
     def _shuffle(self, points: Tensor, name: str) -> Tensor:
         order = torch.randperm(len(points), generator=stream(self.seed, name))
         return points[order.to(points.device)]
+
+
+def _clearly_best(losses: list[Tensor], usual: int) -> int:
+    """Returns the number of the least losses, (n,) each, or the usual one.
+
+    The latter where these are not clearly less: by a standard error of the mean difference.
+    """
+    best = min(range(len(losses)), key=lambda i: losses[i].mean().item())
+    gain = losses[usual] - losses[best]
+    return best if gain.mean() > gain.std(correction=0) / len(gain) ** 0.5 else usual
 
 
 @dataclass(eq=False, repr=False)
@@ -227,10 +243,12 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             return own.train(own.task(points, points))
         factor, (task, seen, encode) = 1.0, own.arrange(points, others)
         if self.safeguard:
-            self.trust_ = float(trust(own.nc, values(seen.X_tr), seen.Y_tr, classes=own.classes))
-            if not self.trust_:
+            known: Any = (own.nc, values(seen.X_tr), seen.Y_tr)
+            self.trust_ = float(trust(*known, classes=own.classes))
+            factor = float(safeguard_factor(*known, classes=own.classes))
+            if not factor:
                 warnings.warn(UNTRUSTED, stacklevel=3)
-            factor, weights = self.trust_**2, [*weights, 0.0] if self.trust_ else [0.0]
+            weights = [*weights, 0.0] if factor else [0.0]
         self.weight_ = own.choose(list(dict.fromkeys(weights)), factor, points, others)
         h = own.train(task, own.penalty(encode, task, self.weight_ * factor))
         with torch.no_grad():

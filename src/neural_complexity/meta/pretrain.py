@@ -53,7 +53,8 @@ class Pretraining:
 
 def belief_loss(nc: NeuralComplexity, task: Task) -> Tensor:
     """Computes what NC's beliefs about test targets cost, a scalar."""
-    context = nc.encode(task.X_tr, task.Y_tr, task.X_te)
+    classes = int(task.Y_tr.max()) + 1 if nc.labels else None  # of the table that has most
+    context = nc.encode(task.X_tr, task.Y_tr, task.X_te, classes=classes)
     return nc.loss.supervise(nc.believe(context), task.Y_te)
 
 
@@ -76,7 +77,7 @@ def pretrain(
     """Trains the beliefs of an NC for tables, in place; the result does not depend on a kill.
 
     Args:
-        nc: The network; see `Architecture.cell_layers`.
+        nc: The network; see `Architecture.for_tables`.
         family: The tables, at their full size.
         settings: How long, and how.
         seed: The one seed of all draws.
@@ -87,9 +88,9 @@ def pretrain(
         One status per checkpoint, with the loss on held-out tables.
     """
     if not nc.architecture.for_tables:
-        raise ValueError("cell_layers must be at least 1 for an NC for tables, got 0")
-    if not (nc.labels or nc.architecture.bins):
-        raise ValueError("bins must be at least 1 for real targets, got 0")
+        raise ValueError("nc must be for tables, got another")
+    if not nc.architecture.table_layers:
+        raise ValueError("table_layers must be at least 1 for pretraining, got 0")
     parts = settings.tables // settings.together
 
     def losses(update: int) -> Iterator[Tensor]:

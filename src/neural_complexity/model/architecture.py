@@ -13,8 +13,8 @@ from neural_complexity.task import check_sets
 
 __all__ = ["Architecture"]
 
-LEAST = {"self_layers": 0, "rounds": 0, "clip": 0, "cell_layers": 0, "row_layers": 0}
-LEAST |= {"summaries": 0, "extra_rows": 0, "bins": 0}  # of what may be zero; 1 for other numbers
+LEAST = {"self_layers": 0, "rounds": 0, "clip": 0, "table_layers": 0}
+LEAST |= {"extra_rows": 0, "bins": 0}  # of what may be zero; 1 for other numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,8 @@ class Architecture:
     rounds: int = 0  # of soft k-means, which move keys to the test points that choose them
     # Whether the decoder corrects the attention on each label (posterior head) or sees it (direct).
     vote: bool = False
-    cell_layers: int = 0  # of the network for tables, over cells; if 0, NC is not for tables
-    row_layers: int = 0  # of the network for tables, over rows
-    summaries: int = 0  # tokens beside a row's cells, which sum it up
+    for_tables: bool = False  # whether NC is for tables of any features and any classes
+    table_layers: int = 0  # of the network for tables; without any, its beliefs are in closed form
     extra_rows: int = 0  # rows that are learned, and seen in every table
     bins: int = 0  # of the histogram that is believed of a real target; a Gaussian if 0
     # How many standard deviations a feature may be off its mean; any number if 0. One that hardly
@@ -78,9 +77,11 @@ class Architecture:
         if self.bins and (LOSSES[self.loss].labels or self.outputs > 1):
             raise ValueError("bins must be 0 but for one real target")
         if self.for_tables and (self.head != "posterior" or len(self.shape) != 1):
-            raise ValueError("cell_layers must be 0 but for the posterior head, and features")
+            raise ValueError("for_tables must be off but for the posterior head, and features")
+        if self.for_tables and not (LOSSES[self.loss].labels or self.bins):
+            raise ValueError("bins must be at least 1 for tables of real targets, got 0")
         if self.for_tables and self.symmetric:
-            raise ValueError("symmetric must be off for tables, whose classes are shuffled instead")
+            raise ValueError("symmetric must be off for tables, whose classes always are")
         if (self.rounds or self.vote) and not self.metric:
             raise ValueError("metric must be on for rounds and vote, got it off")
 
@@ -97,8 +98,6 @@ class Architecture:
             classes = self.outputs
         elif classes is None:
             classes = next((H.shape[-1] for n, H in tensors.items() if n[0] == "H"), self.outputs)
-        if self.for_tables and not real and classes > self.outputs:
-            raise ValueError(f"classes must be at most {self.outputs}, got {classes}")
         if classes != self.outputs and not (self.symmetric or self.for_tables):
             wanted = f"the {self.outputs} classes that NC was made for"
             raise ValueError(f"labels must be of {wanted}, got {classes}")
@@ -120,11 +119,6 @@ class Architecture:
                 raise TypeError(f"{name} must be {dtype} like NC, got {seen.dtype}")
             elif not seen.isfinite().all():
                 raise ValueError(f"{name} must be finite, got NaN or infinity")
-
-    @property
-    def for_tables(self) -> bool:
-        """Whether NC is for tables of any features, and any classes up to `outputs`."""
-        return self.cell_layers > 0
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -13,18 +13,28 @@ __all__ = ["SelfAttention", "SetNetwork", "attend", "soft_k_means"]
 
 
 def attend(
-    Q: Tensor, K: Tensor, V: Tensor, *, heads: int, by_width: bool = False, metric: bool = False
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    *,
+    heads: int,
+    by_width: bool = False,
+    metric: bool = False,
+    there: Tensor | None = None,
 ) -> Tensor:
     """Mixes the values (B, M, F) of keys (B, M, E) for each query (B, N, E), as (B, N, F).
 
     Projections are the caller's; none is behind, as a linear layer follows wherever this is used.
     Keys are scored by products, or by distance (`metric`), over the root of a head's width, or of E
-    (`by_width`, the official code).
+    (`by_width`, the official code). Those that are not `there`, (B, M), are not seen.
     """
     q, k, v = (x.reshape(*x.shape[:-1], heads, -1).transpose(1, 2) for x in (Q, K, V))
     scale = (Q if by_width else q).shape[-1] ** -0.5
     # -|q - k|^2 / 2 is q k - |k|^2 / 2 up to what is the same for all keys.
     offset = -0.5 * scale * k.square().sum(dim=-1).unsqueeze(-2) if metric else None
+    if there is not None:
+        hidden = torch.zeros_like(there, dtype=q.dtype).masked_fill(~there, -torch.inf)
+        offset = hidden[:, None, None] + (0 if offset is None else offset)
     mixed = scaled_dot_product_attention(q, k, v, attn_mask=offset, scale=scale)
     return mixed.transpose(1, 2).flatten(-2)  # from (B, heads, N, F / heads)
 

@@ -101,7 +101,7 @@ class NeuralComplexity(nn.Module):
         own: dict[str, Any] = {"outputs": Y.shape[-1]}
         if loss is not None and loss.labels:  # labels say how many classes there are at least
             own = {"outputs": int(max(Y.max(), task.Y_te.max())) + 1}
-            own |= {} if head is None or fields.get("cell_layers") else head.for_labels
+            own |= {} if head is None or fields.get("for_tables") else head.for_labels
         nc = cls(X.shape[2:] if X.ndim == 5 else X.shape[-1], **own | fields)
         flat = X.flatten(0, -4).transpose(0, 1).flatten(1).T if X.ndim == 5 else X.flatten(0, -2)
         units = [(nc.x_mean, nc.x_scale, flat), (nc.y_mean, nc.y_scale, Y.flatten(0, -2))]

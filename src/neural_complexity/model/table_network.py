@@ -6,14 +6,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from neural_complexity.losses import Histogram
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import attend
+from neural_complexity.model.kernel_regression import (
+    REGRESSIONS,
+    regress,
+    stack_labels,
+    stack_numbers,
+)
 
 __all__ = ["CONSTANT", "TableNetwork", "describe_cells", "fill_missing"]
 
 SEEN = 3  # numbers that `describe_cells` returns for each cell
 LARGEST = 1e6  # times the largest training value: what is beyond counts as there
 CONSTANT = 1e-6  # a column that varies by less than this part of its mean is constant
+OWN = 6  # numbers of a token that are not a regression's
+LOWEST = -5.0  # a logarithm: what is below counts as there
+FURTHEST = 5.0  # predictions: what is beyond counts as there
 FAR = 2.0  # standard deviations beyond which a value counts by its logarithm
 
 
@@ -57,62 +67,88 @@ def _kept(missing: Tensor) -> Tensor:
 
 
 class TableNetwork(nn.Module):
-    """Returns one row of outputs per test row.
+    """Returns a belief for each test row: that of kernel regressions, with a learned correction.
 
-    Each cell of the table is a token, and so is each row's target, which is unknown for test rows.
-    Layers let the cells of a row see each other, and then those of a column; of a column, training
-    rows alone are seen, among them some that are learned and in every table. Then each row becomes
-    one token, and further layers let rows see training rows.
+    A row has one token per class, or one if targets are numbers, made of what the regressions say
+    of it, of how good they are, and of its target where that is known. Layers let the tokens of a
+    row see each other, and then those of a class; of these, training rows alone are seen, among
+    them some that are learned and in every table.
 
     Args:
-        targets: Numbers that say a training row's target.
-        outputs: Numbers to answer with.
-        a: The sizes.
+        a: The sizes; real targets have `bins` answers.
     """
 
-    def __init__(self, targets: int, outputs: int, a: Architecture) -> None:
+    def __init__(self, a: Architecture) -> None:
         super().__init__()
-        self.architecture, width = a, a.width
-        self.on_cells = nn.Linear(SEEN, width)
-        self.on_targets = nn.Linear(targets, width, bias=False)
-        self.unknown = nn.Parameter(0.02 * torch.randn(width))
-        self.summaries = nn.Parameter(0.02 * torch.randn(a.summaries, width))
+        self.architecture, width, answers = a, a.width, a.bins or 1
+        self.table_layers = nn.ModuleList(_Layer(width, a.heads) for _ in range(a.table_layers))
+        if not a.table_layers:
+            return
+        self.on_tokens = nn.Linear(3 * REGRESSIONS + OWN, width)
         self.extra_rows = nn.Parameter(0.02 * torch.randn(a.extra_rows, width))
-        self.cell_layers = nn.ModuleList(_CellLayer(width, a.heads) for _ in range(a.cell_layers))
-        whole = width * (1 + a.summaries)
-        heads = a.heads * (1 + a.summaries)
-        self.row_layers = nn.ModuleList(_RowLayer(whole, heads) for _ in range(a.row_layers))
-        self.targets_again = nn.Linear(targets, whole, bias=False)
-        self.norm = nn.LayerNorm(whole)
-        self.answers = nn.Linear(whole, outputs)
-        nn.init.normal_(self.on_targets.weight, std=0.5)
-        nn.init.normal_(self.targets_again.weight, std=0.5)
-        nn.init.zeros_(self.answers.weight)
+        self.norm = nn.LayerNorm(width)
+        self.answers = nn.Linear(width, answers)
+        nn.init.zeros_(self.answers.weight)  # at first, beliefs are those of the regressions
+        nn.init.zeros_(self.answers.bias)
 
     def forward(self, X_tr: Tensor, T_tr: Tensor, X_te: Tensor) -> Tensor:
-        """Answers for each test row, (B, N, outputs), from T_tr, (B, M, targets)."""
-        (B, M, _), N, extra = X_tr.shape, X_te.shape[1], len(self.extra_rows)
-        cells = self.on_cells(describe_cells(X_tr, X_te))  # (B, M + N, D, E)
-        known = torch.cat([self.on_targets(T_tr), self.unknown.expand(B, N, -1)], dim=1)
-        summaries = self.summaries.expand(B, M + N, -1, -1)
-        e = torch.cat([known.unsqueeze(2), summaries, cells], dim=2)  # (B, M + N, tokens, E)
-        learned = self.extra_rows[:, None].expand(B, -1, e.shape[2], -1)
-        e = torch.cat([learned, e], dim=1)  # (B, rows, tokens, E)
-        for layer in self.cell_layers:
-            e = layer(e, extra + M)
-        e = e[:, :, : 1 + len(self.summaries)].flatten(2)  # (B, rows, whole)
-        if self.row_layers:
-            again = self.targets_again(T_tr)
-            nothing = [again.new_zeros(B, rows, again.shape[-1]) for rows in (extra, N)]
-            e = e + torch.cat([nothing[0], again, nothing[1]], dim=1)
-        for layer in self.row_layers:
-            e = layer(e, extra + M)
-        answers: Tensor = self.answers(self.norm(e[:, extra + M :]))
+        """Returns log-probabilities, up to a constant: of classes, (B, N, C), or of bins.
+
+        Args:
+            X_tr: Features, (B, M, D); NaN if missing.
+            T_tr: Ones and zeros, (B, M, C), or targets with mean 0 and variance 1, (B, M, 1).
+            X_te: Likewise, (B, N, D).
+        """
+        M, bins = T_tr.shape[1], self.architecture.bins
+        known, tokens = self._describe(X_tr, T_tr, X_te)
+        if not self.table_layers:
+            return known[:, M:]
+        extra = len(self.extra_rows)
+        e = self.on_tokens(tokens)  # (B, M + N, C, E)
+        learned = self.extra_rows[:, None].expand(len(e), -1, e.shape[2], -1)
+        e = torch.cat([learned, e], dim=1)
+        there = T_tr.any(dim=1)  # classes, (B, C)
+        for layer in self.table_layers:
+            e = layer(e, extra + M, there if not bins else there.new_ones(there.shape))
+        added = self.answers(self.norm(e[:, extra + M :]))  # (B, N, C, 1), or (B, N, 1, bins)
+        answers: Tensor = known[:, M:] + added.squeeze(2 if bins else 3)
         return answers
+
+    @torch.no_grad()
+    def _describe(self, X_tr: Tensor, T_tr: Tensor, X_te: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the regressions' belief about all rows, and tokens, (B, M + N, C, ...)."""
+        (B, M, D), N, C = X_tr.shape, X_te.shape[1], T_tr.shape[-1]
+        cells = describe_cells(X_tr, X_te)
+        if self.architecture.bins:
+            classes = T_tr.new_ones(B)
+            found = regress(cells, T_tr)
+            edges = Histogram.standard_edges(self.architecture.bins).to(T_tr)
+            known, likely = stack_numbers(found, T_tr, edges)
+            own = (known.exp() @ (edges[1:] + edges[:-1]) / 2).unsqueeze(-1)  # the mean
+        else:
+            classes = T_tr.any(dim=1).sum(dim=-1).to(T_tr.dtype)
+            usual = 1 / classes[:, None, None]
+            found = regress(cells, T_tr - usual)
+            known, likely = stack_labels(found.means + usual.unsqueeze(-1), T_tr)
+            own = known.clamp(min=LOWEST) / -LOWEST
+        rows, features = (torch.full_like(classes, math.log(size)) for size in (M, D))
+        sizes = torch.stack([rows, features, classes.log()], dim=-1)
+        worse = (likely - likely.amax(dim=-1, keepdim=True)) / M  # (B, E), per row
+        of_table = torch.cat([worse.clamp(min=LOWEST), sizes / 3], dim=-1)[:, None, None]
+        given = torch.cat([T_tr, T_tr.new_zeros(B, N, C)], dim=1)
+        seen = torch.cat([T_tr.new_ones(B, M, C), T_tr.new_zeros(B, N, C)], dim=1)
+        wide = (B, M + N, C, -1)
+        tokens = [
+            found.means.clamp(-FURTHEST, FURTHEST),
+            found.variances.log()[:, :, None].expand(wide),
+            of_table.expand(wide),
+            torch.stack([given, seen, own], dim=-1),
+        ]
+        return known, torch.cat(tokens, dim=-1)
 
 
 class _Attention(nn.Module):
-    """Adds to each token what it sees of the first ones, or of all."""
+    """Adds to each token what it sees of the first ones, of those that are there, or of all."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -122,11 +158,11 @@ class _Attention(nn.Module):
         )
         nn.init.zeros_(self.outwards.weight)
 
-    def forward(self, e: Tensor, seen: int | None = None) -> Tensor:
+    def forward(self, e: Tensor, seen: int | None = None, there: Tensor | None = None) -> Tensor:
         normed = self.norm(e)
         first = normed[:, :seen]
         Q, K, V = self.queries(normed), self.keys(first), self.values(first)
-        added: Tensor = self.outwards(attend(Q, K, V, heads=self.heads))
+        added: Tensor = self.outwards(attend(Q, K, V, heads=self.heads, there=there))
         return e + added
 
 
@@ -145,25 +181,17 @@ class _Hidden(nn.Module):
         return e + added
 
 
-class _CellLayer(nn.Module):
+class _Layer(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.across, self.down = _Attention(width, heads), _Attention(width, heads)
         self.hidden = _Hidden(width)
 
-    def forward(self, e: Tensor, seen: int) -> Tensor:
+    def forward(self, e: Tensor, seen: int, there: Tensor) -> Tensor:
         B, rows, tokens, E = e.shape
-        e = self.across(e.flatten(0, 1)).view(B, rows, tokens, E)
+        if tokens > 1:
+            classes = there.repeat_interleave(rows, dim=0)  # (B rows, tokens)
+            e = self.across(e.flatten(0, 1), there=classes).view(B, rows, tokens, E)
         columns = e.transpose(1, 2).reshape(B * tokens, rows, E)
         e = self.hidden(self.down(columns, seen))
         return e.view(B, tokens, rows, E).transpose(1, 2)
-
-
-class _RowLayer(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.down, self.hidden = _Attention(width, heads), _Hidden(width)
-
-    def forward(self, e: Tensor, seen: int) -> Tensor:
-        hidden: Tensor = self.hidden(self.down(e, seen))
-        return hidden

@@ -1,6 +1,7 @@
 """NC as a regularizer, Eq. (4), and how far it can be trusted with a task."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from neural_complexity.points import values
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
-__all__ = ["minibatch_penalty", "nc_penalty", "trust"]
+__all__ = ["minibatch_penalty", "nc_penalty", "reliance", "safeguard_factor", "trust"]
 
 FOLDS = 10
 BANDWIDTHS = (0.3, 1.0)  # of the smoothers, in standard deviations of the inputs
@@ -42,7 +43,7 @@ def nc_penalty(
         weight: The lambda of Eq. (4), one for all tasks or one per task, (B,).
         floor: Predictions below it count as the floor (appendix C: -0.1), which ignores NC where
             it is overconfident about generalization.
-        safeguard: Whether to multiply each task's weight by the square of `trust`.
+        safeguard: Whether to multiply each task's weight by its `safeguard_factor`.
         X_unlabelled: Inputs to judge h on, (B, N, D), instead of the tasks' own test inputs. With
             them regularizing is inductive, without them transductive.
         classes: How many classes labels are of, if not as many as NC was made for.
@@ -60,8 +61,7 @@ def nc_penalty(
         got = f"shape {tuple(weight.shape)} for {len(task)} tasks"
         raise ValueError(f"weight must be one number or one per task, got {got}")
     if safeguard:
-        # Squared, because trust comes from few points: a task that passes by luck passes narrowly.
-        weight = weight * trust(nc, task.X_tr, task.Y_tr, classes=classes).square()
+        weight = weight * safeguard_factor(nc, task.X_tr, task.Y_tr, classes=classes)
     with torch.no_grad():
         known = context or nc.encode(task.X_tr, task.Y_tr, X, classes=classes)
     return minibatch_penalty(
@@ -117,12 +117,62 @@ def trust(
     Raises:
         ValueError: Also if no class of any task has two points, so that none can be held out.
     """
+    pulls = _compare_pulls(nc, X_tr, Y_tr, classes)
+    # Where all hypotheses are right there is nothing to get wrong by more than rounding. That
+    # targets are too large for their squares is no reason to trust.
+    share = 1 - pulls.error / pulls.true.clamp(min=torch.finfo(pulls.true.dtype).tiny)
+    return torch.where(pulls.testable, share.nan_to_num(nan=0.0).clamp(0, 1), 0.0)
+
+
+def reliance(
+    nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor, *, classes: int | None = None
+) -> Tensor:
+    """Returns how much of NC's pull is right on average, on held-out training points; see `trust`.
+
+        reliance = sum NC's gradient * true gradient / sum |NC's gradient|^2, from 0 to 1.
+
+    It is 1 where NC's beliefs are as sure as they should be, however noisy targets are; trust is
+    then small where they are. It is below 1 where NC is too sure, and 0 where it is wrong.
+    """
+    pulls = _compare_pulls(nc, X_tr, Y_tr, classes)
+    share = pulls.both / pulls.own.clamp(min=torch.finfo(pulls.own.dtype).tiny)
+    return torch.where(pulls.testable, share.nan_to_num(nan=0.0).clamp(0, 1), 0.0)
+
+
+def safeguard_factor(
+    nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor, *, classes: int | None = None
+) -> Tensor:
+    """Returns what NC's weight is multiplied by, (B,): `reliance` for tables, or `trust` squared.
+
+    An NC for tables is at home in any of them, and only too sure or not; of another one it must be
+    shown that it understands the task at all. Trust is squared because it comes from few points: a
+    task that passes by luck passes narrowly.
+    """
+    if nc.architecture.for_tables:
+        return reliance(nc, X_tr, Y_tr, classes=classes)
+    return trust(nc, X_tr, Y_tr, classes=classes).square()
+
+
+@dataclass(frozen=True)
+class _Pulls:
+    """Sums over hypotheses at held-out points of products of gradients, (B,) each."""
+
+    error: Tensor  # |NC's - true|^2
+    true: Tensor  # |true|^2
+    own: Tensor  # |NC's|^2
+    both: Tensor  # NC's * true
+    testable: Tensor  # whether there is a point
+
+
+def _compare_pulls(nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor, classes: int | None) -> _Pulls:
+    """Asks NC about simple hypotheses at held-out training points; see `trust`."""
     nc.check(classes=classes, X_tr=X_tr, Y_tr=Y_tr)
     X_tr, (B, M) = values(X_tr), Y_tr.shape[:2]
     if nc.labels:
         X_tr, Y_tr = _spread(X_tr, Y_tr)
     elif M == 1:
-        return X_tr.new_zeros(B)
+        none = X_tr.new_zeros(B)
+        return _Pulls(none, none, none, none, none.bool())
     # Folds of one size, held out in turn; a rest is never held out. Indices, (folds, points) each.
     folds, everything = min(M, FOLDS), torch.arange(M, device=X_tr.device)
     held = everything[: M // folds * folds].view(folds, -1)
@@ -136,20 +186,18 @@ def trust(
         counted *= (Y_out[:, :, None] == Y[:, None, :]).any(dim=2, keepdim=True)
     with torch.no_grad():
         context = nc.context(E, Y, E_out, classes=classes)
-    error, size = X_tr.new_zeros(B), X_tr.new_zeros(B)
+    sums = X_tr.new_zeros(4, B)
     for made in _hypotheses(X_tr, kept, held, nc.targets(Y, classes=classes)):
         H, guess = (nc.loss.constant(prediction, 0.01) for prediction in made)
         with torch.enable_grad():
             H_out = guess.detach().requires_grad_()
             (true,) = torch.autograd.grad(nc.loss(H_out, Y_out).sum(), H_out)
             (own,) = torch.autograd.grad(nc.points(context, H, H_out).sum(), H_out)
-        error += ((own - true).square() * counted).reshape(B, -1).sum(dim=1)
-        size += (true.square() * counted).reshape(B, -1).sum(dim=1)
+        pairs = torch.stack([(own - true).square(), true.square(), own.square(), own * true])
+        sums += (pairs * counted).reshape(4, B, -1).sum(dim=2)
     testable = counted.reshape(B, -1).any(dim=1)  # (B,)
-    # Where all hypotheses are right there is nothing to get wrong by more than rounding. That
-    # targets are too large for their squares is no reason to trust.
-    share = 1 - error / size.clamp(min=torch.finfo(size.dtype).tiny)
-    return torch.where(testable, share.nan_to_num(nan=0.0).clamp(0, 1), 0.0)
+    error, size, ours, both = sums
+    return _Pulls(error, size, ours, both, testable)
 
 
 def _spread(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:

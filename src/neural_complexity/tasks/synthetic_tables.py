@@ -31,7 +31,7 @@ class Tables:
     test_points: int = 128  # Test rows, N.
     features: tuple[int, int] = (2, 30)  # Features, D, likewise.
     moved: float = 0.4  # The share of tables whose test inputs have moved.
-    easy: float = 6.0  # How much the odds of a table grow with the share that can be learned.
+    easy: float = 10.0  # How much the odds of a table grow with the share that can be learned.
     unlearnable: float = 0.05  # The share of tables that are not `learnable`, if there are others.
 
     def __post_init__(self) -> None:
@@ -141,7 +141,7 @@ def _labels(draws: Draws, scores: Tensor) -> Tensor:
         (noisy + bias.unsqueeze(1)).masked_fill(~exists.unsqueeze(1), -math.inf).argmax(dim=-1)
     )
     Y = torch.where(draws.happens(0.5, B, 1), parts, largest)
-    wrong = draws.uniform(B, 1).pow(3) * 0.4 * draws.happens(0.5, B, 1)  # the rate of wrong labels
+    wrong = draws.uniform(B, 1).pow(3) * 0.4 * draws.happens(0.3, B, 1)  # the rate of wrong labels
     other = Y.gather(1, draws.order(B, P))
     return torch.where(draws.happens(wrong, B, P), other, Y)
 

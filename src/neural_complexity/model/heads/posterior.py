@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from neural_complexity.losses import Belief, Histogram
 from neural_complexity.model.architecture import Architecture
@@ -20,8 +19,7 @@ class PosteriorHead(Head):
     """The network sees x alone and answers with p(y | x, S); its state is that belief.
 
     With `symmetric`, the network is asked about each class by itself: no class is then special, and
-    there can be any number of them. A table may have any features and any number of classes up to
-    `outputs`.
+    there can be any number of them. So it is for tables, which may have any features, too.
     """
 
     name, sees_predictions = "posterior", False
@@ -31,7 +29,7 @@ class PosteriorHead(Head):
         super().__init__(architecture, features)
         outputs = architecture.bins or self.loss.answers * self.targets
         if architecture.for_tables:
-            self.table = TableNetwork(self.targets, outputs, architecture)
+            self.table = TableNetwork(architecture)
         else:
             self.network = SetNetwork(features, self.targets, outputs, architecture)
 
@@ -53,17 +51,16 @@ class PosteriorHead(Head):
     def _read_table(self, sets: Sets) -> Belief:
         """Returns the belief for a table, in whatever units its targets are."""
         (_, M, C), mean, scale = sets.T_tr.shape, sets.y_mean, sets.y_scale
-        if self.loss.labels:
-            T_tr = pad(sets.T_tr, (0, self.targets - C))  # as if there were all classes
-        else:
+        T_tr = sets.T_tr
+        if not self.loss.labels:
             std, mean = torch.std_mean(sets.Y_tr, dim=1, keepdim=True, correction=0)  # (B, 1, C)
             scale = torch.where(std > CONSTANT * mean.abs(), std, 1.0)
             T_tr = (sets.Y_tr - mean) / scale
         answers = self.table(sets.X_tr, T_tr, sets.X_te)
         if self.loss.labels:
             # A class without a training row is next to impossible, and must not be quite.
-            seen = sets.T_tr.any(dim=1, keepdim=True)  # (B, 1, C)
-            known = answers[..., :C].masked_fill(~seen, -torch.inf).log_softmax(dim=-1)
+            seen = T_tr.any(dim=1, keepdim=True)  # (B, 1, C)
+            known = answers.masked_fill(~seen, -torch.inf).log_softmax(dim=-1)
             answers = known.masked_fill(~seen, -math.log(2 * (M + 1) * C))
         return self._belief(answers, mean, scale)
 
