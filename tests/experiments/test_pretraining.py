@@ -29,7 +29,7 @@ def test_beliefs_stand_beside_a_forest_and_a_constant(outcome: Outcome) -> None:
                 row = find(outcome.rows, metric, method=method, inputs=inputs)
                 assert row is not None
                 assert row.n == 4
-    assert len(outcome.rows) == 12
+    assert len(outcome.rows) == 16
 
 
 def test_the_network_is_one_for_tables(outcome: Outcome) -> None:

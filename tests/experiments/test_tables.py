@@ -3,12 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from neural_complexity.experiments import tables
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.rows import find, select
-from neural_complexity.experiments.tables import BELIEFS, CV, EXPERIMENT, METHODS, NC, Config
+from neural_complexity.experiments.base.table_scores import CV
+from neural_complexity.experiments.tables import BELIEFS, EXPERIMENT, METHODS, NC, Config
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns
@@ -55,6 +55,14 @@ def test_rows_are_computed_from_what_was_estimated(outcome: Outcome) -> None:
     )
     assert row is not None
     assert row.value == pytest.approx((errors[:, :, 0] < errors[:, :, METHODS.index(CV)]).mean())
+    gaps = (true - told[:, :, METHODS.index("training loss")])[..., 1].numpy()  # (tables, models)
+    usual = ((gaps - gaps.mean(axis=0)) ** 2).sum(axis=0) + 1e-6
+    row = find(outcome.rows, "R2 of the gap", **KEYS)
+    assert row is not None
+    r2 = 1 - (errors[:, :, 0] ** 2).sum(axis=0) / usual
+    assert row.value == pytest.approx(np.median(r2))
+    by_kind = select(outcome.rows, "R2 of the gap by kind", **KEYS)
+    assert [r.value for r in by_kind] == pytest.approx(r2.tolist())
 
 
 def test_beliefs_stand_beside_models(outcome: Outcome) -> None:
@@ -92,13 +100,3 @@ def test_tables_for_development_are_others_than_those_of_the_report() -> None:
     assert len(report.tables()) == 41
     with pytest.raises(ValueError, match="kinds must be of linear, .*, got oracle"):
         replace(report, kinds=("linear", "oracle"))
-
-
-def test_intervals_are_over_tables() -> None:
-    errors, usual = np.ones((50, 3)), np.ones((50, 3))
-    errors[::2] = 3
-    found = tables._resampled(lambda rows: tables._median_ratio(errors, usual, rows), 50)
-    assert found.value == pytest.approx(2, rel=1e-4)
-    assert found.n == 50
-    assert found.ci95 == pytest.approx(1.96 / 50**0.5, rel=0.15)
-    assert torch.tensor(found.ci95).isfinite()

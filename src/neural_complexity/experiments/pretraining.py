@@ -39,7 +39,7 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "pretraining"
 TREES = 100  # of a forest
-METHODS = ("NC's beliefs", "forest", "constant")
+METHODS = ("NC's beliefs", "without its network", "forest", "constant")
 INPUTS = {"as in training": 0.0, "moved": 1.0}  # where test inputs are
 Size = Annotated[int, AtLeast(0)]
 
@@ -84,14 +84,14 @@ class Config(BaseConfig):
             moved=self.moved if moved is None else moved,
         )
 
-    def make(self) -> NeuralComplexity:
-        """Returns the network before its training."""
+    def make(self, **sizes: int) -> NeuralComplexity:
+        """Returns the NC before its training, with other sizes if given."""
         kind: dict[str, Any] = {"outputs": self.classes, "loss": cross_entropy.name}
         if self.targets == "numbers":
             kind = {"outputs": 1, "loss": squared_error.name, "bins": self.bins}
         with seeded(self.seed, "weights"):
-            sizes = {"for_tables": True, **asdict(self.network)}
-            return NeuralComplexity(self.most_features, **kind, **sizes)
+            own = {"for_tables": True, **asdict(self.network), **sizes}
+            return NeuralComplexity(self.most_features, **kind, **own)
 
     def training(self) -> Pretraining:
         """Returns how it is trained."""
@@ -134,13 +134,17 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
 def _compare(nc: NeuralComplexity, config: Config, moved: float) -> dict[str, Tensor]:
     """Returns losses of beliefs, a forest and a constant on new tables, (tables,), by metric."""
     family, found = config.family(moved), dict[str, list[Tensor]]()
+    plain = config.make(table_layers=0).to(config.device)
     for i in range(-(-config.eval_tasks // config.together)):
         generator = stream(config.seed, "tables of the report", int(10 * moved), i)
         task = family.sample(config.together, generator)
         ledger.record_task("report", task)
         on = task.to(config.device)
-        beliefs = nc.believe(nc.encode(on.X_tr, on.Y_tr, on.X_te)).prediction.cpu()
-        answers = (beliefs, _forest(task, config.classes), _constant(nc, task))
+        beliefs = [
+            own.believe(own.encode(on.X_tr, on.Y_tr, on.X_te)).prediction.cpu()
+            for own in (nc, plain)
+        ]
+        answers = (*beliefs, _forest(task, config.classes), _constant(nc, task))
         for method, H in zip(METHODS, answers, strict=True):
             for metric, losses in _losses(nc, H, task).items():
                 found.setdefault(f"{metric}/{method}", []).append(losses)
@@ -214,9 +218,10 @@ def figures(outcome: Outcome) -> list[Drawing]:
 
 LEAD = (
     "An NC for any table learns from synthetic ones: causal networks, trees, smooth functions and "
-    "mixtures, with features of every kind. It sees training rows with their targets and test rows "
-    "without, and its beliefs about the latter learn from their targets. In part of the tables "
-    "test inputs come from elsewhere. Here its beliefs stand beside a forest of the same tables."
+    "mixtures, with features of every kind. Kernel regressions predict each row without it, and a "
+    "network corrects what they believe together. It learns from the targets of test rows, which "
+    "in part of the tables come from elsewhere. Here its beliefs stand beside those of the "
+    "regressions alone, and of a forest of the same tables."
 )
 TITLE = "Pretraining of an NC for tables"
 EXPERIMENT = Experiment(NAME, TITLE, LEAD, Config, PRESETS, run, tables, figures)

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.stats import spearmanr
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from torch import Tensor
@@ -28,25 +26,21 @@ from neural_complexity.experiments.base.table_evidence import (
     fit_models,
     metrics_of,
 )
+from neural_complexity.experiments.base.table_scores import Names, score_setting
 from neural_complexity.integrations.estimator_nc import EstimatorNC
-from neural_complexity.meta.scores import Estimate, estimate_mean
-from neural_complexity.model.judgement import judge
+from neural_complexity.losses import zero_one
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.real_tables import load_table, table_names
 from neural_complexity.workspace import Workspace
 
 __all__ = ["EXPERIMENT"]
 
 NAME = "tables"
-NC, CV = "NC", "5-fold CV"
+NC = "NC"
 FOREST, CONSTANT = "a forest's beliefs", "class frequencies as beliefs"
 BELIEFS = (NC, FOREST, CONSTANT)
 METHODS = (*BELIEFS, *ESTIMATES)
-RESAMPLES = 1000  # of tables, for intervals
-SMALL = 1e-6  # added to errors: one of few tables may be right
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +107,13 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             for what, took in (("an assessment", judged), ("a fit", kept)):
                 seconds.setdefault(what, []).append(float(took["seconds"].nanmean()))
     rows, tensors = list[Row](), dict[str, Tensor]()
+    axes = Names(METRICS[config.targets == "labels"], config.kinds, METHODS, BELIEFS)
     for setting, of_tables in found.items():
         # Splits of one table are no independent tables.
-        own = [{k: torch.stack([o[k] for o in of]) for k in of[0]} for of in of_tables.values()]
+        own = [{k: torch.stack([o[k] for o in t]) for k in t[0]} for t in of_tables.values()]
         if own:
-            rows += _rows(config, setting, own)
+            of = partial(Row.of, NAME, config.seed, setting=setting)
+            rows += score_setting(own, of, axes)
             tensors |= {f"{setting}/{k}": torch.cat([one[k] for one in own]) for k in own[0]}
     facts = {"tables": names, "seconds": round(sum(parts.seconds.values()), 1)}
     facts |= {f"mean seconds of {k}": round(float(np.mean(v)), 3) for k, v in seconds.items()}
@@ -142,115 +138,48 @@ def _judge(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str, Tensor]:
         return {}
     H, unit = kept["H_te"], 1.0 if nc.labels else float(kept["Y_tr"].var(correction=0))
     told = torch.full((len(H), len(BELIEFS), len(METRICS[nc.labels])), torch.nan).double()
-    losses, seconds = told[0].clone(), []
-    beliefs = {NC: nc}
+    good, seconds, beliefs = told[0].clone(), list[float](), {NC: nc}
+    judged = (zero_one, nc.loss) if nc.labels else (nc.loss,)
     if nc.labels:
         forest = RandomForestClassifier(min_samples_leaf=2, random_state=0)
         beliefs |= {FOREST: EstimatorNC(forest), CONSTANT: EstimatorNC(DummyClassifier())}
+    X_tr, X_te = (kept[name].to(nc.x_mean)[None] for name in ("X_tr", "X_te"))
+    Y_tr = kept["Y_tr"][None].to(nc.device)
+    Y_tr = Y_tr if nc.labels else Y_tr.unsqueeze(-1).to(nc.x_mean.dtype)
     for j, own in enumerate(beliefs.values()):
-        X_tr, X_te = (kept[name].to(nc.x_mean)[None] for name in ("X_tr", "X_te"))
-        Y_tr = kept["Y_tr"][None].to(nc.device)
-        Y_tr = Y_tr if nc.labels else Y_tr.unsqueeze(-1).to(nc.x_mean.dtype)
+        start = time.perf_counter()
+        known = own.belief(X_tr, Y_tr, X_te, classes=H.shape[-1] if nc.labels else None)
+        seconds += [time.perf_counter() - start] if own is nc else []
         for i in range(len(H)):
             if not H[i].isnan().any():
-                H_tr, H_te = (_logits(kept[n][i], nc).to(nc.x_mean)[None] for n in ("H_tr", "H_te"))
-                start = time.perf_counter()
-                said = judge(own, Snapshot(X_tr, Y_tr, H_tr, X_te, H_te))
-                seconds += [time.perf_counter() - start] if own is nc else []
-                both = (1 - said.accuracy, said.loss_te) if nc.labels else (said.loss_te / unit,)
-                told[i, j] = torch.cat(both)
-        known = own.belief(X_tr, Y_tr, X_te, classes=H.shape[-1] if nc.labels else None)
+                h = _logits(H[i], nc).to(nc.x_mean)[None]
+                losses = [loss.expected(h, known).mean() / unit for loss in judged]
+                told[i, j] = torch.stack(losses).cpu()
         answers = known.prediction.softmax(dim=-1) if nc.labels else known.prediction
         y = kept["Y_te"].numpy()
-        losses[j] = metrics_of(answers[0].double().cpu().numpy(), y, labels=nc.labels, unit=unit)
-    return {"estimates": told, "beliefs": losses, "seconds": torch.tensor(seconds)}
+        good[j] = metrics_of(answers[0].double().cpu().numpy(), y, labels=nc.labels, unit=unit)
+    return {"estimates": told, "beliefs": good, "seconds": torch.tensor(seconds)}
 
 
 def _logits(H: Tensor, nc: NeuralComplexity) -> Tensor:
     return H.clamp(min=LEAST).log() if nc.labels else H
 
 
-def _resampled(score: Callable[[NDArray[Any]], float], tables: int) -> Estimate:
-    """Estimates a score of tables, given by their numbers, with its bootstrap interval."""
-    random = np.random.default_rng(0)
-    draws = [score(random.integers(0, tables, tables)) for _ in range(RESAMPLES)]
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Estimate(score(np.arange(tables)), float(high - low) / 2, tables)
-
-
-def _median_ratio(errors: Array, usual: Array, rows: NDArray[Any]) -> float:
-    """Returns mean errors (tables, models) over usual ones, the median over kinds of models."""
-    there = ~np.isnan(usual).all(axis=0)  # kinds of which there are models
-    means = (each[rows][:, there].mean(axis=0) + SMALL for each in (errors, usual))
-    return float(np.median(np.divide(*means)))
-
-
-def _rows(config: Config, setting: str, found: list[dict[str, Tensor]]) -> list[Row]:
-    """Scores all methods in one setting, over tables."""
-    rows = list[Row]()
-    add = partial(Row.of, NAME, config.seed, setting=setting)
-    for k, metric in enumerate(METRICS[config.targets == "labels"]):
-        # Mean absolute errors of each table, (tables, models, methods).
-        errors = np.stack(
-            [
-                (one["estimates"][..., k] - one["truth"][..., k].unsqueeze(-1)).abs().mean(dim=0)
-                for one in found
-            ]
-        )
-        usual = errors[:, :, METHODS.index(CV)]
-        for j, method in enumerate(METHODS):
-            own = errors[:, :, j]
-            if np.isnan(own).all():
-                continue
-            row = partial(add, method=method, metric=metric)
-            ratio = partial(_median_ratio, own, usual)
-            rows.append(row("error over that of CV", _resampled(ratio, len(found))))
-            mean = torch.from_numpy(np.nanmean(own, axis=1))
-            rows.append(row("mean absolute error", estimate_mean(mean)))
-            better = np.nanmean(np.where(np.isnan(own), np.nan, own < usual), axis=1)
-            if method != CV:
-                rows.append(row("share better than CV", estimate_mean(torch.from_numpy(better))))
-            if (ranks := _rank_correlations(found, j, k)) is not None:
-                rows.append(row("rank correlation", estimate_mean(ranks)))
-        for j, name in enumerate(BELIEFS):
-            own_losses = torch.stack([one["beliefs"][:, j, k].mean() for one in found])
-            if not own_losses.isnan().any():
-                score = estimate_mean(own_losses)
-                rows.append(add("loss as a model", score, method=name, metric=metric))
-        for i, kind in enumerate(config.kinds):
-            true = torch.stack([one["truth"][:, i, k].mean() for one in found])
-            if not true.isnan().any():
-                score = estimate_mean(true)
-                rows.append(add("loss as a model", score, method=kind, metric=metric))
-    return rows
-
-
-def _rank_correlations(found: list[dict[str, Tensor]], method: int, metric: int) -> Tensor | None:
-    """Returns how alike models are ordered by estimates and by truth, a number per table."""
-    each = []
-    for one in found:
-        own = []
-        for told, true in zip(one["estimates"], one["truth"], strict=True):
-            both = torch.stack([told[:, method, metric], true[:, metric]])
-            pair = both[:, ~both.isnan().any(dim=0)].numpy()
-            if pair.shape[1] > 2 and (pair.std(axis=1) > 0).all():
-                own.append(spearmanr(*pair).statistic)
-        each += [float(np.mean(own))] if own else []
-    return torch.tensor(each) if len(each) > 1 else None
-
-
 NOTES = {
     "error over that of CV": "Mean absolute error of the estimated loss, over that of 5-fold "
     "cross-validation: the median over kinds of models ± half the 95 % interval of a bootstrap of "
     "tables. Below 1 is better than cross-validation.",
+    "R2 of the gap": "Of predicted against true gaps, test minus training loss, over tables: the "
+    "median over kinds of models ± half the 95 % interval of a bootstrap of tables.",
     "share better than CV": "On which share of tables and models an estimate is nearer to the "
     "truth than 5-fold cross-validation. Value ± 95 % interval over tables.",
     "rank correlation": "Spearman's correlation of estimated and true losses of the models of one "
     "table. Value ± 95 % interval over tables.",
     "mean absolute error": "Of estimated losses, all kinds of models. Value ± 95 % interval over "
     "tables.",
-    "loss as a model": "Of models, and of NC's beliefs used as one. Value ± 95 % interval over "
-    "tables.",
+    "loss as a model": "Of models, and of beliefs used as one. Value ± 95 % interval over tables.",
+    "rank as a model": "Of the losses of these on one table, from 1, the least. Value ± 95 % "
+    "interval over tables.",
 }
 
 
