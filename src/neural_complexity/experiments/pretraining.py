@@ -50,7 +50,7 @@ class Sizes(Checked):
 
     width: Count = 128  # Of a token.
     heads: Count = 4  # Of attention.
-    table_layers: Count = 8  # Layers.
+    table_layers: Size = 8  # Layers; without any, beliefs are in closed form.
     extra_rows: Size = 32  # Rows that are learned.
 
 
@@ -103,11 +103,14 @@ SMOKE: dict[str, Any] = {"most_rows": 20, "most_features": 4, "test_rows": 16, "
 SMOKE |= {"updates": 12, "tables": 4, "together": 2, "checkpoints": 3, "classes": 3}
 SMOKE |= {"network": Sizes(width=8, heads=2, table_layers=1, extra_rows=2)}
 CPU: dict[str, Any] = {"most_rows": 512, "most_features": 60, "test_rows": 128, "eval_tasks": 128}
-CPU |= {"updates": 500, "tables": 16, "together": 4, "lr": 0.001, "checkpoints": 50}
-CPU |= {"network": Sizes(width=64, heads=4, table_layers=3, extra_rows=8)}
+CPU |= {"together": 4, "network": Sizes(table_layers=0, extra_rows=0)}
+# Half an hour of one core.
+TRAINED: dict[str, Any] = {**CPU, "updates": 500, "tables": 16, "checkpoints": 50}
+TRAINED |= {"network": Sizes(width=64, heads=4, table_layers=3, extra_rows=8)}
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": partial(Config, **SMOKE),
     "cpu": partial(Config, **CPU),
+    "network": partial(Config, **TRAINED),
     "gpu": Config,
 }
 
@@ -117,7 +120,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     nc = config.make().to(config.device)
     own = work.sub("tables", config)
     options: dict[str, Any] = {"seed": config.seed, "work": own, "callback": callback}
-    history = pretrain(nc, config.family(), config.training(), **options)
+    learns = bool(config.network.table_layers)
+    history = pretrain(nc, config.family(), config.training(), **options) if learns else []
     nc.card = replace(nc.card, context_size=config.most_rows)
     parts, rows = Parts(work, len(INPUTS), callback), list[Row]()
     for inputs, moved in INPUTS.items():
@@ -127,7 +131,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             row = Row.of(NAME, config.seed, metric, estimate_mean(losses), method=method)
             rows.append(replace(row, keys={**row.keys, "inputs": inputs}))
     facts = {**parts.facts({}), "parameters": sum(p.numel() for p in nc.parameters())}
-    return Outcome(rows, {}, {config.targets: nc}, {"tables": history}, facts)
+    told = {"tables": history} if learns else {}
+    return Outcome(rows, {}, {config.targets: nc}, told, facts)
 
 
 @torch.no_grad()
@@ -135,17 +140,18 @@ def _compare(nc: NeuralComplexity, config: Config, moved: float) -> dict[str, Te
     """Returns losses of beliefs, a forest and a constant on new tables, (tables,), by metric."""
     family, found = config.family(moved), dict[str, list[Tensor]]()
     plain = config.make(table_layers=0).to(config.device)
+    judged = (nc, plain) if config.network.table_layers else (nc,)
     for i in range(-(-config.eval_tasks // config.together)):
         generator = stream(config.seed, "tables of the report", int(10 * moved), i)
         task = family.sample(config.together, generator)
         ledger.record_task("report", task)
         on = task.to(config.device)
         beliefs = [
-            own.believe(own.encode(on.X_tr, on.Y_tr, on.X_te)).prediction.cpu()
-            for own in (nc, plain)
+            own.believe(own.encode(on.X_tr, on.Y_tr, on.X_te)).prediction.cpu() for own in judged
         ]
         answers = (*beliefs, _forest(task, config.classes), _constant(nc, task))
-        for method, H in zip(METHODS, answers, strict=True):
+        own_methods = METHODS if len(beliefs) > 1 else (METHODS[0], *METHODS[2:])
+        for method, H in zip(own_methods, answers, strict=True):
             for metric, losses in _losses(nc, H, task).items():
                 found.setdefault(f"{metric}/{method}", []).append(losses)
     return {name: torch.cat(losses)[: config.eval_tasks] for name, losses in found.items()}
@@ -189,7 +195,8 @@ def tables(rows: list[Row]) -> list[Table]:
     found = []
     for metric in dict.fromkeys(row.metric for row in rows):
         columns = [(metric, {"inputs": inputs}) for inputs in INPUTS]
-        methods = [{"method": method} for method in METHODS]
+        there = {row.keys["method"] for row in rows}
+        methods = [{"method": method} for method in METHODS if method in there]
         lines = pivot(rows, methods, columns, lambda k: str(k["method"]), _three)
         title = f"{metric.capitalize()} on {rows[0].n:,} synthetic tables of each kind"
         note = (
@@ -206,9 +213,10 @@ def _three(row: Row | None) -> str:
 
 
 def figures(outcome: Outcome) -> list[Drawing]:
-    """Draws how the loss on held-out tables fell."""
+    """Draws how the loss on held-out tables fell, if anything was learned."""
+    if not (history := outcome.history.get("tables")):
+        return []
     canvas, ax = sketch(5.0, 3.2)
-    history = outcome.history["tables"]
     hours, losses = [s.seconds / 3600 for s in history], [s.held_out for s in history]
     ax.plot(hours, losses, color=COLORS["posterior"])
     ax.set(xlabel="hours of training", ylabel="loss on held-out tables")

@@ -38,6 +38,7 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "tables"
 NC = "NC"
+SHIPPED = {"labels": "tables", "numbers": "tables-regression"}
 FOREST, CONSTANT = "a forest's beliefs", "class frequencies as beliefs"
 BELIEFS = (NC, FOREST, CONSTANT)
 METHODS = (*BELIEFS, *ESTIMATES)
@@ -47,7 +48,7 @@ METHODS = (*BELIEFS, *ESTIMATES)
 class Config(RunConfig):
     """NC and its alternatives on tables that no NC has seen."""
 
-    networks: str  # The folder of a run of `pretraining`.
+    networks: str = ""  # The folder of a run of `pretraining`; the NC that ships if empty.
     targets: Literal["labels", "numbers"] = "labels"  # What tables ask for.
     developed: bool = False  # Tables for development, by which choices are made.
     names: tuple[str, ...] = ()  # Some tables by name; all of a kind if empty.
@@ -77,17 +78,20 @@ class Config(RunConfig):
 
 SMOKE: dict[str, Any] = {"names": ("sklearn iris", "sklearn wine"), "sizes": (20,), "splits": 1}
 SMOKE |= {"kinds": ("linear", "neighbours", "tree")}
-SMOKE |= {"moved_size": 40, "test_rows": 30, "repetitions": 1, "samples": 2, "networks": ""}
+SMOKE |= {"moved_size": 40, "test_rows": 30, "repetitions": 1, "samples": 2}
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": partial(Config, **SMOKE),
-    "cpu": partial(Config, networks="runs/pretraining", splits=1, repetitions=3, samples=10),
-    "gpu": partial(Config, networks="runs/pretraining", splits=10),
+    "cpu": partial(Config, splits=1, repetitions=3, samples=10),
+    "gpu": partial(Config, splits=10),
 }
 
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Fits models to parts of tables, and estimates their losses on other parts."""
-    nc = load_network(config.networks, config.targets, "pretraining", config.device)
+    if config.networks:
+        nc = load_network(config.networks, config.targets, "pretraining", config.device)
+    else:
+        nc = NeuralComplexity.pretrained(SHIPPED[config.targets]).to(config.device)
     settings, names = config.settings(), config.tables()
     splits = [(n, s, i) for n in names for s in settings for i in range(config.splits)]
     parts = Parts(work, 2 * len(splits), callback)

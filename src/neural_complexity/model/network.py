@@ -33,6 +33,8 @@ SHIPPED = {
     "omniglot-direct": "drawn characters of ten classes, few images of each; the paper's head",
     "sinusoid": "regression of sinusoids from about ten points; posterior head",
     "sinusoid-direct": "regression of sinusoids from about ten points; the paper's head",
+    "tables": "labels of any table, from some ten to some hundred rows; posterior head",
+    "tables-regression": "numbers of any table, from some ten to some hundred rows; posterior head",
 }
 
 
@@ -289,7 +291,7 @@ class NeuralComplexity(nn.Module):
         Args:
             name: One of `pretrained_names`. Those on sinusoids are made by experiment `sinusoid`,
                 preset `cpu`, those on characters by experiment `omniglot`, and see images made
-                by `tasks.omniglot_files.preprocess`.
+                by `tasks.omniglot_files.preprocess`, those for tables by `pretraining`.
 
         Raises:
             ValueError: If none of that name ships.
