@@ -200,7 +200,7 @@ def tables(rows: list[Row]) -> list[Table]:
             lines = pivot(rows, distinct(own, "method"), columns, lambda k: str(k["method"]))
             counts = [select(own, **setting)[0].n for setting in settings]
             titles = (f"{s['setting']} ({n})" for s, n in zip(settings, counts, strict=True))
-            title = f"{score.capitalize()}: {metric}"
+            title = f"{score[0].upper()}{score[1:]}: {metric}"
             more = " Behind each setting stands the number of tables."
             found.append(Table(title, ("method", *titles), tuple(lines), note + more))
     return found

@@ -3,6 +3,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import r2_score
 
 from neural_complexity.experiments.base import table_scores
 from neural_complexity.experiments.base.rows import Row, find
@@ -39,6 +40,21 @@ def test_who_is_right_has_no_error() -> None:
     ranks = [r.value for r in rows if r.metric == "rank as a model"]
     assert sum(ranks) == pytest.approx(1 + 2 + 3)
     assert ranks[0] == ranks[1]  # beliefs are as good as the tree, of which they are
+
+
+def test_r2_is_that_of_gaps_of_tables() -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth, trained = (torch.rand(9, 2, generator=generator).double() for _ in range(2))
+    told = truth + 0.1 * torch.randn(9, 2, generator=generator)
+    rows = score(torch.stack([told, truth + 0.5, trained], dim=-1), truth)
+    right = [r2_score((truth - trained)[:, i], (told - trained)[:, i]) for i in range(2)]
+    by_kind = [r.value for r in rows if r.metric == "R2 of the gap by kind"][:2]
+    assert by_kind == pytest.approx(right, abs=1e-4)
+    row = find(rows, "R2 of the gap", method="NC", metric="error", setting="some")
+    assert row is not None
+    assert row.value == pytest.approx(np.mean(right), abs=1e-4)  # which is the median of two
+    few = score(torch.stack([told, told, trained], dim=-1)[:4], truth[:4])
+    assert not [r for r in few if r.metric.startswith("R2")]
 
 
 def test_kinds_without_a_model_do_not_count() -> None:

@@ -20,6 +20,7 @@ CV = "5-fold CV"
 TRAINED = "training loss"
 SHOWN = ("NC", CV)  # methods that have a row for each kind of model
 RESAMPLES = 1000  # of tables, for intervals
+FEWEST = 5  # tables that have an R2
 SMALL = 1e-6  # added to errors: one of few tables may be right
 Array = NDArray[np.float64]
 Found = Sequence[dict[str, Tensor]]  # of tables: truth, estimates and beliefs of their splits
@@ -71,8 +72,9 @@ def _score_estimates(found: Found, k: int, of: Callable[..., Row], names: Names)
         ratio = partial(_median_ratio, own, usual)
         yield row("error over that of CV", _resampled(ratio, len(found)))
         off = told[:, :, j] - truth
-        yield row("R2 of the gap", _resampled(partial(_median_r2, off, gaps), len(found)))
-        for i, kind in enumerate(names.kinds if method in SHOWN else ()):
+        if len(found) >= FEWEST:
+            yield row("R2 of the gap", _resampled(partial(_median_r2, off, gaps), len(found)))
+        for i, kind in enumerate(names.kinds if method in SHOWN and len(found) >= FEWEST else ()):
             if not np.isnan(own[:, i]).any():
                 r2 = partial(_median_r2, off[:, [i]], gaps[:, [i]])
                 yield row("R2 of the gap by kind", _resampled(r2, len(found)), kind=kind)
