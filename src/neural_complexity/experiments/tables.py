@@ -42,6 +42,8 @@ SHIPPED = {"labels": "tables", "numbers": "tables-regression"}
 FOREST, CONSTANT = "a forest's beliefs", "class frequencies as beliefs"
 BELIEFS = (NC, FOREST, CONSTANT)
 METHODS = (*BELIEFS, *ESTIMATES)
+DRAWN = {NC: COLORS["posterior"], "importance-weighted CV": "C1", "bootstrap .632+": "C2"}
+DRAWN |= {"average confidence": "C4", "DoC": "C5"}  # methods in the figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,13 +215,13 @@ def figures(outcome: Outcome) -> list[Drawing]:
     canvas, axes = sketch(9.0, 3.6, 1, len(metrics), squeeze=False)
     for ax, metric in zip(axes[0], metrics, strict=True):
         settings = [str(s["setting"]) for s in distinct(own, "setting")]
-        for method in (NC, "importance-weighted CV", "average confidence", "DoC"):
+        for i, (method, color) in enumerate(DRAWN.items()):
             values = {str(r.keys["setting"]): r for r in select(own, metric=metric, method=method)}
             there = [s for s in settings if s in values]
-            x = [settings.index(s) for s in there]
-            color = COLORS["posterior"] if method == NC else None
+            x = [settings.index(s) + 0.12 * (i - 2) for s in there]  # beside each other
             bars = [values[s].ci95 or 0.0 for s in there]
-            ax.errorbar(x, [values[s].value for s in there], bars, color=color, label=method)
+            means = [values[s].value for s in there]
+            ax.errorbar(x, means, bars, fmt="o", ms=4, color=color, label=method)
         ax.axhline(1, color=COLORS["target"], lw=0.8)
         ax.set_xticks(range(len(settings)), settings, rotation=40, ha="right")
         ax.set(title=str(metric), ylabel="error over that of CV", ylim=(0, 2.5))
