@@ -24,7 +24,6 @@ LEAST = 0.02  # the least score of a class that is there
 FACTOR = 0.5  # on log-likelihoods: predictions of rows without each other are not independent
 CONSTANT = 1e-6  # the variance below which a feature does not vary
 UNIFORM = 1e-3  # the share of a belief in numbers that all intervals have alike
-ELEMENTS = 2**24  # comparisons of cells at a time: bounds memory
 REGRESSIONS = len(NOISES) * 2 * (2 * 5 + 2)  # noises, weights of features, and kernels below
 
 
@@ -90,13 +89,12 @@ def _kernels(cells: Tensor, T_tr: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _weighted_differences(rank: Tensor, missing: Tensor, weight: Tensor, M: int) -> Tensor:
     """Returns the weight of features in which rows differ from training rows, (B, M + N, M)."""
-    B, rows = rank.shape[:2]
-    code = torch.where(missing > 0, math.pi, rank)  # equal where values are
-    found = rank.new_zeros(B, rows, M)
-    size = max(1, ELEMENTS // (B * rows * M))
-    for own, w in zip(code.split(size, dim=-1), weight.split(size, dim=-1), strict=True):
-        differs = own.unsqueeze(2) != own[:, None, :M]  # (B, M + N, M, features)
-        found = found + (differs.to(w.dtype) @ w[:, None, :, None]).squeeze(-1)
+    code = torch.where(missing > 0, math.pi, rank).mT.contiguous()  # equal where values are
+    found = rank.new_zeros(*rank.shape[:2], M)
+    for feature in range(rank.shape[-1]):  # all at once would need so many times the memory
+        own = code[:, feature]  # (B, M + N)
+        differs = own.unsqueeze(2) != own[:, None, :M]
+        found.addcmul_(differs, weight[:, feature, None, None])
     return found
 
 
