@@ -194,6 +194,34 @@ def without(a: Architecture) -> dict[str, Any]:
     return {k: v for k, v in asdict(a).items() if k not in ("inputs", "outputs")}
 
 
+def test_classes_are_those_of_the_labels_if_nobody_says() -> None:
+    nc, X = make_nc(), torch.randn(1, 40, 3, dtype=torch.double)
+    for classes in (2, 12):
+        Y_tr = torch.arange(30)[None] % classes
+        found = nc.belief(X[:, :30], Y_tr, X[:, 30:])
+        close(found.prediction, nc.belief(X[:, :30], Y_tr, X[:, 30:], classes=classes).prediction)
+        assert found.prediction.shape[-1] == classes
+    forest = EstimatorNC(LogisticRegression()).double()
+    assert forest.belief(X[:, :30], Y_tr, X[:, 30:]).prediction.shape[-1] == 12
+
+
+def test_targets_that_do_not_vary_are_believed_in_their_own_unit() -> None:
+    nc, X = make_nc(0), torch.randn(1, 20, 3, dtype=torch.double)
+    for value in (1e-6, 1.0, 5e4):
+        found = nc.belief(X[:, :12], torch.full((1, 12, 1), value).double(), X[:, 12:])
+        assert isinstance(found, Histogram)
+        assert (found.variance.sqrt() < 9 * value).all()
+
+
+def test_a_model_without_error_is_believed_to_have_hardly_any() -> None:
+    X = torch.randn(1, 240, 2, generator=torch.Generator().manual_seed(0))
+    y = X @ torch.tensor([[1.0], [-0.5]])
+    nc = NeuralComplexity.pretrained("tables-regression")
+    belief = nc.belief(X[:, :200], y[:, :200], X[:, 200:])
+    expected = nc.loss.expected(y[:, 200:], belief).mean() / y.var()
+    assert expected < 0.01
+
+
 def test_what_it_cannot_judge_is_refused() -> None:
     nc, task = make_nc(), make_task()
     with pytest.raises(ValueError, match="X_tr must be finite, got NaN or infinity"):

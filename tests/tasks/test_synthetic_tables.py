@@ -82,6 +82,7 @@ def test_nothing_is_learned_from_chance() -> None:
     X, Y = torch.randn(100, 400, 5, generator=generator()), torch.arange(40_000).view(100, 400) % 2
     assert (explained(X, Y, 2) > LEARNABLE).float().mean() < 0.05
     assert (explained(X, (X[..., 0] > 0).long(), 2) > LEARNABLE).all()
+    assert (explained(X, torch.zeros_like(Y), 2) == 0).all()
     noise = 0.1 * torch.randn(100, 400, 1, generator=generator())
     assert (explained(X, X[..., :1] + noise, 0) > LEARNABLE).all()
 

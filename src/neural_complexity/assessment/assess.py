@@ -240,6 +240,11 @@ def _doubts(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Iter
             f"Trust cannot be measured on {M} training point{'s' * (M != 1)}: at least two points "
             "of one class are needed."
         )
+    elif found.trust < LOW_TRUST and nc.architecture.for_tables:
+        yield (
+            f"These targets are hard to predict from the training rows (trust {found.trust:.2f}), "
+            "which are few, or noisy. NC takes that into account as far as it can."
+        )
     elif found.trust < LOW_TRUST:
         yield (
             f"NC does not understand this training set (trust {found.trust:.2f}): its predictions "

@@ -26,7 +26,7 @@ from neural_complexity.model.cached import CachedEmbeddings, Encoder, cache, emb
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.points import indexed, join, raw, values
 from neural_complexity.regularizers.loop import UNTRUSTED
-from neural_complexity.regularizers.nc import minibatch_penalty, safeguard_factor, trust
+from neural_complexity.regularizers.nc import minibatch_penalty, reliance, trust
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches
@@ -34,7 +34,7 @@ from neural_complexity.tasks.splits import Minibatches
 __all__ = ["NCClassifier", "NCRegressor", "Training"]
 
 HELD_OUT = 4  # one training point of so many is held out, to judge on and to choose a weight by
-LARGEST = 1e30  # what a loss that is no number counts
+LARGEST = 1e15  # what a loss that is no number counts
 FEWEST = 8  # training points that are left to learn from, to choose a weight
 Array = NDArray[Any]
 
@@ -97,8 +97,10 @@ class Training:
     def choose(self, weights: list[float], factor: float, points: Tensor, others: Tensor) -> float:
         """Returns the weight, times a factor, that does best on training points held out.
 
-        Trust says whether NC understands the task; but who has many labels may know more than NC.
-        It is the first where points are too few. If there are others, NC judges on those held out.
+        An NC for tables keeps its first weight, or the smallest if there are no others, unless one
+        is better by a standard error. Trust says whether NC understands the task; but who has many
+        labels may know more than NC. It is the first where points are too few. If there are others,
+        NC judges on those held out.
         """
         order, size = self._shuffle(points, "held out"), -(-len(points) // HELD_OUT)
         if len(weights) == 1 or len(points) - size < FEWEST:
@@ -243,9 +245,10 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             return own.train(own.task(points, points))
         factor, (task, seen, encode) = 1.0, own.arrange(points, others)
         if self.safeguard:
-            known: Any = (own.nc, values(seen.X_tr), seen.Y_tr)
-            self.trust_ = float(trust(*known, classes=own.classes))
-            factor = float(safeguard_factor(*known, classes=own.classes))
+            tables = own.nc.architecture.for_tables
+            measure, known = reliance if tables else trust, (values(seen.X_tr), seen.Y_tr)
+            self.trust_ = float(measure(own.nc, *known, classes=own.classes))
+            factor = self.trust_ if tables else self.trust_**2
             if not factor:
                 warnings.warn(UNTRUSTED, stacklevel=3)
             weights = [*weights, 0.0] if factor else [0.0]
@@ -280,17 +283,20 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
             NC did not learn from itself, which its file knows (points that were scaled in another
             way are not recognised). Where there are too few of those, NC counts as no better than
             on new points when it was made; if that is not known, the smallest weight is taken. At 1
-            the network learns from NC alone, which knows the labels; below, more from labels.
+            the network learns from NC alone, which knows the labels; below, more from labels. An NC
+            for tables keeps the first, or the smallest without X_unlabelled, unless another is
+            better by a standard error.
         floor: See `nc_penalty`.
         safeguard: Whether NC has to prove itself: its weight is multiplied by the square of
-            `trust`, and 0, which leaves it out, is one of the weights to choose from.
+            `trust`, or by `reliance` if it is for tables, and 0, which leaves it out, is one of the
+            weights to choose from.
         random_state: An integer makes `fit` repeatable.
 
     Attributes:
         classes_: The classes, (C,).
         n_features_in_: Input features, D.
         network_: The network, in evaluation mode; maps (points, D) to logits.
-        trust_: How far NC is trusted, 0 to 1, if there is one and the safeguard is on.
+        trust_: Trust, or reliance, 0 to 1, if there is an NC and the safeguard is on.
         weight_: The weight that was chosen, if there is an NC.
         gap_: The gap that it predicts for the network, if there is one.
 

@@ -98,6 +98,8 @@ class Architecture:
             classes = self.outputs
         elif classes is None:
             classes = next((H.shape[-1] for n, H in tensors.items() if n[0] == "H"), self.outputs)
+            if self.for_tables and not any(n[0] == "H" for n in tensors):  # as many as there are
+                classes = max((int(Y.max()) + 1 for Y in labels.values() if Y.numel()), default=1)
         if classes != self.outputs and not (self.symmetric or self.for_tables):
             wanted = f"the {self.outputs} classes that NC was made for"
             raise ValueError(f"labels must be of {wanted}, got {classes}")

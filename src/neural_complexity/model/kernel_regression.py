@@ -23,7 +23,7 @@ POWERS = (0.7, 1.0, 1.5, 2.2, 3.3, 5.0)
 LEAST = 0.02  # the least score of a class that is there
 FACTOR = 0.5  # on log-likelihoods: predictions of rows without each other are not independent
 CONSTANT = 1e-6  # the variance below which a feature does not vary
-UNIFORM = 1e-3  # the share of a belief in numbers that all intervals have alike
+UNIFORM = 1e-5  # the share of a belief in numbers that all intervals have alike
 REGRESSIONS = len(NOISES) * 2 * (2 * 5 + 2)  # noises, weights of features, and kernels below
 
 
@@ -55,8 +55,9 @@ def relevance(cells: Tensor, T_tr: Tensor) -> Tensor:
     between = (sums.square().sum(dim=-1) / count.clamp(min=1)).sum(dim=-1)  # (B, D)
     total = centred.square().sum(dim=(1, 2)).clamp(min=torch.finfo(T_tr.dtype).tiny)
     free = (count > 0).sum(dim=-1) - 1
-    unexplained = (1 - between / total.unsqueeze(-1)) * (M - 1) / (M - 1 - free).clamp(min=1)
-    return ((1 - unexplained).clamp(min=0) + 1 / M) * (free > 0)
+    rest = M - 1 - free  # if nothing is left, nothing is known
+    unexplained = (1 - between / total.unsqueeze(-1)) * (M - 1) / rest.clamp(min=1)
+    return ((1 - unexplained).clamp(min=0) * (rest > 0) + 1 / M) * (free > 0)
 
 
 def _kernels(cells: Tensor, T_tr: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -166,5 +167,5 @@ def stack_numbers(found: Regressions, T_tr: Tensor, edges: Tensor) -> tuple[Tens
     below = torch.einsum("brek,be->brk", torch.special.ndtr(at), weight)
     zero, all_ = below.new_zeros(below.shape[:2]), below.new_ones(below.shape[:2])
     cumulated = torch.cat([zero.unsqueeze(-1), below, all_.unsqueeze(-1)], dim=-1)
-    p = (1 - UNIFORM) * cumulated.diff(dim=-1) + UNIFORM / (len(edges) - 1)
+    p = (1 - UNIFORM) * cumulated.diff(dim=-1).clamp(min=0) + UNIFORM / (len(edges) - 1)
     return p.log(), likely

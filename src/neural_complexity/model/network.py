@@ -159,6 +159,8 @@ class NeuralComplexity(nn.Module):
 
     def targets(self, Y: Tensor, *, classes: int | None = None) -> Tensor:
         """Returns targets as numbers, (B, M, C): labels, (B, M), as ones and zeros."""
+        if classes is None and self.labels and self.architecture.for_tables:
+            classes = int(Y.max()) + 1 if Y.numel() else 1
         return self.loss.encode(Y, classes or self.outputs, self.x_mean.dtype)
 
     def losses(self, context: Context, H_tr: Tensor, H_te: Tensor) -> Tensor:

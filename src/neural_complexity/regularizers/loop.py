@@ -24,7 +24,7 @@ __all__ = ["UNTRUSTED", "NCRegularizer", "Weight"]
 # What makes an NC that fits be of no use, most of the time.
 UNTRUSTED = (
     "NC is not trusted with these training points (trust 0.00) and left out: are the inputs on the "
-    "scale that it was made with?"
+    "scale that it was made with, and do they say anything about the targets?"
 )
 TESTS = 10  # minibatches that trust is taken from
 
@@ -33,7 +33,7 @@ Weight = float | Callable[[int], float]  # or what it is after so many calls
 
 
 class NCRegularizer:
-    """The penalty weight * trust^2 * max(floor, NC(h)) of a model on a minibatch, Eq. (4).
+    """The penalty weight * factor * max(floor, NC(h)) of a model on a minibatch, Eq. (4).
 
     Add it to any loss, and train as usual:
 
@@ -49,9 +49,9 @@ class NCRegularizer:
             knows much more than the labels tell, and harmful if it knows less. At 0.1 labels have
             the last word where there are some. At 0 nothing is asked of the model.
         floor: As in `nc_penalty`; the paper's by default.
-        safeguard: Whether the weight is multiplied by the square of `trust`: that of X_tr and y_tr
-            if they are given, otherwise the mean over the minibatches of the first ten calls,
-            without those that have one point of each class.
+        safeguard: Whether the weight is multiplied by the square of `trust`, or by `reliance` if NC
+            is for tables: that of X_tr and y_tr if they are given, otherwise the mean over the
+            minibatches of the first ten calls, without those that have one point of each class.
         mode: `"train"` judges the model as it is, so that the training loss inside the gap is the
             one that training descends; `"eval"` in evaluation mode, which does harm with batch
             normalization (on digits it did): running statistics lag behind, and are constants.

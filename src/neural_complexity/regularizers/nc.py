@@ -131,12 +131,12 @@ def reliance(
 
         reliance = sum NC's gradient * true gradient / sum |NC's gradient|^2, from 0 to 1.
 
-    It is 1 where NC's beliefs are as sure as they should be, however noisy targets are; trust is
-    then small where they are. It is below 1 where NC is too sure, and 0 where it is wrong.
+    It is about 1 where NC's beliefs are as sure as they should be, however noisy targets are; trust
+    is then small where they are. It is below 1 where NC is too sure, and 0 where it is wrong.
     """
     pulls = _compare_pulls(nc, X_tr, Y_tr, classes)
     share = pulls.both / pulls.own.clamp(min=torch.finfo(pulls.own.dtype).tiny)
-    return torch.where(pulls.testable, share.nan_to_num(nan=0.0).clamp(0, 1), 0.0)
+    return torch.where(pulls.testable & share.isfinite(), share.clamp(0, 1), 0.0)
 
 
 def safeguard_factor(

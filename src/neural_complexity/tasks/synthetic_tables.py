@@ -31,8 +31,8 @@ class Tables:
     test_points: int = 128  # Test rows, N.
     features: tuple[int, int] = (2, 30)  # Features, D, likewise.
     moved: float = 0.4  # The share of tables whose test inputs have moved.
-    easy: float = 10.0  # How much the odds of a table grow with the share that can be learned.
-    unlearnable: float = 0.05  # The share of tables that are not `learnable`, if there are others.
+    easy: float = 10.0  # How much log-odds of a table grow with the share that can be learned.
+    unlearnable: float = 0.05  # The share of tables of which next to nothing can be learned.
 
     def __post_init__(self) -> None:
         check_sizes(test_points=self.test_points)
@@ -225,5 +225,5 @@ def explained(X: Tensor, Y: Tensor, classes: int) -> Tensor:
     weights = torch.linalg.solve(K[:, :half, :half] + 0.5 * eye, T_tr - mean)
     error = (T_te - mean - K[:, half:, :half] @ weights).square().sum(dim=(1, 2))
     usual = (T_te - mean).square().sum(dim=(1, 2))
-    found: Tensor = 1 - error / usual.clamp(min=torch.finfo(usual.dtype).tiny)
-    return found
+    share = 1 - error / usual.clamp(min=torch.finfo(usual.dtype).tiny)
+    return torch.where(usual > 0, share, 0.0)  # nothing is to be learned of a constant

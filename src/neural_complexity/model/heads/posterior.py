@@ -54,7 +54,8 @@ class PosteriorHead(Head):
         T_tr = sets.T_tr
         if not self.loss.labels:
             std, mean = torch.std_mean(sets.Y_tr, dim=1, keepdim=True, correction=0)  # (B, 1, C)
-            scale = torch.where(std > CONSTANT * mean.abs(), std, 1.0)
+            size = torch.where(mean == 0, 1.0, mean.abs())  # the unit where targets do not vary
+            scale = torch.where(std > CONSTANT * mean.abs(), std, size)
             T_tr = (sets.Y_tr - mean) / scale
         answers = self.table(sets.X_tr, T_tr, sets.X_te)
         if self.loss.labels:
