@@ -217,7 +217,8 @@ def figures(outcome: Outcome) -> list[Drawing]:
         settings = [str(s["setting"]) for s in distinct(own, "setting")]
         for i, (method, color) in enumerate(DRAWN.items()):
             values = {str(r.keys["setting"]): r for r in select(own, metric=metric, method=method)}
-            there = [s for s in settings if s in values]
+            if not (there := [s for s in settings if s in values]):
+                continue
             x = [settings.index(s) + 0.12 * (i - 2) for s in there]  # beside each other
             bars = [values[s].ci95 or 0.0 for s in there]
             means = [values[s].value for s in there]
