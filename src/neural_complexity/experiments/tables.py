@@ -233,8 +233,8 @@ def figures(outcome: Outcome) -> list[Drawing]:
 
 LEAD = (
     "Models of many kinds are fitted to few rows of real tables. How large will their loss be on "
-    "other rows, whose labels nobody has? NC, pretrained on synthetic tables, answers from the "
-    "training rows and the test inputs, without a refit; the others are what people do instead. "
+    "other rows, whose labels nobody has? NC answers from the training rows and the test inputs, "
+    "without a refit; the others are what people do instead. "
     "Test rows of classes without a training row are left out. Squared errors are in units of the "
     "variance of training targets."
 )
