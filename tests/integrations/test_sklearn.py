@@ -119,7 +119,7 @@ def test_an_nc_that_knows_less_than_the_labels_is_left_out(
         wrong = torch.nn.functional.one_hot((place[indices % 40] + 1) % 3, 3)
         return CachedStates(indices, Categorical(5.0 * wrong.to(torch.get_default_dtype())))
 
-    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
+    monkeypatch.setattr(estimators, "proof", lambda *_, **__: torch.ones(1))
     monkeypatch.setattr(estimators, "cache", believe_wrongly)
     nc = labelled_nc()
     options: dict[str, Any] = {"steps": 40, "random_state": 0}
@@ -145,7 +145,7 @@ def remembering(points: slice, monkeypatch: pytest.MonkeyPatch) -> NeuralComplex
         belief = Categorical(9.0 * torch.where(known[..., None], right, wrong))
         return CachedStates(indices, belief)
 
-    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.ones(1))
+    monkeypatch.setattr(estimators, "proof", lambda *_, **__: torch.ones(1))
     monkeypatch.setattr(estimators, "cache", believe)
     nc = labelled_nc()
     nc.card = Card(learned_from=nc.card.remember([torch.from_numpy(X[points])]))
@@ -179,9 +179,20 @@ def test_what_an_earlier_fit_found_is_gone_and_weights_may_be_an_array() -> None
 
 
 def test_an_nc_that_is_not_trusted_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimators, "trust", lambda *_, **__: torch.zeros(1))
+    monkeypatch.setattr(estimators, "proof", lambda *_, **__: torch.zeros(1))
     with pytest.warns(UserWarning, match="NC is not trusted .* on the scale that it was made with"):
         assert NCClassifier(labelled_nc(), **QUICK).fit(X, LABELS).weight_ == 0
+
+
+def test_only_what_is_clearly_better_takes_the_place_of_the_usual() -> None:
+    usual, noise = torch.ones(100), torch.randn(100, generator=torch.Generator().manual_seed(0))
+    noise = noise - noise.mean()
+    slightly, clearly = usual - 0.05 + noise, usual - 0.3 + noise  # the standard error is 0.1
+    assert estimators._clearly_best([usual, slightly], 0) == 0
+    assert estimators._clearly_best([slightly, usual], 1) == 1
+    assert estimators._clearly_best([usual, clearly], 0) == 1
+    diverged = torch.full((100,), estimators.LARGEST)
+    assert estimators._clearly_best([diverged, usual], 0) == 1
 
 
 @pytest.mark.parametrize(("weight", "chosen"), [((0.5, 3.0), 0.5), (0.2, 0.2), ((0.0,), 0.0)])

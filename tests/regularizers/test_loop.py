@@ -428,7 +428,7 @@ def test_nc_follows_the_inputs_to_their_device() -> None:
 
 
 def test_an_nc_that_is_not_trusted_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(penalty_module, "trust", lambda *_, **__: torch.zeros(1))
+    monkeypatch.setattr(penalty_module, "proof", lambda *_, **__: torch.zeros(1))
     model, (x, y, u) = mlp(3, (5,), 4), minibatch()
     ask = NCRegularizer(small_nc(), X_tr=x, y_tr=y)
     with pytest.warns(UserWarning, match="NC is not trusted .* on the scale that it was made with"):

@@ -17,6 +17,7 @@ from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import (
     minibatch_penalty,
     nc_penalty,
+    proof,
     reliance,
     safeguard_factor,
     trust,
@@ -539,12 +540,14 @@ def test_who_is_as_sure_as_one_can_be_is_relied_on_however_noisy_labels_are() ->
     fair = Sure(0.5 * torch.tensor(0.7 / 0.3).log().item())
     assert reliance(fair, X, Y, classes=2).item() > 0.9
     assert trust(fair, X, Y, classes=2).item() < 0.4
-    assert safeguard_factor(fair, X, Y, classes=2) == reliance(fair, X, Y, classes=2)
+    assert proof(fair, X, Y, classes=2) == reliance(fair, X, Y, classes=2)
+    assert safeguard_factor(fair, 0.5) == 0.5
     certain = reliance(Sure(5.0), X, Y, classes=2).item()
     assert certain < 0.7
     assert reliance(Sure(-2.0), X, Y, classes=2).item() == 0  # who is always wrong
 
 
 def test_other_ncs_must_show_that_they_understand(nc: NeuralComplexity, task: Task) -> None:
-    found = safeguard_factor(nc, task.X_tr, task.Y_tr)
-    torch.testing.assert_close(found, trust(nc, task.X_tr, task.Y_tr).square())
+    found = proof(nc, task.X_tr, task.Y_tr)
+    torch.testing.assert_close(found, trust(nc, task.X_tr, task.Y_tr))
+    assert safeguard_factor(nc, 0.5) == 0.25

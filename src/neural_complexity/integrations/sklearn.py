@@ -26,7 +26,7 @@ from neural_complexity.model.cached import CachedEmbeddings, Encoder, cache, emb
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.points import indexed, join, raw, values
 from neural_complexity.regularizers.loop import UNTRUSTED
-from neural_complexity.regularizers.nc import minibatch_penalty, reliance, trust
+from neural_complexity.regularizers.nc import minibatch_penalty, proof, safeguard_factor
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches
@@ -245,10 +245,8 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             return own.train(own.task(points, points))
         factor, (task, seen, encode) = 1.0, own.arrange(points, others)
         if self.safeguard:
-            tables = own.nc.architecture.for_tables
-            measure, known = reliance if tables else trust, (values(seen.X_tr), seen.Y_tr)
-            self.trust_ = float(measure(own.nc, *known, classes=own.classes))
-            factor = self.trust_ if tables else self.trust_**2
+            self.trust_ = float(proof(own.nc, values(seen.X_tr), seen.Y_tr, classes=own.classes))
+            factor = safeguard_factor(own.nc, self.trust_)
             if not factor:
                 warnings.warn(UNTRUSTED, stacklevel=3)
             weights = [*weights, 0.0] if factor else [0.0]

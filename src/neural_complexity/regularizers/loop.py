@@ -15,7 +15,7 @@ from neural_complexity.convert.arrays_in import inputs, targets
 from neural_complexity.learners.fit import Learner
 from neural_complexity.model.cached import CachedEmbeddings
 from neural_complexity.model.network import NeuralComplexity, find_nc
-from neural_complexity.regularizers.nc import minibatch_penalty, reliance, trust
+from neural_complexity.regularizers.nc import minibatch_penalty, proof, safeguard_factor
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
@@ -178,7 +178,7 @@ class NCRegularizer:
         regularizer = minibatch_penalty(self.nc, encode, floor=self.floor)
         h = cast("Learner", lambda _: H[None])  # its predictions at the context's points
         with torch.autocast(X.device.type, enabled=False):
-            factor = trusted if self.nc.architecture.for_tables else trusted**2
+            factor = safeguard_factor(self.nc, trusted)
             penalty = weight * factor * regularizer(h, snapshot).squeeze(0)
         if not penalty.isfinite():
             raise ValueError(f"targets and predictions must be smaller, got a penalty of {penalty}")
@@ -213,8 +213,7 @@ class NCRegularizer:
         # A minibatch where nothing can be tested is an error, unless another could be.
         distinct = self.nc.labels and len(Y[0].unique()) == Y.shape[1]
         if self.tests < wanted and not (self.tests and distinct):
-            measure = reliance if self.nc.architecture.for_tables else trust
-            found = float(measure(self.nc, X, Y, classes=classes))
+            found = float(proof(self.nc, X, Y, classes=classes))
             self.trust += (found - self.trust) / (self.tests + 1)
             self.tests += 1
             if self.tests == wanted and not self.trust:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,9 +16,10 @@ from neural_complexity.points import values
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
-__all__ = ["minibatch_penalty", "nc_penalty", "reliance", "safeguard_factor", "trust"]
+__all__ = ["minibatch_penalty", "nc_penalty", "proof", "reliance", "safeguard_factor", "trust"]
 
 FOLDS = 10
+Proof = TypeVar("Proof", float, Tensor)
 BANDWIDTHS = (0.3, 1.0)  # of the smoothers, in standard deviations of the inputs
 
 
@@ -61,7 +63,7 @@ def nc_penalty(
         got = f"shape {tuple(weight.shape)} for {len(task)} tasks"
         raise ValueError(f"weight must be one number or one per task, got {got}")
     if safeguard:
-        weight = weight * safeguard_factor(nc, task.X_tr, task.Y_tr, classes=classes)
+        weight = weight * safeguard_factor(nc, proof(nc, task.X_tr, task.Y_tr, classes=classes))
     with torch.no_grad():
         known = context or nc.encode(task.X_tr, task.Y_tr, X, classes=classes)
     return minibatch_penalty(
@@ -139,18 +141,24 @@ def reliance(
     return torch.where(pulls.testable & share.isfinite(), share.clamp(0, 1), 0.0)
 
 
-def safeguard_factor(
+def proof(
     nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor, *, classes: int | None = None
 ) -> Tensor:
-    """Returns what NC's weight is multiplied by, (B,): `reliance` for tables, or `trust` squared.
+    """Returns how far NC proves itself, (B,): by `reliance` if it is for tables, or by `trust`.
 
     An NC for tables is at home in any of them, and only too sure or not; of another one it must be
-    shown that it understands the task at all. Trust is squared because it comes from few points: a
-    task that passes by luck passes narrowly.
+    shown that it understands the task at all.
     """
-    if nc.architecture.for_tables:
-        return reliance(nc, X_tr, Y_tr, classes=classes)
-    return trust(nc, X_tr, Y_tr, classes=classes).square()
+    measure = reliance if nc.architecture.for_tables else trust
+    return measure(nc, X_tr, Y_tr, classes=classes)
+
+
+def safeguard_factor(nc: NeuralComplexity, proven: Proof) -> Proof:
+    """Returns what NC's weight is multiplied by, given its `proof`.
+
+    Trust is squared because it comes from few points: a task that passes by luck passes narrowly.
+    """
+    return proven if nc.architecture.for_tables else proven * proven
 
 
 @dataclass(frozen=True)
