@@ -53,8 +53,7 @@ class Pretraining:
 
 def belief_loss(nc: NeuralComplexity, task: Task) -> Tensor:
     """Computes what NC's beliefs about test targets cost, a scalar."""
-    classes = int(task.Y_tr.max()) + 1 if nc.labels else None  # of the table that has most
-    context = nc.encode(task.X_tr, task.Y_tr, task.X_te, classes=classes)
+    context = nc.encode(task.X_tr, task.Y_tr, task.X_te)
     return nc.loss.supervise(nc.believe(context), task.Y_te)
 
 
