@@ -177,6 +177,7 @@ NOTES = {
     "tables. Below 1 is better than cross-validation.",
     "R2 of the gap": "Of predicted against true gaps, test minus training loss, over tables: the "
     "median over kinds of models ± half the 95 % interval of a bootstrap of tables.",
+    "R2 of the gap by kind": "The same for each kind of model.",
     "share better than CV": "On which share of tables and models an estimate is nearer to the "
     "truth than 5-fold cross-validation. Value ± 95 % interval over tables.",
     "rank correlation": "Spearman's correlation of estimated and true losses of the models of one "
@@ -199,7 +200,8 @@ def tables(rows: list[Row]) -> list[Table]:
                 continue
             settings = distinct(own, "setting")
             columns = [(score, {**setting, "metric": metric}) for setting in settings]
-            lines = pivot(rows, distinct(own, "method"), columns, lambda k: str(k["method"]))
+            named = distinct(own, "method", "kind")  # of a kind, where scores are
+            lines = pivot(rows, named, columns, lambda k: ", ".join(map(str, k.values())))
             counts = [select(own, **setting)[0].n for setting in settings]
             titles = (f"{s['setting']} ({n})" for s, n in zip(settings, counts, strict=True))
             title = f"{score[0].upper()}{score[1:]}: {metric}"
