@@ -15,6 +15,7 @@ from neural_complexity.model.kernel_regression import (
     Regressions,
     regress,
     relevance,
+    solve,
     stack_labels,
     stack_numbers,
 )
@@ -43,6 +44,18 @@ def test_a_training_row_is_predicted_as_if_it_were_not_there(seed: int, row: int
     left = regress(cells[:, [*rest, row]], T[:, rest])
     close(whole.means[:, row, :, :UNWEIGHTED], left.means[:, 13, :, :UNWEIGHTED])
     close(whole.variances[:, row, :UNWEIGHTED], left.variances[:, 13, :UNWEIGHTED])
+
+
+def test_solved_regressions_predict_any_rows_as_if_solved_with_them() -> None:
+    cells, T = draw()
+    whole, solved = regress(cells, T), list(solve(cells[:, :14], T))
+    for rows in ([14], [18, 15]):
+        some = regress(cells[:, [*range(14), *rows]], T, solved)
+        for name in ("means", "variances"):
+            close(getattr(some, name)[:, 14:], getattr(whole, name)[:, rows])
+    bare = regress(cells, T, variances=False)
+    close(bare.means, whole.means)
+    assert bare.variances.shape == (2, 19, 0)
 
 
 def test_regressions_are_gaussian_processes() -> None:

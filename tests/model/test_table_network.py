@@ -194,6 +194,23 @@ def without(a: Architecture) -> dict[str, Any]:
     return {k: v for k, v in asdict(a).items() if k not in ("inputs", "outputs")}
 
 
+@kinds
+def test_what_is_remembered_of_a_training_set_is_not_taken_for_another(classes: int) -> None:
+    kind = {"loss": "cross_entropy"} if classes else {"loss": "squared_error", "bins": 24}
+
+    def fresh() -> NeuralComplexity:
+        made = NeuralComplexity(30, classes or 1, width=8, heads=2, for_tables=True, **kind)
+        return made.double()
+
+    nc, one, other = fresh(), make_task(classes), make_task(classes, seed=1)
+    relabelled = replace(one, Y_tr=one.Y_tr.flip(1))
+    few = replace(one, X_te=one.X_te[:, 2:4], Y_te=one.Y_te[:, 2:4])
+    for task in (one, one, other, relabelled, one, few):
+        close(believe(nc, task), believe(fresh(), task))
+    single = one.map(lambda t: t.float() if t.is_floating_point() else t)
+    close(believe(nc.float(), single), believe(fresh().float(), single))
+
+
 def test_classes_are_those_of_the_labels_if_nobody_says() -> None:
     nc, X = make_nc(), torch.randn(1, 40, 3, dtype=torch.double)
     for classes in (2, 12):

@@ -6,14 +6,24 @@ number of classes is treated alike.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-__all__ = ["REGRESSIONS", "Regressions", "regress", "relevance", "stack_labels", "stack_numbers"]
+__all__ = [
+    "REGRESSIONS",
+    "Regressions",
+    "Solved",
+    "regress",
+    "relevance",
+    "solve",
+    "stack_labels",
+    "stack_numbers",
+]
 
 NOISES = (0.03, 0.3, 2.0)  # the variance of the noise, where that of the function is 1
 RANK = 1.7  # what the largest rank counts, as a number of standard deviations
@@ -32,7 +42,7 @@ class Regressions:
     """What E regressions predict for the rows of tables: of training rows, without that row."""
 
     means: Tensor  # (B, M + N, C, E)
-    variances: Tensor  # (B, M + N, E), with noise, in units of each regression
+    variances: Tensor  # (B, M + N, E), with noise, in units of each; of none if not asked for
 
 
 def relevance(cells: Tensor, T_tr: Tensor) -> Tensor:
@@ -60,70 +70,130 @@ def relevance(cells: Tensor, T_tr: Tensor) -> Tensor:
     return ((1 - unexplained).clamp(min=0) * (rest > 0) + 1 / M) * (free > 0)
 
 
-def _kernels(cells: Tensor, T_tr: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields kernels of all rows with training rows, (B, M + N, M), and with themselves."""
-    M = T_tr.shape[1]
-    value, rank, missing = cells.unbind(dim=-1)
-    useful = relevance(cells, T_tr)
-    useful = torch.cat([useful, torch.full_like(useful, 1 / M)], dim=-1)
-    one = value.new_ones(value.shape[:2])
-    for features in (value, RANK * rank):
-        F = torch.cat([features, missing], dim=-1)  # (B, M + N, 2 D)
-        varies = (F[:, :M].var(dim=1, correction=0) > CONSTANT).to(F.dtype)
+def _kernels(
+    cells: Tensor, known: Tensor, weights: Sequence[Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields kernels of rows with training rows, (B, R, M), and of rows with themselves, (B, R).
+
+    Args:
+        cells: Of these rows, (B, R, D, 3).
+        known: Of the training rows, (B, M, D, 3).
+        weights: Of features, (B, 2 D) each; see `_weights`.
+    """
+    sides = [(*c.unbind(dim=-1),) for c in (cells, known)]  # value, rank and missing of each
+    one = cells.new_ones(cells.shape[:2])
+    for i, w in enumerate(weights):
+        F, F_tr = (_features(*side, ranks=i >= len(weights) // 2) for side in sides)
+        f, f_tr = (rows * w.sqrt().unsqueeze(1) for rows in (F, F_tr))
+        inner = f @ f_tr.mT
+        size, size_tr = (rows.square().sum(dim=-1) for rows in (f, f_tr))
+        squared = (size.unsqueeze(-1) + size_tr.unsqueeze(1) - 2 * inner).clamp(min=0)
+        distance = torch.cdist(F * w.unsqueeze(1), F_tr * w.unsqueeze(1), p=1.0)
+        yield inner, size
+        yield (-squared).exp(), one
+        yield (-squared / 3).exp(), one
+        yield (-2 * distance).exp(), one
+        yield (-5 * distance).exp(), one
+        if i < len(weights) // 2:
+            own, its = (torch.where(missing > 0, math.pi, rank) for _, rank, missing in sides)
+            differ = _weighted_differences(own, its, w)
+            yield (-2 * differ).exp(), one
+            yield (-5 * differ).exp(), one
+
+
+def _features(value: Tensor, rank: Tensor, missing: Tensor, *, ranks: bool) -> Tensor:
+    """Returns what regressions see of rows, (B, R, 2 D): values or ranks, and what is missing."""
+    return torch.cat([RANK * rank if ranks else value, missing], dim=-1)
+
+
+def _weights(known: Tensor, T_tr: Tensor) -> list[Tensor]:
+    """Returns weights of features, (B, 2 D): two of values and two of ranks; they sum to 1."""
+    useful = relevance(known, T_tr)
+    useful = torch.cat([useful, torch.full_like(useful, 1 / T_tr.shape[1])], dim=-1)
+    found = []
+    for ranks in (False, True):
+        F = _features(*known.unbind(dim=-1), ranks=ranks)
+        varies = (F.var(dim=1, correction=0) > CONSTANT).to(F.dtype)
         for weight in (varies, varies * useful):
-            w = weight / weight.sum(dim=-1, keepdim=True).clamp(min=1e-12)
-            f, near = F * w.sqrt().unsqueeze(1), F * w.unsqueeze(1)
-            inner = f @ f[:, :M].mT
-            size = f.square().sum(dim=-1)
-            squared = (size.unsqueeze(-1) + size[:, None, :M] - 2 * inner).clamp(min=0)
-            distance = torch.cdist(near, near[:, :M], p=1.0)
-            yield inner, size
-            yield (-squared).exp(), one
-            yield (-squared / 3).exp(), one
-            yield (-2 * distance).exp(), one
-            yield (-5 * distance).exp(), one
-            if features is value:
-                differ = _weighted_differences(rank, missing, w[:, : value.shape[-1]], M)
-                yield (-2 * differ).exp(), one
-                yield (-5 * differ).exp(), one
+            found.append(weight / weight.sum(dim=-1, keepdim=True).clamp(min=1e-12))
+    return found
 
 
-def _weighted_differences(rank: Tensor, missing: Tensor, weight: Tensor, M: int) -> Tensor:
-    """Returns the weight of features in which rows differ from training rows, (B, M + N, M)."""
-    code = torch.where(missing > 0, math.pi, rank).mT.contiguous()  # equal where values are
-    found = rank.new_zeros(*rank.shape[:2], M)
-    for feature in range(rank.shape[-1]):  # all at once would need so many times the memory
-        own = code[:, feature]  # (B, M + N)
-        differs = own.unsqueeze(2) != own[:, None, :M]
+def _weighted_differences(codes: Tensor, known: Tensor, weight: Tensor) -> Tensor:
+    """Returns the weight of features in which rows differ from training rows, (B, R, M).
+
+    Args:
+        codes: Of rows, (B, R, D): equal where values are.
+        known: Of training rows, (B, M, D).
+        weight: Of features, (B, D) or more, the first of which count.
+    """
+    own, its = codes.mT.contiguous(), known.mT.contiguous()
+    found = codes.new_zeros(len(codes), codes.shape[1], known.shape[1])
+    for feature in range(own.shape[1]):  # all at once would need so many times the memory
+        differs = own[:, feature].unsqueeze(2) != its[:, feature].unsqueeze(1)
         found.addcmul_(differs, weight[:, feature, None, None])
     return found
 
 
+@dataclass(frozen=True)
+class Solved:
+    """One regression of tables, and what it predicts for training rows without them."""
+
+    noise: float
+    weights: Tensor  # of training rows, (B, M, C)
+    inverse: Tensor | None  # of the kernel with noise, (B, M, M), if variances are asked for
+    means: Tensor  # (B, M, C)
+    variances: Tensor  # (B, M)
+
+
 @torch.no_grad()
-def regress(cells: Tensor, T_tr: Tensor) -> Regressions:
-    """Fits all regressions to tables, and predicts training rows without themselves.
+def solve(known: Tensor, T_tr: Tensor, *, variances: bool = True) -> Iterator[Solved]:
+    """Fits all regressions to tables, one after the other: the work that test rows share.
+
+    Args:
+        known: Cells of the training rows, of `describe_cells`, (B, M, D, 3).
+        T_tr: Their targets, (B, M, C), around 0.
+        variances: Whether those of test rows will be asked for.
+    """
+    eye = torch.eye(T_tr.shape[1], device=T_tr.device, dtype=T_tr.dtype)
+    for kernel, _ in _kernels(known, known, _weights(known, T_tr)):
+        K = kernel + 1  # and a constant
+        for noise in NOISES:
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(K + noise * eye))
+            a, diagonal = inverse @ T_tr, inverse.diagonal(dim1=1, dim2=2)  # (B, M, C), (B, M)
+            means = T_tr - a / diagonal.unsqueeze(-1)
+            yield Solved(noise, a, inverse if variances else None, means, 1 / diagonal)
+
+
+@torch.no_grad()
+def regress(
+    cells: Tensor, T_tr: Tensor, solved: Iterable[Solved] | None = None, *, variances: bool = True
+) -> Regressions:
+    """Predicts test rows by all regressions, and training rows without themselves.
 
     Args:
         cells: Of `describe_cells`, (B, M + N, D, 3).
         T_tr: Targets of the training rows, (B, M, C), around 0.
+        solved: What `solve` found for these, if it is at hand.
+        variances: Whether to return them.
     """
-    M, eye = T_tr.shape[1], torch.eye(T_tr.shape[1], device=T_tr.device, dtype=T_tr.dtype)
-    means, variances = [], []
-    for plain, own in _kernels(cells, T_tr):
-        K, itself = plain + 1, own + 1  # and a constant
-        across = K[:, M:]
-        for noise in NOISES:
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(K[:, :M] + noise * eye))
-            a, diagonal = inverse @ T_tr, inverse.diagonal(dim1=1, dim2=2)  # (B, M, C), (B, M)
-            means.append(torch.cat([T_tr - a / diagonal.unsqueeze(-1), across @ a], dim=1))
-            known = ((across @ inverse) * across).sum(dim=-1)
-            at_test = (itself[:, M:] - known).clamp(min=0) + noise
-            variances.append(torch.cat([1 / diagonal, at_test], dim=1))
-    return Regressions(torch.stack(means, dim=-1), torch.stack(variances, dim=-1))
+    known, asked = cells.tensor_split([T_tr.shape[1]], dim=1)
+    each = iter(solve(known, T_tr, variances=variances) if solved is None else solved)
+    means, spread = [], []
+    for kernel, own in _kernels(asked, known, _weights(known, T_tr)):
+        K = kernel + 1
+        for one in islice(each, len(NOISES)):
+            means.append(torch.cat([one.means, K @ one.weights], dim=1))
+            if variances and one.inverse is not None:
+                explained = ((K @ one.inverse) * K).sum(dim=-1)
+                at_test = (own + 1 - explained).clamp(min=0) + one.noise
+                spread.append(torch.cat([one.variances, at_test], dim=1))
+    none = cells.new_empty((*cells.shape[:2], 0))
+    return Regressions(torch.stack(means, -1), torch.stack(spread, -1) if spread else none)
 
 
-def stack_labels(means: Tensor, T_tr: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns log-probabilities of classes, (B, M + N, C), and how likely labels are.
+def stack_labels(means: Tensor, T_tr: Tensor, *, first: int = 0) -> tuple[Tensor, Tensor]:
+    """Returns log-probabilities of classes, (B, rows, C), and how likely labels are.
 
     Each regression's scores, raised to each of several powers, are probabilities. All are averaged
     by how likely they make the training labels, (B, E): the second result, the best of the powers.
@@ -131,6 +201,7 @@ def stack_labels(means: Tensor, T_tr: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         means: Scores of classes, (B, M + N, C, E); see `Regressions`.
         T_tr: Ones and zeros, (B, M, C); a class without a one does not exist.
+        first: The first of the rows that are returned, all M + N or fewer.
     """
     M = T_tr.shape[1]
     there = T_tr.any(dim=1)[:, None, :, None]  # (B, 1, C, 1)
@@ -141,20 +212,25 @@ def stack_labels(means: Tensor, T_tr: Tensor) -> tuple[Tensor, Tensor]:
         [p[:, :M].masked_fill(~given, 0.0).sum(dim=(1, 2)) for p in each], dim=-1
     )  # (B, E, powers)
     weight = (FACTOR * likely).flatten(1).log_softmax(dim=-1).view_as(likely)
-    parts = [(p + weight[:, None, None, :, i]).logsumexp(dim=-1) for i, p in enumerate(each)]
+    parts = [
+        (p[:, first:] + weight[:, None, None, :, i]).logsumexp(dim=-1) for i, p in enumerate(each)
+    ]
     return torch.stack(parts).logsumexp(dim=0), likely.amax(dim=-1)
 
 
-def stack_numbers(found: Regressions, T_tr: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns log-probabilities of intervals, (B, M + N, bins), and how likely targets are, (B, E).
+def stack_numbers(
+    found: Regressions, T_tr: Tensor, edges: Tensor, *, first: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Returns log-probabilities of intervals, (B, rows, bins), and how likely targets are, (B, E).
 
     Each regression believes in a Gaussian, in units of how far it was off at training rows. All are
     averaged by how likely they make the training targets.
 
     Args:
-        found: Regressions of one output.
+        found: Regressions of one output, with variances.
         T_tr: Targets, (B, M, 1).
         edges: Of the intervals, (bins + 1,), ascending; the outermost reach to infinity.
+        first: The first of the rows that are returned, all M + N or fewer.
     """
     M, means = T_tr.shape[1], found.means.squeeze(2)
     off = T_tr - means[:, :M]  # (B, M, E)
@@ -162,8 +238,8 @@ def stack_numbers(found: Regressions, T_tr: Tensor, edges: Tensor) -> tuple[Tens
     variance = found.variances * (unit + 1e-6)
     likely = -0.5 * (off.square() / variance[:, :M] + variance[:, :M].log()).sum(dim=1)
     weight = (FACTOR * likely).softmax(dim=-1)  # (B, E)
-    inner = edges[1:-1]
-    at = (inner - means.unsqueeze(-1)) / variance.sqrt().unsqueeze(-1)  # (B, M + N, E, bins - 1)
+    inner, centre, width = edges[1:-1], means[:, first:], variance[:, first:].sqrt()
+    at = (inner - centre.unsqueeze(-1)) / width.unsqueeze(-1)  # (B, rows, E, bins - 1)
     below = torch.einsum("brek,be->brk", torch.special.ndtr(at), weight)
     zero, all_ = below.new_zeros(below.shape[:2]), below.new_ones(below.shape[:2])
     cumulated = torch.cat([zero.unsqueeze(-1), below, all_.unsqueeze(-1)], dim=-1)
