@@ -33,8 +33,8 @@ MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.p
 EXTRAS = {"lightning", "onnx", "onnxruntime", "onnxscript", "pyarrow", "tensorboard"}
 EXTRAS |= {"torch.utils.tensorboard"}
 BELIEFS = {"Belief", "Gaussian", "Categorical", "Head", "PosteriorHead", "DirectHead", "Sets"}
-# The only ones that step an optimizer, and the loop of a user that an experiment is about.
-LOOPS = {"learners/fit.py", "meta/optimize.py", "experiments/own.py"}
+# The only ones that step an optimizer, and the loop of a user that experiments are about.
+LOOPS = {"learners/fit.py", "meta/optimize.py", "experiments/base/plain_loop.py"}
 # scikit-learn sets the parameters of estimators; a history grows while a module is built.
 MUTABLE = {"_NCEstimator", "_History"}
 

@@ -26,7 +26,7 @@ def test_every_method_has_its_error_in_every_setting(outcome: Outcome) -> None:
     own = select(outcome.rows, "error over that of CV", metric="error")
     settings = {row.keys["setting"] for row in own}
     moves = {"moved: direction", "moved: feature", "moved: clusters"}
-    assert settings == {"20 rows", *moves}  # no table says when
+    assert settings == {"20 rows", *moves, tables.MOVED}  # no table says when
     for setting in settings:
         found = {r.keys["method"]: r for r in select(own, setting=setting)}
         assert set(found) == set(METHODS)
@@ -55,6 +55,37 @@ def test_rows_are_computed_from_what_was_estimated(outcome: Outcome) -> None:
     )
     assert row is not None
     assert row.value == pytest.approx((errors[:, :, 0] < errors[:, :, METHODS.index(CV)]).mean())
+
+
+def test_a_further_belief_is_judged_like_the_others() -> None:
+    smoke = EXPERIMENT.presets["smoke"]()
+    config = replace(smoke, belief="sklearn.naive_bayes:GaussianNB", kinds=("tree",))
+    found = tables.run(config, Workspace(None))
+    row = find(found.rows, "error over that of CV", **{**KEYS, "method": "GaussianNB"})
+    assert row is not None
+    assert 0 < row.value < 10
+    for belief in ("GaussianNB", "a:b:c"):
+        with pytest.raises(ValueError, match="belief must be a classifier"):
+            replace(config, belief=belief)
+    with pytest.raises(ValueError, match="where targets are labels"):
+        replace(config, targets="numbers")
+
+
+def test_moves_of_a_table_count_like_splits_of_it(outcome: Outcome) -> None:
+    own, each = (
+        [
+            r
+            for r in select(outcome.rows, "mean absolute error", method=NC, metric="error")
+            if pick(r)
+        ]
+        for pick in (
+            lambda r: r.keys["setting"] == tables.MOVED,
+            lambda r: str(r.keys["setting"]).startswith("moved:"),
+        )
+    )
+    assert len(own) == 1
+    assert own[0].n == 2
+    assert own[0].value == pytest.approx(np.mean([row.value for row in each]))
 
 
 def test_beliefs_stand_beside_models(outcome: Outcome) -> None:

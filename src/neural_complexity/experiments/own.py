@@ -23,6 +23,7 @@ from neural_complexity.convert.arrays_in import columns_of, in_order, predict
 from neural_complexity.experiments.base.comparison import SCORES, presets
 from neural_complexity.experiments.base.config import AtLeast, BaseConfig, Between, Count
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
+from neural_complexity.experiments.base.plain_loop import BATCH, train_and_predict
 from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, find, pivot, select, show
 from neural_complexity.integrations.sklearn import NCClassifier
@@ -34,7 +35,6 @@ from neural_complexity.meta.meta_learn import meta_learn
 from neural_complexity.meta.meta_run import Plan, seconds
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.regularizers.loop import NCRegularizer
 from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.splits import Minibatches, own_digits, split_tasks
@@ -46,7 +46,6 @@ NAME = "own"
 CLASSES, TRAIN, IMAGE = 10, 1437, (1, 8, 8)
 SMALLEST = 50  # training points of a learner
 FEWEST_STEPS = 30  # of a network
-BATCH = 32  # points of a step
 LEVEL = 0.05  # models with a p-value up to this are said to be shifted
 PLAIN, TRANSDUCTIVE, INDUCTIVE = "NCClassifier, no NC", "transductive", "inductive"
 LOOP, PENALTY = "a plain loop", "with NCRegularizer"
@@ -244,7 +243,8 @@ def _regularize(
                     fair: Any = {"budget": config.fair_budget, "seed": seed, "progress": False}
                     used = _meta_learn(config, X[rows], y[rows], **fair)
             with seeded(seed, "own loop"):
-                guesses = _loop(config.steps, used, X[rows], y[rows], X_te)
+                sizes: Any = {"classes": CLASSES, "steps": config.steps, "nc": used}
+                guesses = train_and_predict(X[rows], y[rows], X_te, **sizes)
         else:
             used = None if METHODS[method] is None else nc
             model = NCClassifier(used, steps=config.steps, batch=BATCH, random_state=seed)
@@ -252,26 +252,6 @@ def _regularize(
             guesses = model.predict(X_te)
         accuracies.append(100 * (guesses == y_te).mean())
     return {"accuracy": torch.tensor(accuracies, dtype=torch.float64)}
-
-
-def _loop(steps: int, nc: NeuralComplexity | None, X: Array, y: Array, X_te: Array) -> Array:
-    """Trains a network in a usual loop, perhaps with one more term; returns its labels."""
-    device = None if nc is None else nc.x_mean.device
-    x, x_te = (torch.tensor(points, dtype=torch.float32, device=device) for points in (X, X_te))
-    t = torch.tensor(y, device=device)
-    penalty = None if nc is None else NCRegularizer(nc, X_tr=x, y_tr=t)
-    model = mlp(X.shape[1], (64,), CLASSES).to(x)
-    optimizer = optim.Adam(model.parameters(), lr=0.003)
-    for _ in range(steps):
-        some, others = (torch.randint(len(points), (BATCH,)) for points in (x, x_te))
-        loss = nn.functional.cross_entropy(model(x[some]), t[some])
-        if penalty is not None:
-            loss = loss + penalty(model, x[some], t[some], x_te[others])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    with torch.no_grad():
-        return model(x_te).argmax(dim=1).cpu().numpy()  # type: ignore[no-any-return]
 
 
 def tables(rows: list[Row]) -> list[Table]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -42,6 +43,7 @@ SHIPPED = {"labels": "tables", "numbers": "tables-regression"}
 FOREST, CONSTANT = "a forest's beliefs", "class frequencies as beliefs"
 BELIEFS = (NC, FOREST, CONSTANT)
 METHODS = (*BELIEFS, *ESTIMATES)
+MOVED = "moved, all ways"  # each of a table's moves counts like a split of it
 DRAWN = {NC: COLORS["posterior"], "importance-weighted CV": "C1", "bootstrap .632+": "C2"}
 DRAWN |= {"average confidence": "C4", "DoC": "C5"}  # methods in the figure
 
@@ -61,11 +63,19 @@ class Config(RunConfig):
     repetitions: Count = 5  # Of cross-validation, where it is repeated.
     samples: Count = 20  # Of the bootstrap.
     kinds: tuple[str, ...] = tuple(models.MODELS)  # Of models.
+    belief: str = ""  # A further belief in labels: a classifier, "package.module:Name".
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if odd := sorted(set(self.kinds) - set(models.MODELS)):
             raise ValueError(f"kinds must be of {', '.join(models.MODELS)}, got {', '.join(odd)}")
+        if self.belief and (self.belief.count(":") != 1 or self.targets != "labels"):
+            wanted = "a classifier, package.module:Name, where targets are labels"
+            raise ValueError(f"belief must be {wanted}, got {self.belief}")
+
+    def beliefs(self) -> tuple[str, ...]:
+        """Returns the names of all beliefs."""
+        return (*BELIEFS, *([self.belief.split(":")[1]] if self.belief else []))
 
     def settings(self) -> dict[str, tuple[int, str]]:
         """Returns labelled rows and move of each setting, by name."""
@@ -102,18 +112,21 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         (n, s, i): parts.do(f"models of {n}, {s}, split {i}", partial(_fit, config, n, s, i))
         for n, s, i in splits
     }
-    found: dict[str, dict[str, list[dict[str, Tensor]]]] = {setting: {} for setting in settings}
+    found: dict[str, dict[str, list[dict[str, Tensor]]]] = {s: {} for s in (*settings, MOVED)}
     seconds = dict[str, list[float]]()
     for (n, s, i), kept in fitted.items():
-        judged = parts.do(f"beliefs about {n}, {s}, split {i}", partial(_judge, nc, kept))
+        judged = parts.do(f"beliefs about {n}, {s}, split {i}", partial(_judge, config, nc, kept))
         if judged:
             told = torch.cat([judged["estimates"], kept["estimates"]], dim=1)
             one = {"truth": kept["truth"], "estimates": told, "beliefs": judged["beliefs"]}
-            found[s].setdefault(n, []).append(one)
+            for setting in (s, *([MOVED] if settings[s][1] else [])):
+                found[setting].setdefault(n, []).append(one)
             for what, took in (("an assessment", judged), ("a fit", kept)):
                 seconds.setdefault(what, []).append(float(took["seconds"].nanmean()))
     rows, tensors = list[Row](), dict[str, Tensor]()
-    axes = Names(METRICS[config.targets == "labels"], config.kinds, METHODS, BELIEFS)
+    beliefs = config.beliefs()
+    metrics, methods = METRICS[config.targets == "labels"], (*beliefs, *ESTIMATES)
+    axes = Names(metrics, config.kinds, methods, beliefs)
     for setting, of_tables in found.items():
         # Splits of one table are no independent tables.
         own = [{k: torch.stack([o[k] for o in t]) for k in t[0]} for t in of_tables.values()]
@@ -138,17 +151,21 @@ def _fit(config: Config, name: str, setting: str, split: int) -> dict[str, Tenso
 
 
 @torch.no_grad()
-def _judge(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str, Tensor]:
+def _judge(config: Config, nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns what beliefs say of models, (models, beliefs, metrics), and their own losses."""
     if not kept:
         return {}
     H, unit = kept["H_te"], 1.0 if nc.labels else float(kept["Y_tr"].var(correction=0))
-    told = torch.full((len(H), len(BELIEFS), len(METRICS[nc.labels])), torch.nan).double()
+    names = config.beliefs()
+    told = torch.full((len(H), len(names), len(METRICS[nc.labels])), torch.nan).double()
     good, seconds, beliefs = told[0].clone(), list[float](), {NC: nc}
     judged = (zero_one, nc.loss) if nc.labels else (nc.loss,)
     if nc.labels:
         forest = RandomForestClassifier(min_samples_leaf=2, random_state=0)
         beliefs |= {FOREST: EstimatorNC(forest), CONSTANT: EstimatorNC(DummyClassifier())}
+    if config.belief:
+        module, name = config.belief.split(":")
+        beliefs[name] = EstimatorNC(getattr(import_module(module), name)())
     X_tr, X_te = (kept[name].to(nc.x_mean)[None] for name in ("X_tr", "X_te"))
     Y_tr = kept["Y_tr"][None].to(nc.device)
     Y_tr = Y_tr if nc.labels else Y_tr.unsqueeze(-1).to(nc.x_mean.dtype)
