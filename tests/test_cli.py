@@ -156,6 +156,17 @@ def test_resuming_a_finished_run_only_reports(finished: Path) -> None:
     assert (finished / "rows.jsonl").stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["trian"], ["assess", "--out", "x"]])
+def test_help_and_errors_do_not_wait_for_libraries(words: list[str]) -> None:
+    code = (
+        "import contextlib, sys; from neural_complexity.cli import main\n"
+        f"with contextlib.suppress(SystemExit): main({words!r})\n"
+        "print(sorted({'torch', 'pandas', 'numpy', 'sklearn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_experiments_and_what_ships_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]

@@ -1,32 +1,25 @@
-"""The command `neural-complexity`."""
+"""The command `neural-complexity`: what can be typed. `commands` does it, and loads much more."""
 
+import ast
 import contextlib
 import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
-from tyro.conf import FlagConversionOff, FlagCreatePairsOff, Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from neural_complexity.assessment.from_files import ModelFiles, assess_files
-from neural_complexity.assessment.report import to_markdown, to_rich
-from neural_complexity.experiments.base.config import config_from_dict
-from neural_complexity.experiments.base.experiment import experiment_names, load_experiment
-from neural_complexity.experiments.base.rows import commit
-from neural_complexity.experiments.base.run_folder import RunFolder, compare_runs, write_report
-from neural_complexity.experiments.base.scorecard import scorecard
-from neural_complexity.experiments.base.training import hold_memory
-from neural_complexity.files import write_json, write_text
-from neural_complexity.model.network import NeuralComplexity, find_nc
-from neural_complexity.progress import ProgressDisplay
-from neural_complexity.reliability.gap_bounds import Method
+import neural_complexity
+from neural_complexity.assessment.model_files import ModelFiles
+from neural_complexity.model.shipped import SHIPPED
+from neural_complexity.reliability.methods import Method
 
-__all__ = ["main"]
+__all__ = ["PROGRAM", "Assess", "Report", "Run", "Scorecard", "main", "parse"]
 
 PROGRAM = "neural-complexity"
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
@@ -45,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     later = [word for word in words if about_config and word in ("-h", "--help")]
     code = 2
     try:
-        command, rest = _parse(
+        command, rest = parse(
             List | Run | Pretrain | Report | Scorecard | Assess,
             [word for word in words if word not in later],
             return_unknown_args=True,
@@ -79,12 +72,14 @@ class List:
     """Show the experiments, and the NCs that ship with the package."""
 
     def __call__(self) -> None:
-        for name in experiment_names():
-            experiment = load_experiment(name)
-            print(f"{name:14} {experiment.summary}  presets: {', '.join(experiment.presets)}")
+        """Reads what the modules say of themselves; to import them would take seconds."""
+        for path in sorted((Path(neural_complexity.__file__).parent / "experiments").glob("*.py")):
+            if path.stem != "__init__":
+                said = ast.get_docstring(ast.parse(path.read_text())) or ""
+                print(f"{path.stem:14} {said.splitlines()[0]}")
         print("\nNCs that ship with the package, for NeuralComplexity.pretrained(NAME):")
-        for name, judges in NeuralComplexity.pretrained_names().items():
-            print(f"{name:15} {judges}")
+        for name, judges in SHIPPED.items():
+            print(f"{name:18} {judges}")
 
 
 @dataclass(frozen=True)
@@ -104,40 +99,8 @@ class Run:
         return self.name or "nothing"
 
     def __call__(self, fields: list[str]) -> None:
-        experiment = load_experiment(self.experiment)
-        if self.resume is not None:
-            if fields or self.preset or self.out:
-                raise ValueError("--resume keeps the config of its run, got further options")
-            folder = RunFolder(self.resume)
-            started = folder.read_config()
-            name, then = started["experiment"], started["commit"]
-            if name != self.experiment:
-                raise ValueError(f"--resume must be a run of {self.experiment}, got one of {name}")
-            if then != commit():
-                print(f"note: started at {then}, goes on at {commit()}", file=sys.stderr)
-            config = config_from_dict(experiment.config, started["config"])
-        else:
-            preset = self.preset or "cpu"
-            if preset not in experiment.presets:
-                presets = ", ".join(experiment.presets)
-                raise ValueError(f"--preset must be one of {presets}, got {preset}")
-            config = _parse(
-                experiment.config,
-                fields,
-                default=experiment.presets[preset](),
-                prog=f"{PROGRAM} run {self.experiment}",
-                description=f"{experiment.summary} Options: [--preset PRESET] [--out DIR | "
-                "--resume DIR], and all fields of the config, with the values of preset "
-                f"{preset}:",
-                config=(FlagConversionOff,),
-            )
-            folder = RunFolder(self.out or Path(f"runs/{self.experiment}-{preset}-{config.seed}"))
-            folder.start(self.experiment, config)
-        if not folder.finished:
-            hold_memory()
-            with ProgressDisplay(Console(stderr=True), folder.tensorboard) as display:
-                folder.perform(experiment, config, display)
-        Report((folder.path,))()
+        """Runs it; the fields are those of its config."""
+        _commands().run(self, fields)
 
 
 @dataclass(frozen=True)
@@ -167,17 +130,8 @@ class Report:
             raise ValueError("DIR must be the folder of a run, got nothing")
 
     def __call__(self) -> None:
-        console = _console()
-        folders = [RunFolder(folder) for folder in self.folders]
-        if len(folders) > 1:
-            console.print(to_rich(compare_runs(folders)))
-            return
-        tables, training = write_report(folders[0])
-        for table in tables:
-            console.print(to_rich(table))
-        if training:
-            console.print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in training.items())}")
-        console.print(f"report: {folders[0].report}")
+        """Shows the report."""
+        _commands().report(self.folders)
 
 
 @dataclass(frozen=True)
@@ -190,13 +144,8 @@ class Scorecard:
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
 
     def __call__(self) -> None:
-        tables = scorecard([RunFolder(folder) for folder in self.folders])
-        if self.out is not None:
-            text = "\n".join(["# Scorecard\n", *map(to_markdown, tables)])
-            write_text(self.out, text)
-        else:
-            for table in tables:
-                _console().print(to_rich(table))
+        """Shows or writes the table."""
+        _commands().score(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,27 +162,20 @@ class Assess(ModelFiles):
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
 
     def __call__(self) -> None:
+        """Assesses, and writes what is asked for."""
         out = self.out
         if out is not None and (out.suffix not in (".html", ".json") or not out.parent.is_dir()):
             wanted = "a .html or .json file in a folder that exists"
             raise ValueError(f"--out must be {wanted}, got {out}")
-        nc = find_nc(self.nc)
-        assessment, notes = assess_files(nc, self, confidence=self.confidence, method=self.method)
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
-        print(assessment)
-        if out is not None and out.suffix == ".html":
-            write_text(out, assessment.to_html())
-        elif out is not None:
-            write_json(out, assessment.to_dict())
+        _commands().assess(self)
 
 
-def _console() -> Console:
-    # Piped into a file there is no width to ask for, and eighty columns break the tables.
-    return Console() if sys.stdout.isatty() else Console(width=140)
+def _commands() -> Any:
+    """Returns the module that does the work; help and errors do not wait for it."""
+    return import_module("neural_complexity.commands")
 
 
-def _parse(kind: Any, words: list[str], **options: Any) -> Any:
+def parse(kind: Any, words: list[str], **options: Any) -> Any:
     """Parses words by tyro, whose errors become a `ValueError` of one sentence."""
     errors = io.StringIO()
     try:

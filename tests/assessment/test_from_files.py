@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from neural_complexity.assessment.assess import assess_predictions
-from neural_complexity.assessment.from_files import ModelFiles, assess_files, read_file
+from neural_complexity.assessment.from_files import assess_files, read_file
+from neural_complexity.assessment.model_files import ModelFiles
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.cli import main
 from neural_complexity.model.card import Card

@@ -24,7 +24,8 @@ from neural_complexity.model.heads import HEADS
 from neural_complexity.model.judgement import FEATURES, FEATURES_OF_LABELS, features, judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.reliability.calibration import Calibration, shift_p_values
-from neural_complexity.reliability.gap_bounds import METHODS, PAC, Method, margin, rank
+from neural_complexity.reliability.gap_bounds import METHODS, PAC, margin, rank
+from neural_complexity.reliability.methods import Method
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import TaskFamily

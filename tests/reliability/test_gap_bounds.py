@@ -14,7 +14,6 @@ from neural_complexity.reliability.gap_bounds import (
     METHODS,
     PAC,
     Interval,
-    Method,
     Side,
     bound,
     guaranteed_coverage,
@@ -22,6 +21,7 @@ from neural_complexity.reliability.gap_bounds import (
     needed,
     rank,
 )
+from neural_complexity.reliability.methods import Method
 from synthetic import DRAWS, KINDS, calibration, tolerance
 
 SIDES: tuple[Side, ...] = ("two", "upper")

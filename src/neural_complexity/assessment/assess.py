@@ -18,7 +18,8 @@ from neural_complexity.model.judgement import features, judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import trust
 from neural_complexity.reliability.calibration import detect_shift
-from neural_complexity.reliability.gap_bounds import Method, bound, check_options
+from neural_complexity.reliability.gap_bounds import bound, check_options
+from neural_complexity.reliability.methods import Method
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 

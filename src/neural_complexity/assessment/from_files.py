@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from neural_complexity.assessment.assess import assess_predictions
+from neural_complexity.assessment.model_files import ModelFiles
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.convert.arrays_in import logarithms, numbers
 from neural_complexity.model.network import NeuralComplexity
 
-__all__ = ["File", "ModelFiles", "assess_files", "read_file"]
+__all__ = ["File", "assess_files", "read_file"]
 
 CSV = "CSV file in UTF-8 with a header, at least one row and equally many cells in every line"
 CSV_ERRORS = (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning)
@@ -30,26 +31,6 @@ KINDS: dict[str, tuple[str, tuple[type[Exception], ...]]] = {
     ".parquet": ("a parquet file, got a damaged one", (Exception,)),  # pyarrow has many
     ".npz": ("an npz file of plain arrays, got another", NPZ_ERRORS),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelFiles:
-    """The files of a model: CSV with a header, parquet (extra: tables) or npz, by their ending."""
-
-    train: Path
-    """Features and target of each training point, one row a point. As npz: X, of any shape that
-    the NC knows, and y."""
-    test: Path  # The same features, found by their names; a target there is ignored. As npz: X.
-    predictions: Path
-    """One row for each training row, in order, followed by one for each test row. As npz: H_tr and
-    H_te, and the names of the classes in `classes` if need be. Labels: one column for each class;
-    if the header has all labels of the target in it, it says which class a column is of, otherwise
-    columns are in the order of the NC's classes. Real targets: one column for each output, in the
-    order of the target."""
-    predictions_train: Path | None = None
-    """Predictions for the training rows, if those are a file of their own; as npz: H in each."""
-    target: tuple[str, ...] = ()  # The target's columns; the last if left out. Others are features.
-    probabilities: bool = False  # Whether predictions are probabilities instead of logits.
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from neural_complexity.model.card import Card, read_nc, write_nc
 from neural_complexity.model.encoders import make_image_encoder
 from neural_complexity.model.export import to_onnx
 from neural_complexity.model.heads import HEADS, Context, Head, Sets
+from neural_complexity.model.shipped import SHIPPED
 from neural_complexity.points import map_inputs, values
 from neural_complexity.reliability.calibration import Calibration
 from neural_complexity.snapshot import Snapshot
@@ -26,16 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Context", "NeuralComplexity", "find_nc"]
 
 CALIBRATION = 2048  # images that the statistics of an image encoder are taken from
-# What the NCs in the folder `pretrained` judge.
-SHIPPED = {
-    "digits": "scikit-learn's digits, as 64 pixels from 0 to 1; posterior head, calibrated",
-    "omniglot": "drawn characters of any classes, few images of each; posterior head",
-    "omniglot-direct": "drawn characters of ten classes, few images of each; the paper's head",
-    "sinusoid": "regression of sinusoids from about ten points; posterior head",
-    "sinusoid-direct": "regression of sinusoids from about ten points; the paper's head",
-    "tables": "labels of any table, from some ten to some hundred rows; posterior head",
-    "tables-regression": "numbers of any table, from some ten to some hundred rows; posterior head",
-}
 
 
 class NeuralComplexity(nn.Module):

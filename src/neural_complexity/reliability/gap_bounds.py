@@ -34,11 +34,11 @@ from scipy.special import bdtr, bdtrik  # scipy.stats takes a second to import
 from torch import Tensor
 
 from neural_complexity.reliability.calibration import Calibration
+from neural_complexity.reliability.methods import Method
 
-__all__ = ["METHODS", "PAC", "Interval", "Method", "Side", "bound", "check_options"]
+__all__ = ["METHODS", "PAC", "Interval", "Side", "bound", "check_options"]
 __all__ += ["guaranteed_coverage", "margin", "needed", "rank"]
 
-Method = Literal["conformal", "normalised", "dkw", "clopper_pearson"]
 Side = Literal["two", "upper"]
 METHODS: tuple[Method, ...] = get_args(Method)
 PAC = ("dkw", "clopper_pearson")  # these hold for almost every calibration set

@@ -1,0 +1,26 @@
+"""Which files a model that lives elsewhere is assessed from; it loads at once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ModelFiles"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFiles:
+    """The files of a model: CSV with a header, parquet (extra: tables) or npz, by their ending."""
+
+    train: Path
+    """Features and target of each training point, one row a point. As npz: X, of any shape that
+    the NC knows, and y."""
+    test: Path  # The same features, found by their names; a target there is ignored. As npz: X.
+    predictions: Path
+    """One row for each training row, in order, followed by one for each test row. As npz: H_tr and
+    H_te, and the names of the classes in `classes` if need be. Labels: one column for each class;
+    if the header has all labels of the target in it, it says which class a column is of, otherwise
+    columns are in the order of the NC's classes. Real targets: one column for each output, in the
+    order of the target."""
+    predictions_train: Path | None = None
+    """Predictions for the training rows, if those are a file of their own; as npz: H in each."""
+    target: tuple[str, ...] = ()  # The target's columns; the last if left out. Others are features.
+    probabilities: bool = False  # Whether predictions are probabilities instead of logits.

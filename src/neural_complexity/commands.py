@@ -1,0 +1,106 @@
+"""What the commands of `neural-complexity` do."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from tyro.conf import FlagConversionOff
+
+from neural_complexity.assessment.from_files import assess_files
+from neural_complexity.assessment.report import to_markdown, to_rich
+from neural_complexity.cli import PROGRAM, Assess, Run, Scorecard, parse
+from neural_complexity.experiments.base.config import config_from_dict
+from neural_complexity.experiments.base.experiment import load_experiment
+from neural_complexity.experiments.base.rows import commit
+from neural_complexity.experiments.base.run_folder import RunFolder, compare_runs, write_report
+from neural_complexity.experiments.base.scorecard import scorecard
+from neural_complexity.experiments.base.training import hold_memory
+from neural_complexity.files import write_json, write_text
+from neural_complexity.model.network import find_nc
+from neural_complexity.progress import ProgressDisplay
+
+__all__ = ["assess", "report", "run", "score"]
+
+
+def run(given: Run, fields: list[str]) -> None:
+    """Runs an experiment, or goes on with it, and shows its report."""
+    experiment = load_experiment(given.experiment)
+    if given.resume is not None:
+        if fields or given.preset or given.out:
+            raise ValueError("--resume keeps the config of its run, got further options")
+        folder = RunFolder(given.resume)
+        started = folder.read_config()
+        name, then = started["experiment"], started["commit"]
+        if name != given.experiment:
+            raise ValueError(f"--resume must be a run of {given.experiment}, got one of {name}")
+        if then != commit():
+            print(f"note: started at {then}, goes on at {commit()}", file=sys.stderr)
+        config = config_from_dict(experiment.config, started["config"])
+    else:
+        preset = given.preset or "cpu"
+        if preset not in experiment.presets:
+            presets = ", ".join(experiment.presets)
+            raise ValueError(f"--preset must be one of {presets}, got {preset}")
+        config = parse(
+            experiment.config,
+            fields,
+            default=experiment.presets[preset](),
+            prog=f"{PROGRAM} run {given.experiment}",
+            description=f"{experiment.summary} Options: "
+            f"[--preset {'|'.join(experiment.presets)}] [--out DIR | --resume DIR], and all "
+            "fields of the config, with the values of preset "
+            f"{preset}:",
+            config=(FlagConversionOff,),
+        )
+        folder = RunFolder(given.out or Path(f"runs/{given.experiment}-{preset}-{config.seed}"))
+        folder.start(given.experiment, config)
+    if not folder.finished:
+        hold_memory()
+        with ProgressDisplay(Console(stderr=True), folder.tensorboard) as display:
+            folder.perform(experiment, config, display)
+    report([folder.path])
+
+
+def report(paths: Sequence[Path]) -> None:
+    """Shows the report of a run, or compares several."""
+    console = _console()
+    folders = [RunFolder(folder) for folder in paths]
+    if len(folders) > 1:
+        console.print(to_rich(compare_runs(folders)))
+        return
+    tables, training = write_report(folders[0])
+    for table in tables:
+        console.print(to_rich(table))
+    if training:
+        console.print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in training.items())}")
+    console.print(f"report: {folders[0].report}")
+
+
+def score(given: Scorecard) -> None:
+    """Shows or writes the numbers of the paper beside ours."""
+    tables = scorecard([RunFolder(folder) for folder in given.folders])
+    if given.out is not None:
+        text = "\n".join(["# Scorecard\n", *map(to_markdown, tables)])
+        write_text(given.out, text)
+    else:
+        for table in tables:
+            _console().print(to_rich(table))
+
+
+def assess(given: Assess) -> None:
+    """Assesses a model from its files."""
+    nc, out = find_nc(given.nc), given.out
+    assessment, notes = assess_files(nc, given, confidence=given.confidence, method=given.method)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(assessment)
+    if out is not None and out.suffix == ".html":
+        write_text(out, assessment.to_html())
+    elif out is not None:
+        write_json(out, assessment.to_dict())
+
+
+def _console() -> Console:
+    # Piped into a file there is no width to ask for, and eighty columns break the tables.
+    return Console() if sys.stdout.isatty() else Console(width=140)
