@@ -231,10 +231,11 @@ def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the errors over those of cross-validation."""
     own = select(outcome.rows, "error over that of CV")
     metrics = list(dict.fromkeys(row.keys["metric"] for row in own))
+    drawn = DRAWN | {str(r.keys["method"]): "C3" for r in own if r.keys["method"] not in METHODS}
     canvas, axes = sketch(9.0, 3.6, 1, len(metrics), squeeze=False)
     for ax, metric in zip(axes[0], metrics, strict=True):
         settings = [str(s["setting"]) for s in distinct(own, "setting")]
-        for i, (method, color) in enumerate(DRAWN.items()):
+        for i, (method, color) in enumerate(drawn.items()):
             values = {str(r.keys["setting"]): r for r in select(own, metric=metric, method=method)}
             if not (there := [s for s in settings if s in values]):
                 continue
