@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from neural_complexity.assessment.assess import assess
     from neural_complexity.assessment.result import Assessment
     from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
     from neural_complexity.learners.fit import Recipe, fit
@@ -23,11 +24,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Assessment", "MetaLearner", "NCClassifier", "NCRegressor", "NCRegularizer"]
 __all__ += ["NeuralComplexity", "Plan", "Recipe", "Sinusoids", "Snapshot", "Task", "TaskFamily"]
-__all__ += ["cross_entropy", "fit", "gap", "meta_learn", "mlp", "nc_penalty", "split_tasks"]
+__all__ += [
+    "assess",
+    "cross_entropy",
+    "fit",
+    "gap",
+    "meta_learn",
+    "mlp",
+    "nc_penalty",
+    "split_tasks",
+]
 __all__ += ["squared_error", "stream", "take_snapshot", "trust"]
 
 # Loaded on first use: torch and scikit-learn take seconds to import.
 _NAMES = {
+    "assessment.assess": ["assess"],
     "assessment.result": ["Assessment"],
     "integrations.sklearn": ["NCClassifier", "NCRegressor"],
     "learners.fit": ["Recipe", "fit"],

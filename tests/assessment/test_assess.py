@@ -246,7 +246,7 @@ def test_mistakes_are_told_in_one_sentence(change: dict[str, Any], said: str) ->
     X_tr, y_tr, _, X_te, _ = draw(nc, 6, 5, 3)
     right = {"model": outputs_of(nc), "X_tr": X_tr, "y_tr": y_tr, "X_te": X_te}
     with pytest.raises((ValueError, TypeError), match=said) as caught:
-        assess(nc, **{**right, **change})
+        assess(nc=nc, **{**right, **change})
     sentence(caught.value)
 
 
@@ -388,5 +388,5 @@ def test_inputs_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays_in, "inputs", inputs)
     nc = make("real")
     X_tr, y_tr, _, X_te, _ = draw(nc, 8, 5, 1)
-    assess(nc, outputs_of(nc), X_tr, y_tr, X_te)
+    assess(outputs_of(nc), X_tr, y_tr, X_te, nc=nc)
     assert checked == ["X_tr", "X_te"]

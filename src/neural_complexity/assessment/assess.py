@@ -3,14 +3,21 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, sampler
+from torch.utils.data import sampler
 
+from neural_complexity.assessment.prepare import (
+    check_sets,
+    choose_nc,
+    read_points,
+    with_probabilities,
+)
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.convert import arrays_in as given
 from neural_complexity.losses import zero_one
@@ -42,12 +49,12 @@ SHUFFLED = (
 
 
 def assess(
-    nc: NeuralComplexity,
     model: Any,
     X_tr: object,
     y_tr: object = None,
     X_te: object = None,
     *,
+    nc: NeuralComplexity | str | Path | None = None,
     classes: Sequence[Any] | None = None,
     confidence: float = 0.95,
     method: Method = "conformal",
@@ -59,15 +66,19 @@ def assess(
     probabilities are warned of.
 
     Args:
-        nc: The gap predictor.
         model: Any callable that maps a tensor of points to logits, (points, C), or real outputs; a
             `torch.nn.Module`, which is called in evaluation mode, in parts, with numbers of its
-            parameters' type and on their device; or a fitted scikit-learn estimator, a classifier
-            with `predict_proba` or a regressor. Points have the layout in which they are given.
-        X_tr: The training inputs: an array, a tensor, nested lists or a data frame; or a `Dataset`
-            or `DataLoader` of pairs (x, y), and then y_tr is `None`.
+            parameters' type and on their device; or a fitted scikit-learn estimator, pipeline or
+            search: a classifier with `predict_proba`, or with `decision_function`, which is
+            calibrated on the training points, or a regressor. Points have the layout in which they
+            are given.
+        X_tr: The training inputs: an array, a tensor, nested lists or a data frame, of which an NC
+            for tables reads columns of any kind; or a `Dataset` or `DataLoader` of pairs (x, y),
+            and then y_tr is `None`.
         y_tr: Their targets: labels, (points,), or real numbers, (points,) or (points, C).
         X_te: The test inputs, likewise; labels that come with them are ignored.
+        nc: The gap predictor, or the path of a saved one, or the name of one that ships; the one
+            for tables that fits the targets if `None`.
         classes: The class of each column of the model's predictions; if `None`, the `classes_` of
             an estimator, or NC's own classes. A class of NC that has no column counts as next to
             impossible.
@@ -78,29 +89,23 @@ def assess(
         TypeError: If something is of a kind that cannot be used.
         ValueError: If something has a wrong size or value, or the model cannot predict.
     """
-    if isinstance(y_tr, Dataset | DataLoader):
-        got = f"a {type(y_tr).__name__}: test inputs are X_te"
-        raise TypeError(f"y_tr must be the training targets, got {got}")
-    if X_te is None:
-        raise TypeError("X_te must be test inputs, which need no labels, got None")
-    known, new = (list(getattr(X, "columns", ())) for X in (X_tr, X_te))
-    moved = [f"{b} in the place of {a}" for a, b in zip(known, new, strict=False) if a != b]
-    if moved and len(known) == len(new):
-        raise ValueError(f"X_te must have the columns of X_tr in their order, got {moved[0]}")
+    check_sets(X_tr, y_tr, X_te)
     samplers = (getattr(X_te, "sampler", None), getattr(X_te, "batch_sampler", None))
     drawn = (*samplers, getattr(samplers[1], "sampler", None))
     (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
     if y_tr is None:
         raise TypeError("y_tr must be the training targets, got None")
+    nc = choose_nc(nc, model, y_tr)
+    points = read_points(nc, X_tr, X_te)
+    model, first = with_probabilities(model, X_tr, y_tr) if nc.labels else (model, ())
     sets, like = {"X_tr": X_tr, "X_te": X_te}.items(), nc.x_mean
-    points = [given.inputs(name, X, shape=nc.shape, dtype=like.dtype) for name, X in sets]
     H_tr, H_te = (given.predict(name, model, X, labels=nc.labels, like=like) for name, X in sets)
     if classes is None and nc.labels:
         classes = given.columns_of(model)
     options: dict[str, Any] = {"classes": classes, "confidence": confidence, "method": method}
     found = _assess_points(nc, points[0], y_tr, H_tr, points[1], H_te, **options)
     last = [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
-    return replace(found, warnings=(*found.warnings, *last))
+    return replace(found, warnings=(*first, *found.warnings, *last))
 
 
 def assess_predictions(
@@ -118,8 +123,7 @@ def assess_predictions(
     Options are `classes`, `confidence` and `method` of `assess`.
     """
     (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
-    sets, like = {"X_tr": X_tr, "X_te": X_te}.items(), nc.x_mean
-    points = [given.inputs(name, X, shape=nc.shape, dtype=like.dtype) for name, X in sets]
+    points = read_points(nc, X_tr, X_te)
     return _assess_points(nc, points[0], y_tr, H_tr, points[1], H_te, **options)
 
 

@@ -22,6 +22,8 @@ from torch.nn.functional import log_softmax
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from neural_complexity.convert.frames_in import is_plain
+
 __all__ = ["SINGLE", "encode", "inputs", "numbers", "pair", "targets"]
 __all__ += ["columns_of", "in_order", "logarithms", "looks_like_shares", "predict"]
 
@@ -243,12 +245,14 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
             wanted = "be a regressor where NC judges real targets"
         if wanted:
             raise TypeError(f"model must {wanted}, got {type(model).__name__}")
-        if not hasattr(X, "columns"):  # whose names are what the estimator was fitted with
+        if not hasattr(X, "columns") and is_plain(X):  # or names or text are what it was fitted to
             array = numbers(name, X).cpu()
             array = array.float() if array.dtype == torch.bfloat16 else array
             X = array.numpy().reshape(len(array), -1)
         H = numbers(what, _call(name, model.predict_proba if labels else model.predict, X))
         return targets(what, logarithms(what, H) if labels else H, **place)
+    if not is_plain(X) and not isinstance(model, nn.Module):  # a function that reads frames
+        return targets(what, numbers(what, _call(name, model, X)), **place)
     points = numbers(name, X)
     points = points.unsqueeze(1) if points.ndim == 1 else points
     size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))

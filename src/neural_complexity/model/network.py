@@ -257,7 +257,7 @@ class NeuralComplexity(nn.Module):
             options: `classes`, `confidence` and `method` of `assessment.assess.assess`.
         """
         above = import_module("neural_complexity.assessment.assess")
-        return above.assess(self, model, X_tr, y_tr, X_te, **options)  # type: ignore[no-any-return]
+        return above.assess(model, X_tr, y_tr, X_te, nc=self, **options)  # type: ignore[no-any-return]
 
     def to_onnx(self, path: str | Path) -> None:
         """Writes NC as an ONNX file, for programs without PyTorch; see `model.export.to_onnx`."""

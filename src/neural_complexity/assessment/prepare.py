@@ -1,0 +1,81 @@
+"""From what a user has to what an NC judges: which NC, which probabilities, which numbers."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, is_regressor
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils.multiclass import type_of_target
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from neural_complexity.convert import arrays_in as given
+from neural_complexity.convert.frames_in import frame_numbers
+from neural_complexity.model.network import NeuralComplexity, find_nc
+
+__all__ = ["check_sets", "choose_nc", "read_points", "with_probabilities"]
+
+CALIBRATED = (
+    "The model has no predict_proba: its probabilities are a sigmoid of its decision values, which "
+    "was fitted to the training points, where they look better than elsewhere. Mind the accuracy "
+    "more than the loss."
+)
+
+
+def check_sets(X_tr: object, y_tr: object, X_te: object) -> None:
+    """Refuses arguments that are in another one's place, or columns in another order."""
+    if isinstance(y_tr, Dataset | DataLoader):
+        got = f"a {type(y_tr).__name__}: test inputs are X_te"
+        raise TypeError(f"y_tr must be the training targets, got {got}")
+    if X_te is None:
+        raise TypeError("X_te must be test inputs, which need no labels, got None")
+    known, new = (list(getattr(X, "columns", ())) for X in (X_tr, X_te))
+    moved = [f"{b} in the place of {a}" for a, b in zip(known, new, strict=False) if a != b]
+    if moved and len(known) == len(new):
+        raise ValueError(f"X_te must have the columns of X_tr in their order, got {moved[0]}")
+
+
+@cache
+def _shipped(name: str) -> NeuralComplexity:
+    return find_nc(name)
+
+
+def choose_nc(nc: NeuralComplexity | str | Path | None, model: Any, y_tr: Any) -> NeuralComplexity:
+    """Returns the NC that is meant; if none is, the one for tables of such targets."""
+    if isinstance(nc, str | Path):
+        return find_nc(nc)
+    if isinstance(nc, NeuralComplexity):
+        return nc
+    if nc is not None:
+        got = type(nc).__name__
+        raise TypeError(f"nc must be a NeuralComplexity, a path, a name or None, got {got}")
+    known = isinstance(model, BaseEstimator)
+    labels = hasattr(model, "classes_") and not callable(model)
+    if not labels and not (known and is_regressor(model)):
+        y = y_tr.detach().cpu().numpy() if isinstance(y_tr, Tensor) else np.asarray(y_tr)
+        labels = y.dtype.kind not in "f" or not type_of_target(y).startswith("continuous")
+    return _shipped("tables" if labels else "tables-regression")
+
+
+def with_probabilities(model: Any, X_tr: Any, y_tr: Any) -> tuple[Any, tuple[str, ...]]:
+    """Returns a classifier with probabilities, and what to say about them."""
+    if callable(model) or hasattr(model, "predict_proba") or not hasattr(model, "classes_"):
+        return model, ()
+    if not hasattr(model, "decision_function"):
+        return model, ()  # refused where it is asked to predict
+    _, counts = np.unique(np.asarray(y_tr), return_counts=True)
+    if counts.min() < 2:
+        wanted = "at least two training points of each class, if it has no predict_proba"
+        raise ValueError(f"the model must have {wanted}, got a class of one")
+    folds = int(min(5, counts.min()))
+    return CalibratedClassifierCV(FrozenEstimator(model), cv=folds).fit(X_tr, y_tr), (CALIBRATED,)
+
+
+def read_points(nc: NeuralComplexity, X_tr: Any, X_te: Any) -> list[Tensor]:
+    """Returns inputs as NC reads them."""
+    known, new = frame_numbers(X_tr, X_te) if nc.architecture.for_tables else (X_tr, X_te)
+    place: Any = {"shape": nc.shape, "dtype": nc.x_mean.dtype}
+    return [given.inputs(name, X, **place) for name, X in (("X_tr", known), ("X_te", new))]

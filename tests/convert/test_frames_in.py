@@ -1,0 +1,74 @@
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neural_complexity.convert.frames_in import frame_numbers, is_plain
+
+cells = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.floats(allow_infinity=False),
+    st.text(max_size=3),
+)
+
+
+def test_columns_of_every_kind_become_numbers() -> None:
+    train = pd.DataFrame(
+        {
+            "age": [30, 40, 50],
+            "sex": ["f", "m", None],
+            "city": pd.Categorical(["b", "a", "b"]),
+            "member": [True, False, True],
+            "since": pd.to_datetime(["2020-01-02", "2020-01-01", None]),
+            "price": ["1.5", "2", "3"],
+            "mixed": [1, "x", 2.5],
+            "few": pd.array([1, None, 3], dtype="Int64"),
+        },
+        index=[7, 3, 9],
+    )
+    test = train.iloc[:2].copy()
+    test["city"] = ["c", "b"]
+    known, new = frame_numbers(train, test)
+    assert known.shape == (3, 8)
+    np.testing.assert_array_equal(known[:, 0], [30, 40, 50])
+    np.testing.assert_array_equal(known[:, 1], [0, 1, math.nan])
+    np.testing.assert_array_equal(known[:, 2], [1, 0, 1])
+    np.testing.assert_array_equal(new[:, 2], [-1, 1])  # c is of no training row
+    np.testing.assert_array_equal(known[:, 3], [1, 0, 1])
+    np.testing.assert_array_equal(known[:, 4], [86400, 0, math.nan])
+    np.testing.assert_array_equal(known[:, 5], [1.5, 2, 3])
+    np.testing.assert_array_equal(known[:, 7], [1, math.nan, 3])
+    assert np.isfinite(known[:, 6]).all()
+
+
+@given(st.lists(st.lists(cells, min_size=3, max_size=3), min_size=2, max_size=6))
+def test_frames_of_anything_become_numbers_or_missing(rows: list[list[Any]]) -> None:
+    frame = pd.DataFrame(rows, columns=["a", "b", "a"])  # a name may occur twice
+    known, new = frame_numbers(frame.iloc[1:], frame)
+    known, new = (np.asarray(part, dtype=float) for part in (known, new))
+    assert known.shape == (len(rows) - 1, 3)
+    np.testing.assert_array_equal(new[1:], known)
+    np.testing.assert_array_equal(np.isnan(new), frame.isna().to_numpy())
+
+
+def test_what_is_numbers_stays_as_it_is() -> None:
+    X = np.eye(3)
+    assert frame_numbers(X, X)[0] is X
+    frame = pd.DataFrame(X)
+    assert frame_numbers(frame, frame)[1] is frame
+    assert is_plain(X)
+    assert not is_plain(np.array([["a"]], dtype=object))
+
+
+def test_other_columns_are_refused() -> None:
+    frame = pd.DataFrame({"a": ["x", "y"], "b": [1, 2]})
+    with pytest.raises(ValueError, match="must have the columns of X_tr, got c in one of them"):
+        frame_numbers(frame, frame.assign(c=1))
+    with pytest.raises(ValueError, match="got another order"):
+        frame_numbers(frame, frame[["b", "a"]])
