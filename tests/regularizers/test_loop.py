@@ -562,3 +562,14 @@ def test_whatever_comes_gives_a_finite_penalty_or_one_clear_sentence(data: st.Da
         # A penalty of predictions this large may have a gradient that is too large for a float.
         if size == 1.0 and layer.weight.grad is not None:
             assert not layer.weight.grad.isnan().any()
+
+
+def test_by_default_an_nc_for_tables_weighs_as_much_as_it_sees_of_the_training_rows() -> None:
+    nc = small_nc(for_tables=True, symmetric=False, metric=False)
+    nc.card = replace(nc.card, context_size=8)
+    x, y, _ = minibatch(M=32)
+    assert NCRegularizer(nc).weight == 1
+    assert NCRegularizer(nc, X_tr=x, y_tr=y).weight == 0.25
+    assert NCRegularizer(nc, X_tr=x[:8], y_tr=y[:8]).weight == 1
+    assert NCRegularizer(nc, X_tr=x, y_tr=y, weight=0.5).weight == 0.5
+    assert NCRegularizer(small_nc(), X_tr=x, y_tr=y).weight == 0.1

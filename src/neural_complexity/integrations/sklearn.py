@@ -91,6 +91,8 @@ class Training:
             # Labels speak for all training points, NC for those that it judges on. At weight 1 the
             # training loss cancels out, and with it the labels of all others.
             weight *= test.shape[1] / train.shape[1]
+        elif self.nc.architecture.for_tables:
+            weight *= min(1.0, self.nc.card.context_size / train.shape[1])  # the share that it sees
         options: Any = {"weight": weight, "floor": self.floor}
         return minibatch_penalty(self.nc, encode, **options) if weight else None
 
@@ -98,7 +100,7 @@ class Training:
         """Returns the weight, times a factor, that does best on training points held out.
 
         An NC for tables keeps its first weight, or the smallest if there are no others, unless one
-        is better by a standard error. Trust says whether NC understands the task; but who has many
+        is clearly better. Trust says whether NC understands the task; but who has many
         labels may know more than NC. It is the first where points are too few. If there are others,
         NC judges on those held out.
         """
@@ -126,8 +128,9 @@ class Training:
             found.append((max(value, least) if weight else value, value, weight))
         if self.nc.architecture.for_tables:
             # Where NC sees other points it has something to say; where it does not, hardly.
-            usual = 0 if len(others) else weights.index(min(weights))
-            return weights[_clearly_best(losses, usual)]
+            if len(others):
+                return weights[_clearly_best(losses, 0, by=1.0)]
+            return weights[_clearly_best(losses, weights.index(min(weights)), by=2.0)]
         return min(found)[-1]  # the smaller of two that are as good
 
     def _shuffle(self, points: Tensor, name: str) -> Tensor:
@@ -135,14 +138,14 @@ class Training:
         return points[order.to(points.device)]
 
 
-def _clearly_best(losses: list[Tensor], usual: int) -> int:
+def _clearly_best(losses: list[Tensor], usual: int, *, by: float) -> int:
     """Returns the number of the least losses, (n,) each, or the usual one.
 
-    The latter where these are not clearly less: by a standard error of the mean difference.
+    The latter where these are not clearly less: by standard errors of the mean difference.
     """
     best = min(range(len(losses)), key=lambda i: losses[i].mean().item())
     gain = losses[usual] - losses[best]
-    return best if gain.mean() > gain.std(correction=0) / len(gain) ** 0.5 else usual
+    return best if gain.mean() > by * gain.std(correction=0) / len(gain) ** 0.5 else usual
 
 
 @dataclass(eq=False, repr=False)
@@ -282,8 +285,9 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
             way are not recognised). Where there are too few of those, NC counts as no better than
             on new points when it was made; if that is not known, the smallest weight is taken. At 1
             the network learns from NC alone, which knows the labels; below, more from labels. An NC
-            for tables keeps the first, or the smallest without X_unlabelled, unless another is
-            better by a standard error.
+            for tables keeps the first unless another is better by a standard error, or the
+            smallest without X_unlabelled, unless by two; and it is multiplied by the share of the
+            training points that it can see.
         floor: See `nc_penalty`.
         safeguard: Whether NC has to prove itself: its weight is multiplied by the square of
             `trust`, or by `reliance` if it is for tables, and 0, which leaves it out, is one of the

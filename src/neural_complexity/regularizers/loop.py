@@ -47,7 +47,9 @@ class NCRegularizer:
         weight: The lambda of Eq. (4), or a function of the number of calls made so far. At 1, the
             paper's, the training loss cancels out and the model learns from NC alone: best if NC
             knows much more than the labels tell, and harmful if it knows less. At 0.1 labels have
-            the last word where there are some. At 0 nothing is asked of the model.
+            the last word where there are some. At 0 nothing is asked of the model. If `None`, it
+            is 0.1; or for an NC for tables the share of X_tr that it sees, which is 1 if it can
+            see all, or if X_tr is not given.
         floor: As in `nc_penalty`; the paper's by default.
         safeguard: Whether the weight is multiplied by the square of `trust`, or by `reliance` if NC
             is for tables: that of X_tr and y_tr if they are given, otherwise the mean over the
@@ -66,7 +68,7 @@ class NCRegularizer:
         self,
         nc: NeuralComplexity | str | Path,
         *,
-        weight: Weight = 0.1,
+        weight: Weight | None = None,
         floor: float | None = -0.1,
         safeguard: bool = True,
         mode: Literal["train", "eval"] = "train",
@@ -84,8 +86,8 @@ class NCRegularizer:
             raise ValueError(f"floor must be a number or None, got {floor}")
         if mode not in ("train", "eval"):
             raise ValueError(f"mode must be train or eval, got {mode}")
-        self.nc = deepcopy(nc).eval().requires_grad_(False)
-        self.weight, self.floor, self.safeguard, self.mode = weight, floor, safeguard, mode
+        self.nc, seen = deepcopy(nc).eval().requires_grad_(False), 1.0
+        self.floor, self.safeguard, self.mode = floor, safeguard, mode
         self.outputs = None if nc.symmetric else nc.outputs
         self.calls = 0  # made so far
         self.trust, self.tests = 0.0, 0  # as measured so far, and the calls that it is the mean of
@@ -97,7 +99,9 @@ class NCRegularizer:
             Y = targets("y_tr", y_tr, labels=nc.labels, **sizes, **place)
             order = torch.randperm(len(X), generator=stream(seed, "shown"))
             some = order[: nc.card.context_size].sort().values.to(X.device)
-            self._fixed = X[None, some], Y[None, some]
+            self._fixed, seen = (X[None, some], Y[None, some]), len(some) / len(X)
+        usual = seen if nc.architecture.for_tables else 0.1
+        self.weight = usual if weight is None else weight
         self.weight_now()
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, x_unlabelled: Tensor) -> Tensor:
