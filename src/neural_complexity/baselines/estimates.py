@@ -6,6 +6,7 @@ model, which can be fitted again. Predictions are probabilities (rows, C), or nu
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
     "collect_evidence",
     "importance_weights",
     "point_losses",
+    "predict_out_of_fold",
 ]
 
 Array = NDArray[np.float64]
@@ -94,20 +96,9 @@ def collect_evidence(
     labels = y.dtype.kind in "iu"
     classes, M = int(y.max()) + 1 if labels else 0, len(y)
     random = np.random.default_rng(seed)
-
-    def fitted(rows: NDArray[Any]) -> Any:
-        # Some models refuse rows of one class.
-        alone = labels and len(np.unique(y[rows])) == 1
-        return (DummyClassifier() if alone else clone(model)).fit(_take(X_tr, rows), y[rows])
-
-    def without(folds: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> Array:
-        H = np.full((M, max(classes, 1)), np.nan)
-        for train, test in (fold for fold in folds if len(fold[1])):
-            H[test] = _predict(fitted(train), _take(X_tr, test), classes)
-        return H
-
+    fitted, without = partial(_fit, model, X_tr, y), partial(_predict_held_out, model, X_tr, y)
     whole = fitted(np.arange(M))
-    out = [without(_folds(y, labels, seed + i)) for i in range(repetitions)]
+    out = [predict_out_of_fold(model, X_tr, y, seed=seed + i) for i in range(repetitions)]
     order = random.permutation(M)
     held, kept = np.split(order, [max(1, round(HELD * M))])
     drawn = [random.integers(0, M, M) for _ in range(samples)]
@@ -125,14 +116,48 @@ def collect_evidence(
     )
 
 
+def predict_out_of_fold(
+    model: Any, X_tr: Any, y: NDArray[Any], *, folds: int = 5, seed: int = 0
+) -> Array:
+    """Returns what copies of a model predict for folds that they were not fitted to, (M, C).
+
+    Args:
+        model: An unfitted scikit-learn estimator; one with `predict_proba` if targets are labels.
+        X_tr: Training rows, an array or a frame.
+        y: Their targets: labels 0 ... C - 1, each of which occurs, or numbers.
+        folds: How many, at most as many as rows.
+        seed: Of the folds.
+    """
+    return _predict_held_out(model, X_tr, y, _folds(y, folds, seed))
+
+
+def _fit(model: Any, X_tr: Any, y: NDArray[Any], rows: NDArray[Any]) -> Any:
+    """Fits a copy to some rows."""
+    # Some models refuse rows of one class.
+    alone = y.dtype.kind in "iu" and len(np.unique(y[rows])) == 1
+    return (DummyClassifier() if alone else clone(model)).fit(_take(X_tr, rows), y[rows])
+
+
+def _predict_held_out(
+    model: Any, X_tr: Any, y: NDArray[Any], folds: Iterable[tuple[NDArray[Any], NDArray[Any]]]
+) -> Array:
+    """Returns predictions for the held-out rows of folds, (M, C); NaN for all others."""
+    classes = int(y.max()) + 1 if y.dtype.kind in "iu" else 0
+    H = np.full((len(y), max(classes, 1)), np.nan)
+    for train, test in (fold for fold in folds if len(fold[1])):
+        H[test] = _predict(_fit(model, X_tr, y, train), _take(X_tr, test), classes)
+    return H
+
+
 def _take(X: Any, rows: NDArray[Any]) -> Any:
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
 
 
-def _folds(y: NDArray[Any], labels: bool, seed: int) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
-    """Divides rows into five folds, by class where every class has enough rows."""
-    kind = StratifiedKFold if labels and np.bincount(y).min() >= 5 else KFold
-    return list(kind(min(5, len(y)), shuffle=True, random_state=seed).split(y, y))
+def _folds(y: NDArray[Any], folds: int, seed: int) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
+    """Divides rows into folds, by class where every class has enough rows."""
+    enough = y.dtype.kind in "iu" and np.bincount(y).min() >= folds
+    kind = StratifiedKFold if enough else KFold
+    return list(kind(min(folds, len(y)), shuffle=True, random_state=seed).split(y, y))
 
 
 def importance_weights(X_tr: Array, X_te: Array, *, seed: int = 0) -> Array:

@@ -44,16 +44,17 @@ def fit_models(
 
     Returns:
         The split, X_tr (M, D), Y_tr (M,), X_te (N, D) and Y_te (N,), as numbers; predictions H_tr
-        (models, M, C) and H_te (models, N, C); `truth`, (models, metrics), and `estimates`,
-        (models, methods, metrics), losses on the test rows. NaN where there is no such model or
-        estimate. Squared errors are in units of the variance of Y_tr. `seconds`: of one fit.
+        (models, M, C), H_te (models, N, C) and, out of fold, H_out (models, M, C); `truth`,
+        (models, metrics), and `estimates`, (models, methods, metrics), losses on the test rows. NaN
+        where there is no such model or estimate. Squared errors are in units of the variance of
+        Y_tr. `seconds`: of one fit.
     """
     labels, metrics = table.labels, METRICS[table.labels]
     unit = 1.0 if labels else float(split.y_tr.var())
     C = int(split.y_tr.max()) + 1 if labels else 1
     X_tr, X_te = (models.as_numbers(X) for X in (split.X_tr, split.X_te))
     K = len(effort.kinds)
-    H_tr, H_te = (np.full((K, len(X), C), np.nan) for X in (X_tr, X_te))
+    H_tr, H_te, H_out = (np.full((K, len(X), C), np.nan) for X in (X_tr, X_te, X_tr))
     truth = torch.full((K, len(metrics)), torch.nan, dtype=torch.float64)
     told = torch.full((K, len(ESTIMATES), len(metrics)), torch.nan, dtype=torch.float64)
     seconds = torch.full((K,), torch.nan, dtype=torch.float64)
@@ -76,13 +77,13 @@ def fit_models(
             )
         fits = 2 + 5 * effort.repetitions + effort.samples  # the model, and one for the hold-out
         seconds[i] = (time.perf_counter() - start) / fits
-        H_tr[i], H_te[i] = e.H_tr, e.H_te
+        H_tr[i], H_te[i], H_out[i] = e.H_tr, e.H_te, e.H_out[0]
         truth[i] = metrics_of(e.H_te, split.y_te, labels=labels, unit=unit)
         for j, estimate in enumerate(ESTIMATES.values()):
             found = estimate(e)
             told[i, j] = torch.tensor([found.get(m, np.nan) / unit for m in metrics])
     ledger.record("report", *(torch.from_numpy(a)[None] for a in (X_te, split.y_te)))
     arrays = {"X_tr": X_tr, "Y_tr": split.y_tr, "X_te": X_te, "Y_te": split.y_te}
-    arrays |= {"H_tr": H_tr, "H_te": H_te}
+    arrays |= {"H_tr": H_tr, "H_te": H_te, "H_out": H_out}
     kept = {name: torch.from_numpy(array) for name, array in arrays.items()}
     return kept | {"truth": truth, "estimates": told, "seconds": seconds}
