@@ -15,8 +15,9 @@ from neural_complexity.points import TensorFields
 
 __all__ = ["LOSSES", "LabelLoss", "Loss", "RealLoss", "cross_entropy", "squared_error", "zero_one"]
 __all__ += ["Belief", "Categorical", "Gaussian", "Histogram", "PointLoss"]
-__all__ += ["smoothed_cross_entropy"]
+__all__ += ["smoothed_cross_entropy", "tilt_odds"]
 
+SURE = 1e-4  # no probability that is tilted is surer than this
 PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; one value per point
 
 
@@ -29,6 +30,23 @@ class Belief(TensorFields):
         """What to predict, (B, N, C), if the belief is all there is: the first field."""
         first: Tensor = next(iter(vars(self).values()))
         return first
+
+    def draw(self, H: Tensor, tilts: Tensor, u: Tensor) -> Tensor:
+        """Draws targets of the first task, (draws, n), where a model's predictions H, (n, C), are.
+
+        Args:
+            H: Logits, or outputs.
+            tilts: What is added, in each draw, to the log-odds that the model is wrong, or to the
+                logarithm of its squared error, (draws,).
+            u: Uniform random numbers, (2, draws, n).
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be drawn from")
+
+
+def tilt_odds(wrong: Tensor, tilts: Tensor) -> Tensor:
+    """Returns probabilities (n,) whose log-odds are moved by tilts (G,), (n, G)."""
+    odds = wrong.clamp(SURE, 1 - SURE).logit()
+    return (odds.unsqueeze(-1) + tilts.to(odds)).sigmoid()
 
 
 @dataclass(frozen=True)
@@ -49,6 +67,16 @@ class Categorical(Belief):
     def probabilities(self) -> Tensor:
         """The probability of each class, (B, N, C)."""
         return softmax(self.logits, dim=-1)
+
+    def draw(self, H: Tensor, tilts: Tensor, u: Tensor) -> Tensor:
+        """Draws whether a model's answer is right, and if not, which one is, (draws, n)."""
+        p = self.probabilities[0].double()  # (n, C)
+        own = H.argmax(dim=1)
+        wrong = tilt_odds(1 - p.gather(1, own.unsqueeze(1)).squeeze(1), tilts).T  # (draws, n)
+        others = p.scatter(1, own.unsqueeze(1), 0.0).cumsum(dim=1)  # (n, C)
+        asked = (u[1].T * others[:, -1:]).contiguous()
+        other = torch.searchsorted(others, asked, right=True).T.clamp(max=p.shape[1] - 1)
+        return torch.where(u[0] < wrong, other, own)
 
 
 WIDEST = 8.0  # standard deviations from the mean at which a histogram ends
@@ -106,6 +134,15 @@ class Histogram(Belief):
         """The variance, (B, N, 1)."""
         spread = (self.centres - self.mean).square() + self.widths.square() / 12
         return (self.probabilities * spread).sum(dim=-1, keepdim=True)
+
+    def draw(self, H: Tensor, tilts: Tensor, u: Tensor) -> Tensor:
+        """Draws targets, whose distance from a model's answer changes by the tilt, (draws, n)."""
+        reached = self.probabilities[0].double().cumsum(dim=1)
+        found = torch.searchsorted(reached, u[0].T.contiguous()).clamp(max=reached.shape[1] - 1)
+        y = self.edges[0].double().gather(1, found)
+        y = y + u[1].T * self.widths[0].double().gather(1, found)  # (n, draws)
+        h = H.double()
+        return (h + (y - h) * (tilts / 2).exp()).T
 
     def surprise(self, Y: Tensor) -> Tensor:
         """Computes -log p of the intervals that targets (B, N, 1) are in; (B, N)."""

@@ -14,7 +14,6 @@ from neural_complexity.model.card import Card
 from neural_complexity.model.heads import HEADS
 from neural_complexity.model.judgement import Judgement, judge
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
 CLASSES = 3
@@ -151,7 +150,7 @@ def test_parts_of_training_points_are_averaged(kind: str) -> None:
     nc, s = make(kind), learners(kind)
     found = judge(nc, s, points=4)  # seven points: two parts
     predicted = []
-    for tr in judging._parts(7, 4, stream(0, "parts of training points")):
+    for tr in judging.choose_parts(7, 4):
         assert len(tr.unique()) == 4
         part = Snapshot(s.X_tr[:, tr], s.Y_tr[:, tr], s.H_tr[:, tr], s.X_te, s.H_te)
         loss_tr = nc.loss(part.H_tr, part.Y_tr).mean(dim=1, keepdim=True)
@@ -165,7 +164,7 @@ def test_parts_of_training_points_are_averaged(kind: str) -> None:
 
 @given(M=st.integers(1, 50), shown=st.integers(1, 60), seed=st.integers(0, 1000))
 def test_parts_have_one_size_and_leave_nothing_out(M: int, shown: int, seed: int) -> None:
-    parts = judging._parts(M, shown, torch.Generator().manual_seed(seed))
+    parts = judging.choose_parts(M, shown, seed)
     assert {len(part) for part in parts} == {min(M, shown)}
     assert len(parts) <= judging.PARTS
     assert all(len(part.unique()) == len(part) for part in parts)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import sampler
 
+from neural_complexity.assessment.evidence import Labelled, gather_labelled
 from neural_complexity.assessment.prepare import (
+    Options,
     check_sets,
     choose_nc,
     read_points,
     with_probabilities,
 )
+from neural_complexity.assessment.refine import refine
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.convert import arrays_in as given
 from neural_complexity.losses import zero_one
@@ -26,7 +29,6 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import trust
 from neural_complexity.reliability.calibration import detect_shift
 from neural_complexity.reliability.gap_bounds import bound, check_options
-from neural_complexity.reliability.methods import Method
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
@@ -55,9 +57,7 @@ def assess(
     X_te: object = None,
     *,
     nc: NeuralComplexity | str | Path | None = None,
-    classes: Sequence[Any] | None = None,
-    confidence: float = 0.95,
-    method: Method = "conformal",
+    **options: Unpack[Options],
 ) -> Assessment:
     """Predicts how badly a trained model generalizes, from its training set and unlabelled points.
 
@@ -79,11 +79,7 @@ def assess(
         X_te: The test inputs, likewise; labels that come with them are ignored.
         nc: The gap predictor, or the path of a saved one, or the name of one that ships; the one
             for tables that fits the targets if `None`.
-        classes: The class of each column of the model's predictions; if `None`, the `classes_` of
-            an estimator, or NC's own classes. A class of NC that has no column counts as next to
-            impossible.
-        confidence: How often the bound should hold.
-        method: Of the bound, see `reliability.gap_bounds.bound`.
+        options: See `Options`.
 
     Raises:
         TypeError: If something is of a kind that cannot be used.
@@ -100,10 +96,14 @@ def assess(
     model, first = with_probabilities(model, X_tr, y_tr) if nc.labels else (model, ())
     sets, like = {"X_tr": X_tr, "X_te": X_te}.items(), nc.x_mean
     H_tr, H_te = (given.predict(name, model, X, labels=nc.labels, like=like) for name, X in sets)
-    if classes is None and nc.labels:
-        classes = given.columns_of(model)
-    options: dict[str, Any] = {"classes": classes, "confidence": confidence, "method": method}
-    found = _assess_points(nc, points[0], y_tr, H_tr, points[1], H_te, **options)
+    own: dict[str, Any] = {**options}
+    if own.get("classes") is None and nc.labels:
+        own["classes"] = given.columns_of(model)
+    own["features"] = [str(name) for name in getattr(X_tr, "columns", ())] or None
+    asked = {name: own.pop(name, None) for name in ("folds", "held_out", "out_of_fold")}
+    if any(value is not None for value in asked.values()):
+        own["labelled"] = gather_labelled(nc, model, X_tr, y_tr, **asked)
+    found = _assess_points(nc, points[0], y_tr, H_tr, points[1], H_te, **own)
     last = [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
     return replace(found, warnings=(*first, *found.warnings, *last))
 
@@ -120,7 +120,7 @@ def assess_predictions(
     """Does the same as `assess` for a model that lives elsewhere, from its predictions.
 
     These are H_tr, (M, C), for X_tr, and H_te, (N, C), for X_te: logits if targets are labels.
-    Options are `classes`, `confidence` and `method` of `assess`.
+    Options are `classes`, `confidence`, `method` and `metrics` of `assess`.
     """
     (X_tr, y_tr), (X_te, _) = given.pair("X_tr", X_tr, y_tr), given.pair("X_te", X_te)
     points = read_points(nc, X_tr, X_te)
@@ -136,12 +136,16 @@ def _assess_points(
     H_te: object,
     *,
     classes: Sequence[Any] | None = None,
-    **options: Any,
+    **own: Any,
 ) -> Assessment:
     """Does the same for inputs that are checked."""
+    options = {name: own[name] for name in ("confidence", "method") if name in own}
     check_options(**options)
     if classes is not None and not nc.labels:
         raise ValueError("classes must be None where NC judges real targets, got classes")
+    if not nc.architecture.for_tables and (own.get("metrics") or own.get("labelled")):
+        wanted = "left out unless nc is for tables"
+        raise ValueError(f"metrics, folds, held_out and out_of_fold must be {wanted}, got one")
     X_tr, X_te = X_tr.to(nc.device), X_te.to(nc.device)
     place: Any = {"dtype": nc.x_mean.dtype, "device": nc.device, "labels": False}
     place["outputs"] = None if nc.labels else nc.outputs
@@ -156,6 +160,19 @@ def _assess_points(
         Y_tr = given.targets("y_tr", y_tr, points=len(X_tr), **place)
     snapshot = Snapshot(*(t[None] for t in (X_tr, Y_tr, H_tr, X_te, H_te)))
     found = _judge(nc, snapshot, **options)
+    if nc.architecture.for_tables:
+        labelled = own.get("labelled") or Labelled()
+        found = refine(
+            nc,
+            snapshot,
+            found,
+            pairs=labelled.compare(nc, snapshot, classes),
+            metrics=own.get("metrics") or (),
+            names=classes,
+            features=own.get("features"),
+            confidence=options.get("confidence", 0.95),
+        )
+        found = replace(found, cross_validated=labelled.score(nc, snapshot))
     return replace(found, warnings=(*first, *_doubts(nc, snapshot, found)))
 
 
@@ -256,6 +273,24 @@ def _doubts(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Iter
             "may be far off. NC was made for other data, or for data on another scale, or was "
             "trained too briefly, or the inputs say nothing about these targets."
         )
+    # The bound and the test of an NC for tables need no learners to be calibrated on.
+    yield from () if nc.architecture.for_tables else _doubts_of_bound(nc, found, M, N)
+    known = int(nc.card.knows(snapshot.X_te[0]).sum())
+    if known:
+        yield (
+            f"NC was trained on the inputs of {known} of the {N} test points and may know their "
+            "labels: its predictions for these say nothing about new points."
+        )
+    if found.accuracy_tr is not None and found.accuracy_tr < 1 / C:
+        yield (
+            f"The model gets {100 * found.accuracy_tr:.1f} % of its training points right, fewer "
+            "than by chance: check that its columns are in the order of NC's classes (see "
+            "`classes`)."
+        )
+
+
+def _doubts_of_bound(nc: NeuralComplexity, found: Assessment, M: int, N: int) -> Iterator[str]:
+    """Yields what to keep in mind about the bound, if there is one."""
     if nc.calibration is None or found.bound is None or found.unlike is None:
         yield (
             "NC is not calibrated: there is no bound and no test for distribution shift. "
@@ -273,15 +308,3 @@ def _doubts(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Iter
             notes.append(f"NC was calibrated on {learners}, too few to test for distribution shift")
         notes.append(nc.calibration.beyond(M, N))
         yield from (f"{note[0].upper()}{note[1:]}." for note in notes if note)
-    known = int(nc.card.knows(snapshot.X_te[0]).sum())
-    if known:
-        yield (
-            f"NC was trained on the inputs of {known} of the {N} test points and may know their "
-            "labels: its predictions for these say nothing about new points."
-        )
-    if found.accuracy_tr is not None and found.accuracy_tr < 1 / C:
-        yield (
-            f"The model gets {100 * found.accuracy_tr:.1f} % of its training points right, fewer "
-            "than by chance: check that its columns are in the order of NC's classes (see "
-            "`classes`)."
-        )

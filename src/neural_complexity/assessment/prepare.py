@@ -1,8 +1,9 @@
 """From what a user has to what an NC judges: which NC, which probabilities, which numbers."""
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_regressor
@@ -12,17 +13,36 @@ from sklearn.utils.multiclass import type_of_target
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from neural_complexity.assessment.metrics import Metric
 from neural_complexity.convert import arrays_in as given
 from neural_complexity.convert.frames_in import frame_numbers
 from neural_complexity.model.network import NeuralComplexity, find_nc
+from neural_complexity.reliability.methods import Method
 
-__all__ = ["check_sets", "choose_nc", "read_points", "with_probabilities"]
+__all__ = ["Options", "check_sets", "choose_nc", "read_points", "with_probabilities"]
 
 CALIBRATED = (
     "The model has no predict_proba: its probabilities are a sigmoid of its decision values, which "
     "was fitted to the training points, where they look better than elsewhere. Mind the accuracy "
     "more than the loss."
 )
+
+
+class Options(TypedDict, total=False):
+    """What more can be said to `assess`."""
+
+    classes: Sequence[Any] | None
+    """The class of each column of the model's predictions; if `None`, the `classes_` of an
+    estimator, or NC's own classes. A class of NC that has no column counts as next to impossible.
+    """
+    confidence: float  # How often bounds and intervals should hold; 0.95 if left out.
+    method: Method  # Of the bound, see `reliability.gap_bounds.bound`; not of an NC for tables.
+    metrics: Sequence[Metric]  # For an NC for tables: more of them, see `estimate_metrics`.
+    folds: int  # For an NC for tables: into how many the training points are cut, for refits.
+    held_out: tuple[Any, Any]  # Likewise: inputs and targets that the model did not learn from.
+    out_of_fold: Any
+    """Likewise: predictions for the training points by models that did not learn from them:
+    probabilities, (points, C), or real outputs."""
 
 
 def check_sets(X_tr: object, y_tr: object, X_te: object) -> None:

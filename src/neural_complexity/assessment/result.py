@@ -1,6 +1,7 @@
 """The result of an assessment: its numbers, its figure and its page."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -10,6 +11,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from neural_complexity.assessment.metrics import Estimate
+from neural_complexity.assessment.moved import Moved
 from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, render, to_png
 from neural_complexity.reliability.calibration import Shift
 from neural_complexity.reliability.gap_bounds import Interval
@@ -50,6 +53,12 @@ class Assessment:
     p-value; `None` if NC is not calibrated."""
     warnings: tuple[str, ...] = ()
     """What to keep in mind, in plain sentences."""
+    metrics: Mapping[str, Estimate] = field(default_factory=dict)
+    """Metrics on the new points, each with an interval, of an NC for tables."""
+    moved: Moved | None = None
+    """Whether the new points differ from the training points, as an NC for tables has it tested."""
+    cross_validated: Mapping[str, float] = field(default_factory=dict)
+    """Loss and accuracy out of fold, where there are such predictions, to compare."""
     loss: str
     """The name of the loss."""
     training_points: int
@@ -69,6 +78,9 @@ class Assessment:
         )
         return vars(self) | {
             **{"bound": bound, "unlike": shift, "warnings": list(self.warnings)},
+            **{"moved": self.moved and vars(self.moved)},
+            **{"metrics": {name: vars(found) for name, found in self.metrics.items()}},
+            **{"cross_validated": dict(self.cross_validated)},
             **{"test_points": len(self.points), "worst": self.worst()},
             "points": self.points.tolist(),
         }
@@ -145,6 +157,8 @@ class Assessment:
             ends = f"{self.bound.low:+.3g} to {self.bound.high:+.3g}"
             bound = f"{ends} at {100 * self.bound.confidence:g} % ({self.bound.method})"
         shift = "not tested" if self.unlike is None else f"p = {self.unlike.p_value:.2g}"
+        shift = shift if self.moved is None else str(self.moved)
+        folds = [f"{name} {value:.3g}" for name, value in self.cross_validated.items()]
         worst = ", ".join(f"{i} ({self.points[i]:.3g})" for i in self.worst(NAMED))
         sizes = f"{self.training_points} training and {len(self.points)} test points"
         lines = [
@@ -153,6 +167,8 @@ class Assessment:
             f"  predicted test loss  {self.loss_te:.4g}{accuracy_te}",
             f"  predicted gap        {self.gap:+.3g}",
             f"  bound of the gap     {bound}",
+            *(f"  {name:20} {found}" for name, found in self.metrics.items()),
+            *([f"  cross-validation     {', '.join(folds)}"] if folds else []),
             f"  trust                {'unknown' if self.trust is None else f'{self.trust:.2f}'}",
             f"  distribution shift   {shift}",
             f"  worst test points    {worst}",
@@ -180,6 +196,8 @@ class Assessment:
         label, ends = self._interval()
         if ends:
             rows.append(("bound of the loss", "", f"{ends[0]:.4g} to {ends[1]:.4g}"))
+        rows += [(name, "", str(found)) for name, found in self.metrics.items()]
+        rows += [(f"{n}, out of fold", f"{v:.4g}", "") for n, v in self.cross_validated.items()]
         title, header = f"Loss ({self._unit})", ("", "training", "test, predicted")
         worst = tuple((str(i), f"{self.points[i]:.4g}") for i in self.worst())
         names = ("test point, counted from 0", "predicted loss")

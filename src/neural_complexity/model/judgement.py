@@ -18,7 +18,8 @@ from neural_complexity.reliability.calibration import Calibration, join
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 
-__all__ = ["FEATURES", "Judgement", "features", "judge", "judge_minibatches", "measure"]
+__all__ = ["FEATURES", "TEST_PART", "Judgement", "choose_parts", "features", "judge"]
+__all__ += ["judge_minibatches", "measure"]
 
 PARTS = 4  # of the training points that NC answers from, at most
 TEST_PART = 2048  # test points at a time: bounds memory
@@ -91,7 +92,7 @@ def judge(
     told = snapshot.H_te.new_full((B, N + 3), torch.nan)
     if len(rows):
         nc.check(classes=None, **vars(snapshot if finite.all() else snapshot[rows]))
-        train = _parts(M, size, stream(seed, "parts of training points"))
+        train = choose_parts(M, size, seed)
         most = max(1, min(TEST_PART, NUMBERS // C))  # test points at a time
         test = torch.arange(N).tensor_split(-(-N // most))
         learners = max(1, NUMBERS // (C * (min(N, most) + len(train[0]))))
@@ -120,10 +121,11 @@ def judge_minibatches(
     return total / snapshot.H_te.shape[1] - loss_tr
 
 
-def _parts(M: int, size: int, generator: torch.Generator) -> list[Tensor]:
+def choose_parts(M: int, size: int, seed: int = 0) -> list[Tensor]:
     """Cuts training points at random; what is missing in the last part comes from the first."""
     if size >= M:
         return [torch.arange(M)]
+    generator = stream(seed, "parts of training points")
     order, starts = torch.randperm(M, generator=generator), range(0, min(PARTS * size, M), size)
     return [order[torch.arange(i, i + size) % M] for i in starts]
 

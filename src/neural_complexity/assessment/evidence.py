@@ -1,0 +1,192 @@
+"""Labelled points that a model did not learn from: what NC believed of them, and what was true."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+from torch import Tensor
+
+from neural_complexity.assessment.draws import beliefs
+from neural_complexity.assessment.prepare import read_points
+from neural_complexity.assessment.tilt import Tilt
+from neural_complexity.convert import arrays_in as given
+from neural_complexity.losses import Belief, squared_error, zero_one
+from neural_complexity.model.judgement import choose_parts
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.snapshot import Snapshot
+
+__all__ = ["Labelled", "Pair", "believe_out_of_fold", "choose_folds", "compare"]
+__all__ += ["compare_held_out", "compare_out_of_fold"]
+__all__ += ["gather_labelled", "learn_tilt", "refit_out_of_fold"]
+
+FOLDS = 5  # of NC's own, where those of the predictions are not known
+Pair = tuple[Tensor, Tensor]  # what NC believed, and what was, (n,) each
+Known = tuple[Tensor, float, Belief]  # numbers of points, the weight of a belief, and the belief
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Labelled points that a model, or copies of it, did not learn from; there may be none."""
+
+    H_out: Tensor | None = None  # of training points, (M, C), out of fold
+    folds: int = FOLDS  # of these
+    X: Tensor | None = None  # held-out points, (n, D)
+    y: Any = None  # their targets, as they were given
+    H: Tensor | None = None  # predictions at these, (n, C)
+
+    def compare(
+        self, nc: NeuralComplexity, snapshot: Snapshot, names: Sequence[Any] | None
+    ) -> list[Pair]:
+        """Returns what NC believed of all of them, and what was true."""
+        X_tr, Y_tr, C = snapshot.X_tr[0], snapshot.Y_tr[0], snapshot.H_te.shape[2]
+        found, place = list[Pair](), dict[str, Any](dtype=X_tr.dtype, device=X_tr.device)
+        if self.H_out is not None:
+            if self.H_out.shape != (len(X_tr), C):
+                got = tuple(self.H_out.shape)
+                raise ValueError(f"out_of_fold must be ({len(X_tr)}, {C}), got shape {got}")
+            H = self.H_out.to(**place)
+            found.append(compare_out_of_fold(nc, X_tr, Y_tr, H, folds=self.folds))
+        if self.X is not None and self.H is not None:
+            y = self.y if names is None else given.encode(self.y, names, name="held_out")
+            outputs = C if nc.labels else 1
+            options: Any = {"points": len(self.X), "outputs": outputs, "labels": nc.labels}
+            Y = given.targets("held_out", y, **options, **place)
+            held = self.X.to(**place), Y, self.H.to(**place)
+            found.append(compare_held_out(nc, X_tr, Y_tr, *held))
+        return found
+
+    def score(self, nc: NeuralComplexity, snapshot: Snapshot) -> dict[str, float]:
+        """Returns what cross-validation alone says: mean loss out of fold, and accuracy."""
+        if self.H_out is None:
+            return {}
+        H, Y = self.H_out.to(snapshot.H_tr)[None], snapshot.Y_tr
+        found = {"loss": nc.loss(H, Y).mean().item()}
+        return found | ({"accuracy": 1 - zero_one(H, Y).mean().item()} if nc.labels else {})
+
+
+def gather_labelled(
+    nc: NeuralComplexity,
+    model: Any,
+    X_tr: Any,
+    y_tr: Any,
+    *,
+    folds: int | None = None,
+    held_out: tuple[Any, Any] | None = None,
+    out_of_fold: Any = None,
+) -> Labelled:
+    """Fits again, or reads, what a user has; see `prepare.Options`."""
+    if folds is not None and out_of_fold is not None:
+        raise ValueError("folds must be left out where out_of_fold is given, got both")
+    if not nc.architecture.for_tables:
+        return Labelled(folds=folds or FOLDS)  # refused where NC is asked
+    like, H_out = nc.x_mean, None
+    if folds is not None:
+        out_of_fold = refit_out_of_fold(model, X_tr, y_tr, folds, labels=nc.labels)
+    if out_of_fold is not None:
+        H = given.numbers("out_of_fold", out_of_fold)
+        H = given.logarithms("out_of_fold", H) if nc.labels else H
+        H_out = given.targets("out_of_fold", H, labels=False, dtype=like.dtype)
+    if held_out is None:
+        return Labelled(H_out, folds or FOLDS)
+    if not (isinstance(held_out, tuple | list) and len(held_out) == 2):
+        got = type(held_out).__name__
+        raise TypeError(f"held_out must be inputs and targets, (X, y), got {got}")
+    X, y = held_out
+    H = given.predict("held_out", model, X, labels=nc.labels, like=like)
+    return Labelled(H_out, folds or FOLDS, read_points(nc, X_tr, X)[1], y, H)
+
+
+def choose_folds(y: NDArray[Any], folds: int, *, labels: bool, seed: int = 0) -> list[Any]:
+    """Divides points into folds, by class where every class has enough points."""
+    folds = min(folds, len(y))
+    fewest = np.unique(y, return_counts=True)[1].min() if labels else 0
+    kind = StratifiedKFold if fewest >= folds else KFold
+    return list(kind(folds, shuffle=True, random_state=seed).split(y, y))
+
+
+def refit_out_of_fold(model: Any, X: Any, y: Any, folds: int, *, labels: bool) -> NDArray[Any]:
+    """Fits copies of a scikit-learn estimator without a fold each, and predicts the folds.
+
+    Raises:
+        TypeError: If the model cannot be copied and fitted again.
+        ValueError: If there are fewer than two folds, or a fit fails.
+    """
+    if not 2 <= folds <= len(y):
+        raise ValueError(f"folds must be from 2 to the number of points, got {folds}")
+    if callable(model) or not (hasattr(model, "fit") and hasattr(model, "get_params")):
+        wanted = "a scikit-learn estimator, which folds fit again (or give out_of_fold)"
+        raise TypeError(f"model must be {wanted}, got {type(model).__name__}")
+    split = choose_folds(np.asarray(y), folds, labels=labels)
+    method = "predict_proba" if labels else "predict"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a fold lacks a class
+            found = cross_val_predict(clone(model), X, y, cv=split, method=method)
+    except Exception as error:
+        got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
+        raise ValueError(f"the model must fit {folds} folds, got {got}") from error
+    return np.asarray(found)
+
+
+def compare_held_out(
+    nc: NeuralComplexity, X_tr: Tensor, Y_tr: Tensor, X: Tensor, Y: Tensor, H: Tensor
+) -> Pair:
+    """Returns what NC believed of predictions H, (n, C), at points X, and what was true.
+
+    That is the probability that they are wrong and whether they were, or expected and true squared
+    errors; (n,) each.
+    """
+    rows = torch.arange(len(X), device=X.device)
+    classes = H.shape[1] if nc.labels else None
+    return compare(nc, list(_believe(nc, (X_tr, Y_tr), (X, rows), classes)), Y, H)
+
+
+def compare_out_of_fold(
+    nc: NeuralComplexity, X: Tensor, Y: Tensor, H: Tensor, *, folds: int = FOLDS
+) -> Pair:
+    """Does the same for training points, of which NC does not see a fold when asked about it."""
+    classes = H.shape[1] if nc.labels else None
+    return compare(nc, believe_out_of_fold(nc, X, Y, classes=classes, folds=folds), Y, H)
+
+
+def believe_out_of_fold(
+    nc: NeuralComplexity, X: Tensor, Y: Tensor, *, classes: int | None, folds: int = FOLDS
+) -> list[Known]:
+    """Returns NC's beliefs about training points of which it does not see a fold."""
+    found = list[Known]()
+    for fold in choose_folds(Y.cpu().numpy().reshape(len(Y)), folds, labels=nc.labels):
+        kept, held = (torch.from_numpy(rows).to(X.device) for rows in fold)
+        found += _believe(nc, (X[kept], Y[kept]), (X[held], held), classes)
+    return found
+
+
+def _believe(
+    nc: NeuralComplexity, train: Pair, asked: Pair, classes: int | None
+) -> Iterator[Known]:
+    """Yields beliefs about points, given with their numbers, from training points and targets."""
+    (X, rows), share = asked, 1 / len(choose_parts(len(train[0]), nc.card.context_size))
+    for _, some, belief in beliefs(nc, *train, X, classes=classes):
+        yield rows[some], share, belief
+
+
+def compare(nc: NeuralComplexity, known: list[Known], Y: Tensor, H: Tensor) -> Pair:
+    """Returns what is believed of predictions H, (n, C), at points, and what is true by Y."""
+    told = torch.zeros(len(H), dtype=torch.float64)
+    loss = zero_one if nc.labels else squared_error
+    for rows, share, belief in known:
+        told[rows.cpu()] += share * loss.expected(H[None, rows], belief)[0].double().cpu()
+    return told, loss(H[None], Y[None])[0].double().cpu()
+
+
+def learn_tilt(nc: NeuralComplexity, pairs: list[Pair]) -> Tilt:
+    """Returns the tilt of a model at labelled points, given what was believed there."""
+    tilt = Tilt.prior()
+    for told, true in pairs:
+        tilt = tilt.after_labels(told, true) if nc.labels else tilt.after_errors(told, true)
+    return tilt

@@ -1,0 +1,136 @@
+"""Any metric of a model on new points, from targets that are drawn from NC's belief."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import get_scorer, get_scorer_names
+
+__all__ = ["Estimate", "Metric", "estimate_metrics"]
+
+Array = NDArray[Any]
+# The name of a scorer of scikit-learn, a scorer, or a function of targets and predictions.
+Metric = str | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a metric is expected to be on the new points."""
+
+    value: float
+    low: float
+    high: float
+    confidence: float  # of the interval from low to high
+
+    def __str__(self) -> str:
+        ends = f"{self.low:.3g} to {self.high:.3g} at {100 * self.confidence:g} %"
+        return f"{self.value:.3g} ({ends})"
+
+
+class _Told(BaseEstimator):  # type: ignore[misc]
+    """A fitted estimator that says what a model has said, whatever it is asked about."""
+
+    def __init__(self, answers: Array, shares: Array | None, classes: Array | None) -> None:
+        self.answers, self.shares, self.classes = answers, shares, classes
+        if classes is not None:
+            self.classes_ = classes
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Is never called: it is what scikit-learn knows an estimator by."""
+        raise NotImplementedError
+
+    def predict(self, X: Any) -> Array:  # noqa: ARG002
+        """Returns the answers."""
+        return self.answers
+
+    def predict_proba(self, X: Any) -> Array:  # noqa: ARG002
+        """Returns the probabilities."""
+        assert self.shares is not None
+        return self.shares
+
+
+class _ToldClasses(ClassifierMixin, _Told):  # type: ignore[misc]
+    pass
+
+
+class _ToldNumbers(RegressorMixin, _Told):  # type: ignore[misc]
+    pass
+
+
+def estimate_metrics(
+    metrics: Sequence[Metric],
+    drawn: Array,
+    H: Array,
+    *,
+    classes: Array | None = None,
+    confidence: float = 0.95,
+) -> dict[str, Estimate]:
+    """Computes metrics on each set of drawn targets, and where they lie.
+
+    Args:
+        metrics: Names of scikit-learn's scorers (`"roc_auc"`; `"log_loss"` is `"neg_log_loss"` with
+            its sign changed), scorers, or functions of targets and predictions (classes, or
+            numbers).
+        drawn: Targets, (draws, N): numbers, or places among the classes.
+        H: What the model says: numbers, (N,), or probabilities, (N, C).
+        classes: Their names, (C,), if targets are classes; scorers by name take the second of two
+            for the positive one.
+        confidence: Of the intervals.
+
+    Raises:
+        TypeError: If something is no metric.
+        ValueError: If a metric has no value on any draw, or a name is not known.
+    """
+    tail, found = (1 - confidence) / 2, {}
+    for metric in metrics:
+        # Scorers by name ask for the class 1, functions for the user's own names.
+        names = (
+            np.arange(H.shape[1]) if classes is not None and isinstance(metric, str) else classes
+        )
+        if names is None:
+            model: _Told = _ToldNumbers(H, None, None)
+        else:
+            model = _ToldClasses(names[H.argmax(axis=1)], H, names)
+        name, compute = _read(metric, model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a draw lacks a class
+            values = np.array([_value(compute, y if names is None else names[y]) for y in drawn])
+        known = values[np.isfinite(values)]
+        if not len(known):
+            raise ValueError(f"metric {name} must have a value on these points, got none")
+        low, high = np.quantile(known, [tail, 1 - tail])
+        found[name] = Estimate(float(known.mean()), float(low), float(high), confidence)
+    return found
+
+
+def _read(metric: Metric, model: _Told) -> tuple[str, Callable[[Array], Any]]:
+    """Returns the name of a metric, and what computes it from targets."""
+    if isinstance(metric, str):
+        known = get_scorer_names()
+        if metric not in known and f"neg_{metric}" not in known:
+            wanted = "the name of a scorer of scikit-learn (sklearn.metrics.get_scorer_names)"
+            raise ValueError(f"metric must be {wanted}, got {metric}")
+        sign, scorer = (1, metric) if metric in known else (-1, f"neg_{metric}")
+        score = get_scorer(scorer)
+        return metric, lambda y: sign * score(model, np.zeros((len(y), 1)), y)
+    if hasattr(metric, "_score_func"):  # a scorer of somebody's own
+        name = str(getattr(metric._score_func, "__name__", metric))
+        return name, lambda y: metric(model, np.zeros((len(y), 1)), y)
+    if not callable(metric):
+        got = type(metric).__name__
+        raise TypeError(f"metric must be a name, a scorer or a function, got {got}")
+    return str(getattr(metric, "__name__", metric)), lambda y: metric(y, model.answers)
+
+
+def _value(compute: Callable[[Array], Any], y: Array) -> float:
+    try:
+        return float(compute(y))
+    except ValueError:  # of a draw that has one class only, say
+        return float("nan")

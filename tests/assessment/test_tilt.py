@@ -1,0 +1,62 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neural_complexity.assessment.tilt import GRID, Tilt
+from neural_complexity.losses import tilt_odds
+
+close = torch.testing.assert_close
+
+
+def test_nothing_is_assumed_but_a_tilt_around_zero() -> None:
+    prior = Tilt.prior()
+    assert prior.weights.sum() == pytest.approx(1)
+    close(prior.weights, prior.weights.flip(0))
+    assert prior.mean(GRID.square()) < 0.3
+
+
+@settings(max_examples=10)
+@given(st.floats(-2, 2), st.integers(0, 99))
+def test_many_labels_tell_the_tilt(tilt: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    wrong = 0.05 + 0.5 * torch.rand(4000, generator=generator, dtype=torch.double)
+    p = tilt_odds(wrong, torch.tensor([tilt]))[:, 0]
+    was = torch.rand(4000, generator=generator, dtype=torch.double) < p
+    found = Tilt.prior().after_labels(wrong, was)
+    assert found.mean(GRID) == pytest.approx(tilt, abs=0.3)
+
+
+def test_errors_larger_than_expected_tell_a_tilt() -> None:
+    expected = torch.ones(500)
+    squared = 3.0 * torch.randn(500, generator=torch.Generator().manual_seed(0)).square()
+    found = Tilt.prior().after_errors(expected, squared)
+    assert found.mean(GRID).exp() == pytest.approx(3.0, rel=0.3)
+    assert Tilt.prior().after_errors(expected * 0, squared).weights.isfinite().all()
+
+
+def test_new_points_are_less_sure_the_farther_they_are_and_the_fewer_the_labels() -> None:
+    def width(*given: float) -> float:
+        points, *auc = given
+        found = Tilt.prior().new(int(points), *auc)
+        assert found.weights.sum() == pytest.approx(1)
+        return float(found.mean(GRID.square()))
+
+    assert width(400) < width(400, 0.8) < width(400, 1.0)
+    assert width(400, 0.5) < width(40, 0.5)
+    assert width(100, 0.4) == width(100)  # below one half is luck
+
+
+def test_log_odds_move_by_the_tilt() -> None:
+    wrong = torch.tensor([0.1, 0.5, 0.0, 1.0], dtype=torch.double)
+    moved = tilt_odds(wrong, torch.tensor([0.0, 1.0]))
+    close(moved[:2, 0], wrong[:2])
+    close(moved[1, 1], torch.tensor(1.0, dtype=torch.double).sigmoid())
+    assert (moved > 0).all()
+    assert (moved < 1).all()
+
+
+def test_samples_are_of_the_weights() -> None:
+    tilt = Tilt.prior().new(50, 0.9)
+    drawn = tilt.sample(20_000, torch.Generator().manual_seed(0))
+    assert drawn.square().mean() == pytest.approx(float(tilt.mean(GRID.square())), rel=0.1)
