@@ -19,7 +19,7 @@ from neural_complexity.reliability.gap_bounds import Interval
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["refine"]
+__all__ = ["refine", "tilt_losses"]
 
 USUAL = {True: ("accuracy", "log_loss"), False: ("r2", "mean_absolute_error")}  # metrics of labels
 METHOD = "draws"
@@ -90,20 +90,32 @@ def _by_class(nc: NeuralComplexity, H: Tensor) -> Tensor:
     return torch.stack([nc.loss(H[None], Y[None, :, c])[0] for c in range(C)], 1).double().cpu()
 
 
+def tilt_losses(
+    nc: NeuralComplexity, points: Tensor, H: Tensor, wrong: Tensor, tilt: Tilt
+) -> tuple[Tensor, Tensor]:
+    """Moves predicted losses, (N,), by a tilt; returns also how likely the model is wrong, (N,).
+
+    Args:
+        nc: Whose loss it is.
+        points: Expected losses, (N,).
+        H: The model's predictions, (N, C).
+        wrong: How likely it is to be wrong, (N,), if targets are labels.
+        tilt: Of the model.
+    """
+    if not nc.labels:
+        return points * tilt.mean(GRID).exp(), wrong
+    own = _by_class(nc, H).gather(1, H.argmax(dim=1, keepdim=True).cpu()).squeeze(1)
+    # The loss where the model's answer is wrong, which the tilt does not change.
+    other = (points - (1 - wrong) * own) / wrong.clamp(min=torch.finfo(wrong.dtype).tiny)
+    now = tilt.mean(tilt_odds(wrong, GRID))
+    return (1 - now) * own + now * other.clamp(min=0), now
+
+
 def _tilted(
     nc: NeuralComplexity, found: Assessment, H: Tensor, drawn: Drawn, tilt: Tilt
 ) -> Assessment:
     """Moves the predicted losses, and the accuracy, by a tilt."""
-    points = torch.from_numpy(found.points)
-    if nc.labels:
-        each, wrong = _by_class(nc, H), drawn.wrong  # (N, C), (N,)
-        own = each.gather(1, H.argmax(dim=1, keepdim=True).cpu()).squeeze(1)
-        # The loss where the model's answer is wrong, which the tilt does not change.
-        other = (points - (1 - wrong) * own) / wrong.clamp(min=torch.finfo(wrong.dtype).tiny)
-        now = tilt.mean(tilt_odds(wrong, GRID))
-        points = (1 - now) * own + now * other.clamp(min=0)
-        found = replace(found, accuracy_te=float(1 - now.mean()))
-    else:
-        points = points * tilt.mean(GRID).exp()
+    points, wrong = tilt_losses(nc, torch.from_numpy(found.points), H, drawn.wrong, tilt)
     loss_te = float(points.mean())
-    return replace(found, points=points.numpy(), loss_te=loss_te, gap=loss_te - found.loss_tr)
+    found = replace(found, points=points.numpy(), loss_te=loss_te, gap=loss_te - found.loss_tr)
+    return replace(found, accuracy_te=float(1 - wrong.mean())) if nc.labels else found

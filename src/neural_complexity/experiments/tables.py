@@ -27,6 +27,7 @@ from neural_complexity.experiments.base.table_evidence import (
     fit_models,
     metrics_of,
 )
+from neural_complexity.experiments.base.table_intervals import judge_with_labels, score_intervals
 from neural_complexity.experiments.base.table_scores import Names, score_setting
 from neural_complexity.integrations.estimator_nc import EstimatorNC
 from neural_complexity.losses import zero_one
@@ -42,9 +43,15 @@ NC = "NC"
 SHIPPED = {"labels": "tables", "numbers": "tables-regression"}
 FOREST, CONSTANT = "a forest's beliefs", "class frequencies as beliefs"
 BELIEFS = (NC, FOREST, CONSTANT)
-METHODS = (*BELIEFS, *ESTIMATES)
+COMBINED = "NC and 5-fold CV"
+METHODS = (*BELIEFS, COMBINED, *ESTIMATES)
 MOVED = "moved, all ways"  # each of a table's moves counts like a split of it
-DRAWN = {NC: COLORS["posterior"], "importance-weighted CV": "C1", "bootstrap .632+": "C2"}
+DRAWN = {
+    NC: COLORS["posterior"],
+    COMBINED: COLORS["direct"],
+    "importance-weighted CV": "C1",
+    "bootstrap .632+": "C2",
+}
 DRAWN |= {"average confidence": "C4", "DoC": "C5"}  # methods in the figure
 
 
@@ -75,7 +82,7 @@ class Config(RunConfig):
 
     def beliefs(self) -> tuple[str, ...]:
         """Returns the names of all beliefs."""
-        return (*BELIEFS, *([self.belief.split(":")[1]] if self.belief else []))
+        return (*BELIEFS, COMBINED, *([self.belief.split(":")[1]] if self.belief else []))
 
     def settings(self) -> dict[str, tuple[int, str]]:
         """Returns labelled rows and move of each setting, by name."""
@@ -119,6 +126,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         if judged:
             told = torch.cat([judged["estimates"], kept["estimates"]], dim=1)
             one = {"truth": kept["truth"], "estimates": told, "beliefs": judged["beliefs"]}
+            one |= {"intervals": judged["intervals"]}
             for setting in (s, *([MOVED] if settings[s][1] else [])):
                 found[setting].setdefault(n, []).append(one)
             for what, took in (("an assessment", judged), ("a fit", kept)):
@@ -133,6 +141,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         if own:
             of = partial(Row.of, NAME, config.seed, setting=setting)
             rows += score_setting(own, of, axes)
+            rows += score_intervals(own, of, axes)
             tensors |= {f"{setting}/{k}": torch.cat([one[k] for one in own]) for k in own[0]}
     facts = {"tables": names, "seconds": round(sum(parts.seconds.values()), 1)}
     facts |= {f"mean seconds of {k}": round(float(np.mean(v)), 3) for k, v in seconds.items()}
@@ -169,7 +178,7 @@ def _judge(config: Config, nc: NeuralComplexity, kept: dict[str, Tensor]) -> dic
     X_tr, X_te = (kept[name].to(nc.x_mean)[None] for name in ("X_tr", "X_te"))
     Y_tr = kept["Y_tr"][None].to(nc.device)
     Y_tr = Y_tr if nc.labels else Y_tr.unsqueeze(-1).to(nc.x_mean.dtype)
-    for j, own in enumerate(beliefs.values()):
+    for j, own in ((names.index(name), own) for name, own in beliefs.items()):
         start = time.perf_counter()
         known = own.belief(X_tr, Y_tr, X_te, classes=H.shape[-1] if nc.labels else None)
         seconds += [time.perf_counter() - start] if own is nc else []
@@ -181,7 +190,10 @@ def _judge(config: Config, nc: NeuralComplexity, kept: dict[str, Tensor]) -> dic
         answers = known.prediction.softmax(dim=-1) if nc.labels else known.prediction
         y = kept["Y_te"].numpy()
         good[j] = metrics_of(answers[0].double().cpu().numpy(), y, labels=nc.labels, unit=unit)
-    return {"estimates": told, "beliefs": good, "seconds": torch.tensor(seconds)}
+    labelled = judge_with_labels(nc, kept)
+    told[:, names.index(COMBINED)] = labelled["combined"] / unit
+    found = {"estimates": told, "beliefs": good, "seconds": torch.tensor(seconds)}
+    return found | {"intervals": labelled["intervals"] / unit}
 
 
 def _logits(H: Tensor, nc: NeuralComplexity) -> Tensor:
@@ -201,6 +213,11 @@ NOTES = {
     "table. Value ± 95 % interval over tables.",
     "mean absolute error": "Of estimated losses, all kinds of models. Value ± 95 % interval over "
     "tables.",
+    "coverage": "How often the truth is inside a 95 % interval. NC: of targets drawn from its "
+    "belief, alone and after labels were seen out of fold; CV: of the normal distribution. Value ± "
+    "95 % interval over tables.",
+    "coverage by kind": "The same for each kind of model.",
+    "width": "Of these intervals.",
     "loss as a model": "Of models, and of beliefs used as one. Value ± 95 % interval over tables.",
     "rank as a model": "Of the losses of these on one table, from 1, the least. Value ± 95 % "
     "interval over tables.",

@@ -31,7 +31,8 @@ def test_models_of_a_split_are_described(labels: bool) -> None:
     found = fit_models(table, split, effort, seed=0)
     C, metrics = 2 if labels else 1, len(METRICS[labels])
     sizes = {"X_tr": (60, 3), "Y_tr": (60,), "X_te": (50, 3), "Y_te": (50,)}
-    sizes |= {"H_tr": (3, 60, C), "H_te": (3, 50, C), "truth": (3, metrics), "seconds": (3,)}
+    sizes |= {"H_out": (3, 60, C), "H_tr": (3, 60, C), "H_te": (3, 50, C)}
+    sizes |= {"truth": (3, metrics), "seconds": (3,)}
     sizes |= {"estimates": (3, len(ESTIMATES), metrics)}
     assert {name: tuple(tensor.shape) for name, tensor in found.items()} == sizes
     there = ~found["truth"].isnan().any(dim=1)

@@ -1,0 +1,116 @@
+"""Models of tables judged by NC together with cross-validation, and intervals of their losses."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from neural_complexity.assessment.draws import DRAWS, beliefs, draw_targets
+from neural_complexity.assessment.evidence import believe_out_of_fold, compare, learn_tilt
+from neural_complexity.assessment.moved import detect_move
+from neural_complexity.assessment.refine import tilt_losses
+from neural_complexity.baselines.estimates import LEAST
+from neural_complexity.experiments.base.rows import Row
+from neural_complexity.experiments.base.table_scores import CV, Names
+from neural_complexity.losses import zero_one
+from neural_complexity.meta.scores import estimate_mean
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.seeding import stream
+
+__all__ = ["INTERVALS", "judge_with_labels", "score_intervals"]
+
+INTERVALS = ("NC", "NC and 5-fold CV", CV)  # methods that have one
+TAIL = 0.025  # below, and above, a 95 % interval
+NORMAL = 1.96  # standard errors
+
+
+@torch.no_grad()
+def judge_with_labels(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns losses by NC and cross-validation together, and intervals of the first metric.
+
+    Args:
+        nc: For tables.
+        kept: Of `fit_models`.
+
+    Returns:
+        `combined`, (models, metrics), and `intervals`, (models, methods, 2): low and high ends.
+    """
+    X_tr, X_te = (kept[name].to(nc.x_mean) for name in ("X_tr", "X_te"))
+    Y = kept["Y_tr"].to(nc.device)
+    Y = Y if nc.labels else Y.unsqueeze(-1).to(nc.x_mean)
+    K, _, C = kept["H_te"].shape
+    classes = C if nc.labels else None
+    moved = detect_move(kept["X_tr"].double().numpy(), kept["X_te"].double().numpy())
+    auc = None if moved is None else moved.auc
+    at_test = list(beliefs(nc, X_tr, Y, X_te, classes=classes))
+    out = believe_out_of_fold(nc, X_tr, Y, classes=classes)
+    combined = torch.full((K, 2 if nc.labels else 1), torch.nan).double()
+    intervals = torch.full((K, len(INTERVALS), 2), torch.nan).double()
+    for i in range(K):
+        if kept["H_te"][i].isnan().any():
+            continue
+        H, H_out = (
+            (h.clamp(min=LEAST).log() if nc.labels else h).to(nc.x_mean)
+            for h in (kept["H_te"][i], kept["H_out"][i])
+        )
+        pair = compare(nc, out, Y, H_out)
+        tilt, parts = learn_tilt(nc, [pair]), at_test[-1][0] + 1
+        points, wrong = torch.zeros(2, len(H), dtype=torch.float64)
+        for _, some, belief in at_test:
+            h = H[None, some]
+            points[some] += nc.loss.expected(h, belief)[0].double().cpu() / parts
+            if nc.labels:
+                wrong[some] += zero_one.expected(h, belief)[0].double().cpu() / parts
+        losses, now = tilt_losses(nc, points, H, wrong, tilt)
+        combined[i] = torch.stack([now.mean(), losses.mean()][0 if nc.labels else 1 :])
+        for j, known in enumerate((learn_tilt(nc, []), tilt)):
+            tilts = known.new(len(Y), auc).sample(DRAWS, stream(0, "tilts"))
+            intervals[i, j] = _ends(nc, draw_targets(nc, (X_tr, Y, X_te), H, tilts).targets, H)
+        true = pair[1]  # out of fold
+        error = NORMAL * true.std(correction=0) * (1 / len(true) + 1 / len(H)) ** 0.5
+        intervals[i, 2] = torch.stack([true.mean() - error, true.mean() + error])
+    return {"combined": combined, "intervals": intervals}
+
+
+def _ends(nc: NeuralComplexity, targets: Tensor, H: Tensor) -> Tensor:
+    """Returns the ends of mean losses of the first metric over draws, (2,)."""
+    H = H.cpu()
+    wrong = (targets != H.argmax(dim=1)) if nc.labels else (targets - H.squeeze(1)).square()
+    each = wrong.double().mean(dim=1)
+    return torch.quantile(each, torch.tensor([TAIL, 1 - TAIL], dtype=torch.float64))
+
+
+def score_intervals(
+    found: Sequence[dict[str, Tensor]], of: Callable[..., Row], names: Names
+) -> Iterator[Row]:
+    """Yields how often intervals hold, and how wide they are; by kind of model, too.
+
+    Args:
+        found: Of each table: `truth`, (splits, models, metrics), and `intervals`, (splits, models,
+            methods, 2).
+        of: Makes a row of a score, an estimate and keys.
+        names: Of the kinds and metrics.
+    """
+    metric = names.metrics[0]
+    for j, method in enumerate(INTERVALS):
+        row = partial(of, metric=metric, method=method)
+        # Rounding of a share of few rows is no error.
+        inside = [
+            torch.where(
+                one["intervals"][:, :, j, 0].isnan(),
+                torch.nan,
+                (
+                    (one["intervals"][:, :, j, 0] - 1e-6 <= one["truth"][..., 0])
+                    & (one["truth"][..., 0] <= one["intervals"][:, :, j, 1] + 1e-6)
+                ).double(),
+            ).nanmean(dim=0)
+            for one in found
+        ]  # (models,) each
+        wide = [one["intervals"][:, :, j].diff(dim=-1).nanmean() for one in found]
+        each = torch.stack(inside)  # (tables, models)
+        yield row("coverage", estimate_mean(each.nanmean(dim=1)))
+        yield row("width", estimate_mean(torch.stack(wide)))
+        for i, kind in enumerate(names.kinds):
+            if not each[:, i].isnan().any():
+                yield row("coverage by kind", estimate_mean(each[:, i]), kind=kind)

@@ -1,0 +1,51 @@
+from functools import partial
+
+import pytest
+import torch
+
+from neural_complexity.experiments.base import table_models as models
+from neural_complexity.experiments.base.rows import Row
+from neural_complexity.experiments.base.table_evidence import METRICS, Effort, fit_models
+from neural_complexity.experiments.base.table_intervals import (
+    INTERVALS,
+    judge_with_labels,
+    score_intervals,
+)
+from neural_complexity.experiments.base.table_scores import Names
+from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.tasks.real_tables import load_table
+
+pytestmark = pytest.mark.usefixtures("single_precision")
+KINDS = ("linear", "tree")
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_intervals_and_combined_losses_are_where_the_truth_may_be(labels: bool) -> None:
+    name, nc = ("sklearn wine", "tables") if labels else ("sklearn diabetes", "tables-regression")
+    table = load_table(name)
+    split = models.draw_split(table, 80, 60, seed=0)
+    assert split is not None
+    kept = fit_models(table, split, Effort(KINDS, 1, 1), seed=0)
+    unit = 1.0 if labels else float(kept["Y_tr"].var(correction=0))
+    found = judge_with_labels(NeuralComplexity.pretrained(nc), kept)
+    truth, (low, high) = kept["truth"] * unit, found["intervals"].unbind(dim=-1)
+    assert found["combined"].shape == truth.shape
+    assert (low < high).all()
+    assert (low[:, :2] <= truth[:, :1] + 1e-6).all()
+    assert (truth[:, :1] <= high[:, :2] + 1e-6).all()
+    assert ((found["combined"] - truth).abs() < 0.5 * unit).all()
+
+
+def test_coverage_is_the_share_of_truths_inside() -> None:
+    truth = torch.tensor([[[0.5], [0.2]]])  # one split of two models
+    low_high = torch.tensor([[0.4, 0.6], [0.0, 0.1]])
+    intervals = low_high[None, :, None].expand(1, 2, len(INTERVALS), 2)
+    names = Names(METRICS[True], KINDS, (), ())
+    found = [{"truth": truth, "intervals": intervals}] * 2
+    rows = list(score_intervals(found, partial(Row.of, "tables", 0), names))
+    values = {(r.metric, r.keys.get("kind"), r.keys["method"]): r.value for r in rows}
+    for method in INTERVALS:
+        assert values["coverage", None, method] == 0.5
+        assert values["coverage by kind", "linear", method] == 1
+        assert values["coverage by kind", "tree", method] == 0
+        assert values["width", None, method] == pytest.approx(0.15)
