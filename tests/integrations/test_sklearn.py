@@ -188,12 +188,11 @@ def test_only_what_is_clearly_better_takes_the_place_of_the_usual() -> None:
     usual, noise = torch.ones(100), torch.randn(100, generator=torch.Generator().manual_seed(0))
     noise = noise - noise.mean()
     slightly, clearly = usual - 0.05 + noise, usual - 0.3 + noise  # the standard error is 0.1
-    assert estimators._clearly_best([usual, slightly], 0, by=1.0) == 0
-    assert estimators._clearly_best([slightly, usual], 1, by=1.0) == 1
-    assert estimators._clearly_best([usual, clearly], 0, by=1.0) == 1
-    assert estimators._clearly_best([usual, clearly], 0, by=4.0) == 0
+    assert estimators._clearly_best([usual, slightly], 0) == 0
+    assert estimators._clearly_best([slightly, usual], 1) == 1
+    assert estimators._clearly_best([usual, clearly], 0) == 1
     diverged = torch.full((100,), estimators.LARGEST)
-    assert estimators._clearly_best([diverged, usual], 0, by=1.0) == 1
+    assert estimators._clearly_best([diverged, usual], 0) == 1
 
 
 @pytest.mark.parametrize(("weight", "chosen"), [((0.5, 3.0), 0.5), (0.2, 0.2), ((0.0,), 0.0)])

@@ -99,14 +99,16 @@ class Training:
     def choose(self, weights: list[float], factor: float, points: Tensor, others: Tensor) -> float:
         """Returns the weight, times a factor, that does best on training points held out.
 
-        An NC for tables keeps its first weight, or the smallest if there are no others, unless one
-        is clearly better. Trust says whether NC understands the task; but who has many
+        An NC for tables keeps its first weight unless one is clearly better, and has the smallest
+        if there are no others. Trust says whether NC understands the task; but who has many
         labels may know more than NC. It is the first where points are too few. If there are others,
         NC judges on those held out.
         """
         order, size = self._shuffle(points, "held out"), -(-len(points) // HELD_OUT)
         if len(weights) == 1 or len(points) - size < FEWEST:
             return weights[0]
+        if self.nc.architecture.for_tables and not len(others):
+            return min(weights)  # it knows no more than the labels do
         # Points that NC learned from would flatter it; if too few others are there, NC is held to
         # what its file says that it believes of new ones: a network that does better without NC is
         # not to be taught by it.
@@ -127,10 +129,7 @@ class Training:
             value = losses[-1].mean().item()
             found.append((max(value, least) if weight else value, value, weight))
         if self.nc.architecture.for_tables:
-            # Where NC sees other points it has something to say; where it does not, hardly.
-            if len(others):
-                return weights[_clearly_best(losses, 0, by=1.0)]
-            return weights[_clearly_best(losses, weights.index(min(weights)), by=2.0)]
+            return weights[_clearly_best(losses, 0)]
         return min(found)[-1]  # the smaller of two that are as good
 
     def _shuffle(self, points: Tensor, name: str) -> Tensor:
@@ -138,14 +137,14 @@ class Training:
         return points[order.to(points.device)]
 
 
-def _clearly_best(losses: list[Tensor], usual: int, *, by: float) -> int:
+def _clearly_best(losses: list[Tensor], usual: int) -> int:
     """Returns the number of the least losses, (n,) each, or the usual one.
 
-    The latter where these are not clearly less: by standard errors of the mean difference.
+    The latter where these are not clearly less: by a standard error of the mean difference.
     """
     best = min(range(len(losses)), key=lambda i: losses[i].mean().item())
     gain = losses[usual] - losses[best]
-    return best if gain.mean() > by * gain.std(correction=0) / len(gain) ** 0.5 else usual
+    return best if gain.mean() > gain.std(correction=0) / len(gain) ** 0.5 else usual
 
 
 @dataclass(eq=False, repr=False)
@@ -285,9 +284,9 @@ class NCClassifier(ClassifierMixin, _NCEstimator):  # type: ignore[misc]
             way are not recognised). Where there are too few of those, NC counts as no better than
             on new points when it was made; if that is not known, the smallest weight is taken. At 1
             the network learns from NC alone, which knows the labels; below, more from labels. An NC
-            for tables keeps the first unless another is better by a standard error, or the
-            smallest without X_unlabelled, unless by two; and it is multiplied by the share of the
-            training points that it can see.
+            for tables keeps the first unless another is better by a standard error, times the share
+            of the training points that it can see; without X_unlabelled it knows no more than the
+            labels do, and the smallest is taken.
         floor: See `nc_penalty`.
         safeguard: Whether NC has to prove itself: its weight is multiplied by the square of
             `trust`, or by `reliance` if it is for tables, and 0, which leaves it out, is one of the
