@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import sampler
 
+from neural_complexity.assessment.assess_table import assess_table
 from neural_complexity.assessment.evidence import Labelled, gather_labelled
 from neural_complexity.assessment.prepare import (
     Options,
@@ -20,7 +21,6 @@ from neural_complexity.assessment.prepare import (
     read_points,
     with_probabilities,
 )
-from neural_complexity.assessment.refine import refine
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.convert import arrays_in as given
 from neural_complexity.losses import zero_one
@@ -159,13 +159,14 @@ def _assess_points(
     else:
         Y_tr = given.targets("y_tr", y_tr, points=len(X_tr), **place)
     snapshot = Snapshot(*(t[None] for t in (X_tr, Y_tr, H_tr, X_te, H_te)))
-    found = _judge(nc, snapshot, **options)
-    if nc.architecture.for_tables:
+    if not nc.architecture.for_tables:
+        found = _judge(nc, snapshot, **options)
+    else:
         labelled = own.get("labelled") or Labelled()
-        found = refine(
+        found = assess_table(
             nc,
             snapshot,
-            found,
+            trust=_trust(nc, snapshot),
             pairs=labelled.compare(nc, snapshot, classes),
             metrics=own.get("metrics") or (),
             names=classes,

@@ -7,23 +7,26 @@ import torch
 from torch import Tensor
 
 from neural_complexity.losses import Belief, zero_one
-from neural_complexity.model.judgement import TEST_PART, choose_parts
+from neural_complexity.model.judgement import PARTS, TEST_PART, choose_parts
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 
-__all__ = ["DRAWS", "Drawn", "beliefs", "draw_targets", "how_many"]
+__all__ = ["DRAWS", "Drawn", "beliefs", "draw_targets", "how_many", "parts_of"]
 
 DRAWS = 400  # sets of targets
 NUMBERS = 2**24  # drawn in all, at most: there are fewer sets if there are very many points
 FEWEST = 40  # sets
+ANSWERS = 2**16  # parts of the training points times test points, at most
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Targets, and how likely the model is to be wrong as NC believes without a tilt."""
+    """Targets drawn with tilts, and what NC believes without any."""
 
     targets: Tensor  # (draws, N), labels or numbers
-    wrong: Tensor  # (N,), zeros where targets are numbers
+    losses: Tensor  # (N,), expected
+    wrong: Tensor  # (N,), how likely the model is to be; zeros where targets are numbers
+    variance: float  # of the mean loss, as if points were independent
 
 
 @torch.no_grad()
@@ -39,12 +42,16 @@ def beliefs(
         X_te: Test inputs, (N, D).
         classes: Of labels.
     """
-    size = nc.card.context_size
-    for i, rows in enumerate(choose_parts(len(X_tr), size)):
+    for i, rows in enumerate(parts_of(nc, len(X_tr), len(X_te))):
         for start in range(0, len(X_te), TEST_PART):
             some = slice(start, min(start + TEST_PART, len(X_te)))
             known = X_tr[None, rows], Y_tr[None, rows], X_te[None, some]
             yield i, some, nc.belief(*known, classes=classes)
+
+
+def parts_of(nc: NeuralComplexity, M: int, N: int) -> list[Tensor]:
+    """Returns the parts of M training points that NC sees, fewer if there are very many others."""
+    return choose_parts(M, nc.card.context_size, most=max(1, min(PARTS, ANSWERS // max(1, N))))
 
 
 @torch.no_grad()
@@ -66,17 +73,25 @@ def draw_targets(
         seed: Of the draws.
     """
     generator, S = stream(seed, "targets"), len(tilts)
-    count = len(choose_parts(len(points[0]), nc.card.context_size))
+    count = len(parts_of(nc, len(points[0]), len(H_te)))
     drawn = torch.empty(S, len(H_te), dtype=torch.int64 if nc.labels else H_te.dtype)
-    classes, wrong = H_te.shape[1] if nc.labels else None, torch.zeros(len(H_te)).double()
+    classes = H_te.shape[1] if nc.labels else None
+    losses, variance, wrong = torch.zeros(3, len(H_te), dtype=torch.float64)
+    of_parts = torch.zeros(count, dtype=torch.float64)
     for i, some, belief in beliefs(nc, *points, classes=classes):
         own = slice(i * S // count, (i + 1) * S // count)  # each part has its share of the draws
         u = torch.rand(2, own.stop - own.start, some.stop - some.start, generator=generator)
         told = belief.draw(H_te[some], tilts[own].to(H_te.device), u.double().to(H_te.device))
         drawn[own, some] = told.to(drawn)
+        h = H_te[None, some]
+        expected = nc.loss.expected(h, belief)[0].double().cpu()
+        losses[some] += expected / count
+        of_parts[i] += expected.sum() / len(H_te)
+        variance[some] += nc.loss.variance(h, belief)[0].double().cpu() / count
         if nc.labels:
-            wrong[some] += zero_one.expected(H_te[None, some], belief)[0].double().cpu() / count
-    return Drawn(drawn, wrong)
+            wrong[some] += zero_one.expected(h, belief)[0].double().cpu() / count
+    between = of_parts.var(correction=0)
+    return Drawn(drawn, losses, wrong, float(variance.sum() / len(H_te) ** 2 + between))
 
 
 def how_many(points: int) -> int:

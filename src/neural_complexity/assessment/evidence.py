@@ -12,12 +12,11 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 from torch import Tensor
 
-from neural_complexity.assessment.draws import beliefs
+from neural_complexity.assessment.draws import beliefs, parts_of
 from neural_complexity.assessment.prepare import read_points
 from neural_complexity.assessment.tilt import Tilt
 from neural_complexity.convert import arrays_in as given
 from neural_complexity.losses import Belief, squared_error, zero_one
-from neural_complexity.model.judgement import choose_parts
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.snapshot import Snapshot
 
@@ -170,7 +169,7 @@ def _believe(
     nc: NeuralComplexity, train: Pair, asked: Pair, classes: int | None
 ) -> Iterator[Known]:
     """Yields beliefs about points, given with their numbers, from training points and targets."""
-    (X, rows), share = asked, 1 / len(choose_parts(len(train[0]), nc.card.context_size))
+    (X, rows), share = asked, 1 / len(parts_of(nc, len(train[0]), len(asked[0])))
     for _, some, belief in beliefs(nc, *train, X, classes=classes):
         yield rows[some], share, belief
 

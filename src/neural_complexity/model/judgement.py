@@ -18,7 +18,7 @@ from neural_complexity.reliability.calibration import Calibration, join
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 
-__all__ = ["FEATURES", "TEST_PART", "Judgement", "choose_parts", "features", "judge"]
+__all__ = ["FEATURES", "PARTS", "TEST_PART", "Judgement", "choose_parts", "features", "judge"]
 __all__ += ["judge_minibatches", "measure"]
 
 PARTS = 4  # of the training points that NC answers from, at most
@@ -121,12 +121,12 @@ def judge_minibatches(
     return total / snapshot.H_te.shape[1] - loss_tr
 
 
-def choose_parts(M: int, size: int, seed: int = 0) -> list[Tensor]:
+def choose_parts(M: int, size: int, seed: int = 0, most: int = PARTS) -> list[Tensor]:
     """Cuts training points at random; what is missing in the last part comes from the first."""
     if size >= M:
         return [torch.arange(M)]
     generator = stream(seed, "parts of training points")
-    order, starts = torch.randperm(M, generator=generator), range(0, min(PARTS * size, M), size)
+    order, starts = torch.randperm(M, generator=generator), range(0, min(most * size, M), size)
     return [order[torch.arange(i, i + size) % M] for i in starts]
 
 

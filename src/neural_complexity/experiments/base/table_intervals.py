@@ -6,10 +6,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from neural_complexity.assessment.assess_table import tilt_losses
 from neural_complexity.assessment.draws import DRAWS, beliefs, draw_targets
 from neural_complexity.assessment.evidence import believe_out_of_fold, compare, learn_tilt
 from neural_complexity.assessment.moved import detect_move
-from neural_complexity.assessment.refine import tilt_losses
 from neural_complexity.baselines.estimates import LEAST
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.table_scores import CV, Names

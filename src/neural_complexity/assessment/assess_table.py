@@ -1,48 +1,47 @@
-"""What more can be said of a model of a table: with labels, of any metric, and if data moved."""
+"""The assessment of a model of a table: with labels, of any metric, and whether data moved."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from neural_complexity.assessment.draws import Drawn, draw_targets, how_many
+from neural_complexity.assessment.draws import draw_targets, how_many
 from neural_complexity.assessment.evidence import Pair, learn_tilt
-from neural_complexity.assessment.metrics import Metric, estimate_metrics
+from neural_complexity.assessment.metrics import Estimate, Metric, estimate_metrics
 from neural_complexity.assessment.moved import detect_move
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.assessment.tilt import GRID, Tilt
-from neural_complexity.losses import tilt_odds
+from neural_complexity.losses import tilt_odds, zero_one
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.reliability.gap_bounds import Interval
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["refine", "tilt_losses"]
+__all__ = ["assess_table", "tilt_losses"]
 
 USUAL = {True: ("accuracy", "log_loss"), False: ("r2", "mean_absolute_error")}  # metrics of labels
 METHOD = "draws"
 
 
 @torch.no_grad()
-def refine(
+def assess_table(
     nc: NeuralComplexity,
     snapshot: Snapshot,
-    found: Assessment,
     *,
+    trust: float | None = None,
     pairs: Sequence[Pair] = (),
     metrics: Sequence[Metric] = (),
     names: Sequence[object] | None = None,
     features: Sequence[str] | None = None,
     confidence: float = 0.95,
 ) -> Assessment:
-    """Adds metrics with intervals, a bound and a test for moved data to an assessment.
+    """Predicts losses and metrics, with intervals, and tests whether data moved.
 
     Args:
         nc: An NC for tables.
         snapshot: One model.
-        found: What NC says of it by itself.
+        trust: How far NC understands its training set.
         pairs: What NC believed of labelled points that the model did not learn from, and what was
             true there; see `evidence`. Estimates are moved by what they say.
         metrics: More of them; see `estimate_metrics`.
@@ -58,22 +57,60 @@ def refine(
     wider = tilt.new(len(X_tr), None if moved is None else moved.auc)
     tilts = wider.sample(how_many(len(X_te)), stream(0, "tilts"))
     drawn = draw_targets(nc, (X_tr, Y_tr, X_te), H_te, tilts)
-    found = _tilted(nc, found, H_te, drawn, tilt) if pairs else found
-    losses = _losses(nc, H_te, drawn.targets).mean(dim=1)  # (draws,)
-    tail = (1 - confidence) / 2
-    ends = torch.quantile(losses, torch.tensor([tail, 1 - tail], dtype=losses.dtype))
-    low, high = (float(end) - found.loss_tr for end in ends)
+    points, wrong = drawn.losses, drawn.wrong
+    if pairs:
+        points, wrong = tilt_losses(nc, points, H_te, wrong, tilt)
+    if not points.isfinite().all():
+        largest = ", ".join(
+            f"{name} up to {t.abs().max():.3g}" for name, t in vars(snapshot).items()
+        )
+        raise ValueError(f"losses of predictions must be finite numbers, got {largest}")
+    loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean().item()
+    right = 1 - zero_one(snapshot.H_tr, snapshot.Y_tr).mean().item() if nc.labels else None
+    return Assessment(
+        gap=float(points.mean()) - loss_tr,
+        loss_tr=loss_tr,
+        loss_te=float(points.mean()),
+        accuracy_tr=right,
+        accuracy_te=float(1 - wrong.mean()) if nc.labels else None,
+        points=points.numpy(),
+        spread=max(drawn.variance, torch.finfo(torch.float64).tiny) ** 0.5,
+        bound=_bound(nc, H_te, drawn.targets, loss_tr, confidence),
+        trust=trust,
+        unlike=None,
+        metrics=_metrics(nc, H_te, drawn.targets, metrics, names, confidence),
+        moved=moved,
+        loss=nc.loss.name,
+        training_points=len(X_tr),
+    )
+
+
+def _bound(
+    nc: NeuralComplexity, H: Tensor, targets: Tensor, loss_tr: float, confidence: float
+) -> Interval:
+    """Returns where the gap is in most draws."""
+    tail, each = (1 - confidence) / 2, _losses(nc, H, targets).mean(dim=1)  # (draws,)
+    ends = torch.quantile(each, torch.tensor([tail, 1 - tail], dtype=each.dtype))
+    low, high = (float(end) - loss_tr for end in ends)
     note = "of targets drawn from NC's belief, as far off as it was on tables for development"
+    return Interval(low, high, confidence, METHOD, note)
+
+
+def _metrics(
+    nc: NeuralComplexity,
+    H: Tensor,
+    targets: Tensor,
+    metrics: Sequence[Metric],
+    names: Sequence[object] | None,
+    confidence: float,
+) -> dict[str, Estimate]:
+    """Estimates the usual metrics, and others that are asked for."""
     classes = None
     if nc.labels:
-        classes = np.asarray(list(names) if names is not None else range(H_te.shape[1]))
-    told = H_te.double().softmax(dim=1) if nc.labels else H_te.double().squeeze(1)
+        classes = np.asarray(list(names) if names is not None else range(H.shape[1]))
+    told = (H.double().softmax(dim=1) if nc.labels else H.double().squeeze(1)).cpu().numpy()
     asked = list(dict.fromkeys([*USUAL[nc.labels], *metrics]))
-    estimates = estimate_metrics(
-        asked, drawn.targets.numpy(), told.cpu().numpy(), classes=classes, confidence=confidence
-    )
-    interval = Interval(low, high, confidence, METHOD, note)
-    return replace(found, metrics=estimates, moved=moved, bound=interval)
+    return estimate_metrics(asked, targets.numpy(), told, classes=classes, confidence=confidence)
 
 
 def _losses(nc: NeuralComplexity, H: Tensor, targets: Tensor) -> Tensor:
@@ -109,13 +146,3 @@ def tilt_losses(
     other = (points - (1 - wrong) * own) / wrong.clamp(min=torch.finfo(wrong.dtype).tiny)
     now = tilt.mean(tilt_odds(wrong, GRID))
     return (1 - now) * own + now * other.clamp(min=0), now
-
-
-def _tilted(
-    nc: NeuralComplexity, found: Assessment, H: Tensor, drawn: Drawn, tilt: Tilt
-) -> Assessment:
-    """Moves the predicted losses, and the accuracy, by a tilt."""
-    points, wrong = tilt_losses(nc, torch.from_numpy(found.points), H, drawn.wrong, tilt)
-    loss_te = float(points.mean())
-    found = replace(found, points=points.numpy(), loss_te=loss_te, gap=loss_te - found.loss_tr)
-    return replace(found, accuracy_te=float(1 - wrong.mean())) if nc.labels else found
