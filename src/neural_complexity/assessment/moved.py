@@ -84,7 +84,7 @@ def _p_of(known: Array, new: Array) -> float:
     values = [v[t] for v, t in zip((known, new), there, strict=True)]
     p = [1.0, 1.0]
     if all(map(len, values)):
-        p[0] = float(ks_2samp(*values).pvalue)
+        p[0] = float(ks_2samp(*values, method="asymp").pvalue)
     shares, sizes = [t.mean() for t in there], [len(t) for t in there]
     pooled = (there[0].sum() + there[1].sum()) / sum(sizes)
     spread = np.sqrt(pooled * (1 - pooled) * (1 / sizes[0] + 1 / sizes[1]))
