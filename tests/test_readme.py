@@ -25,7 +25,7 @@ def run(text: str, names: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_example_of_assess_runs_and_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     torch.set_default_dtype(torch.float32)  # as users run it
-    found = run(example(".assess("), {})
+    found = run(example("= assess("), {})
     assert "gap" in capsys.readouterr().out
     shares = found["forest"].predict_proba(found["X_te"])
     true = -np.log(np.clip(shares[np.arange(360), found["y_te"]], 1e-7, 1)).mean()
