@@ -74,3 +74,15 @@ def test_intervals_are_over_tables() -> None:
     assert found.value == pytest.approx(2, rel=1e-4)
     assert found.n == 50
     assert found.ci95 == pytest.approx(1.96 / 50**0.5, rel=0.15)
+
+
+def test_the_model_of_the_least_estimate_is_chosen() -> None:
+    truth = torch.tensor([[1.0, 2.0], [3.0, 1.0]]).double()
+    told = torch.stack([truth, torch.ones_like(truth), -truth], dim=-1)
+    rows = score(told, truth)
+    wanted = {"NC": (1, 0), CV: (0.5, 0.75), "training loss": (0, 1.5)}  # right, undecided, wrong
+    for method, values in wanted.items():
+        for name, value in zip(("best model chosen", "loss of choosing"), values, strict=True):
+            row = find(rows, name, method=method, metric="error", setting="some")
+            assert row is not None
+            assert row.value == pytest.approx(value)

@@ -84,6 +84,9 @@ def _score_estimates(found: Found, k: int, of: Callable[..., Row], names: Names)
             yield row("share better than CV", estimate_mean(torch.from_numpy(better)))
         if (ranks := _rank_correlations(found, j, k)) is not None:
             yield row("rank correlation", estimate_mean(ranks))
+        best, regret = _choose(found, j, k)
+        yield row("best model chosen", estimate_mean(best))
+        yield row("loss of choosing", estimate_mean(regret))
 
 
 def _score_models(found: Found, k: int, of: Callable[..., Row], names: Names) -> Iterator[Row]:
@@ -124,6 +127,27 @@ def _median_r2(off: Array, gaps: Array, rows: NDArray[Any]) -> float:
     off, gaps = off[rows][:, there], gaps[rows][:, there]
     usual = ((gaps - gaps.mean(axis=0)) ** 2).sum(axis=0) + SMALL
     return float(np.median(1 - (off**2).sum(axis=0) / usual))
+
+
+def _choose(found: Found, method: int, metric: int) -> tuple[Tensor, Tensor]:
+    """Returns how often the model of the least estimate is the best, and how much worse it is.
+
+    Both are a number per table. Of equal estimates all are chosen, with equal chances.
+    """
+    best, regret = [], []
+    for one in found:
+        own = []
+        for told, true in zip(one["estimates"], one["truth"], strict=True):
+            both = torch.stack([told[:, method, metric], true[:, metric]])
+            guess, truth = both[:, ~both.isnan().any(dim=0)]
+            chosen = guess <= guess.min() if len(guess) else guess.bool()
+            if chosen.any():
+                behind = (truth - truth.min())[chosen]
+                own.append([(behind <= 0).double().mean(), behind.mean()])
+        if own:
+            best.append(np.mean([share for share, _ in own]))
+            regret.append(np.mean([behind for _, behind in own]))
+    return torch.tensor(best), torch.tensor(regret)
 
 
 def _rank_correlations(found: Found, method: int, metric: int) -> Tensor | None:
