@@ -211,7 +211,7 @@ NOTES = {
     "truth than 5-fold cross-validation. Value ± 95 % interval over tables.",
     "rank correlation": "Spearman's correlation of estimated and true losses of the models of one "
     "table. Value ± 95 % interval over tables.",
-    "best model chosen": "How often the model of the least estimated loss is the best of a table's. "
+    "best model chosen": "How often the model of the least estimated loss is the best of a table. "
     "Value ± 95 % interval over tables.",
     "loss of choosing": "How much larger the loss of that model is than that of the best. Value ± "
     "95 % interval over tables.",
