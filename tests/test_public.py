@@ -19,6 +19,7 @@ def test_the_public_names_are_these() -> None:
         "Task",
         "TaskFamily",
         "assess",
+        "compare",
         "cross_entropy",
         "fit",
         "gap",

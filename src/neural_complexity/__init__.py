@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from neural_complexity.assessment.assess import assess
+    from neural_complexity.assessment.compare import compare
     from neural_complexity.assessment.result import Assessment
     from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
     from neural_complexity.learners.fit import Recipe, fit
@@ -22,10 +23,17 @@ if TYPE_CHECKING:
     from neural_complexity.tasks.families import Sinusoids
     from neural_complexity.tasks.splits import split_tasks
 
-__all__ = ["Assessment", "MetaLearner", "NCClassifier", "NCRegressor", "NCRegularizer"]
+__all__ = [
+    "Assessment",
+    "MetaLearner",
+    "NCClassifier",
+    "NCRegressor",
+    "NCRegularizer",
+]
 __all__ += ["NeuralComplexity", "Plan", "Recipe", "Sinusoids", "Snapshot", "Task", "TaskFamily"]
 __all__ += [
     "assess",
+    "compare",
     "cross_entropy",
     "fit",
     "gap",
@@ -39,6 +47,7 @@ __all__ += ["squared_error", "stream", "take_snapshot", "trust"]
 # Loaded on first use: torch and scikit-learn take seconds to import.
 _NAMES = {
     "assessment.assess": ["assess"],
+    "assessment.compare": ["compare"],
     "assessment.result": ["Assessment"],
     "integrations.sklearn": ["NCClassifier", "NCRegressor"],
     "learners.fit": ["Recipe", "fit"],

@@ -42,6 +42,10 @@ class Belief(TensorFields):
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be drawn from")
 
+    def sample(self, u: Tensor) -> Tensor:
+        """Draws targets of the first task, (draws, n), by numbers from 0 to 1, (2, draws, n)."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be drawn from")
+
 
 def tilt_odds(wrong: Tensor, tilts: Tensor) -> Tensor:
     """Returns probabilities (n,) whose log-odds are moved by tilts (G,), (n, G)."""
@@ -77,6 +81,12 @@ class Categorical(Belief):
         asked = (u[1].T * others[:, -1:]).contiguous()
         other = torch.searchsorted(others, asked, right=True).T.clamp(max=p.shape[1] - 1)
         return torch.where(u[0] < wrong, other, own)
+
+    def sample(self, u: Tensor) -> Tensor:
+        """Draws labels, (draws, n)."""
+        reached = self.probabilities[0].double().cumsum(dim=1)
+        found = torch.searchsorted(reached, u[0].T.contiguous()).T
+        return found.clamp(max=reached.shape[1] - 1)
 
 
 WIDEST = 8.0  # standard deviations from the mean at which a histogram ends
@@ -137,12 +147,15 @@ class Histogram(Belief):
 
     def draw(self, H: Tensor, tilts: Tensor, u: Tensor) -> Tensor:
         """Draws targets, whose distance from a model's answer changes by the tilt, (draws, n)."""
+        h, y = H.double(), self.sample(u).T
+        return (h + (y - h) * (tilts / 2).exp()).T
+
+    def sample(self, u: Tensor) -> Tensor:
+        """Draws targets, (draws, n)."""
         reached = self.probabilities[0].double().cumsum(dim=1)
         found = torch.searchsorted(reached, u[0].T.contiguous()).clamp(max=reached.shape[1] - 1)
-        y = self.edges[0].double().gather(1, found)
-        y = y + u[1].T * self.widths[0].double().gather(1, found)  # (n, draws)
-        h = H.double()
-        return (h + (y - h) * (tilts / 2).exp()).T
+        low, width = (t[0].double().gather(1, found) for t in (self.edges[..., :-1], self.widths))
+        return (low + u[1].T * width).T
 
     def surprise(self, Y: Tensor) -> Tensor:
         """Computes -log p of the intervals that targets (B, N, 1) are in; (B, N)."""

@@ -6,13 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neural_complexity.assessment.draws import draw_targets, how_many
+from neural_complexity.assessment.draws import Drawn, draw_targets, how_many
 from neural_complexity.assessment.evidence import Pair, learn_tilt
 from neural_complexity.assessment.metrics import Estimate, Metric, estimate_metrics
 from neural_complexity.assessment.moved import detect_move
-from neural_complexity.assessment.result import Assessment
+from neural_complexity.assessment.result import Assessment, Joint
 from neural_complexity.assessment.tilt import GRID, Tilt
 from neural_complexity.losses import tilt_odds, zero_one
+from neural_complexity.model.judgement import TEST_PART
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.reliability.gap_bounds import Interval
 from neural_complexity.seeding import stream
@@ -80,6 +81,7 @@ def assess_table(
         unlike=None,
         metrics=_metrics(nc, H_te, drawn.targets, metrics, names, confidence),
         moved=moved,
+        joint=_joint(nc, H_te, drawn, wider),
         loss=nc.loss.name,
         training_points=len(X_tr),
     )
@@ -127,6 +129,36 @@ def _by_class(nc: NeuralComplexity, H: Tensor) -> Tensor:
     return torch.stack([nc.loss(H[None], Y[None, :, c])[0] for c in range(C)], 1).double().cpu()
 
 
+def _joint(nc: NeuralComplexity, H: Tensor, drawn: Drawn, tilt: Tilt) -> Joint:
+    """Returns what a comparison with other models needs."""
+    losses = _losses(nc, H, drawn.common).mean(dim=1)
+    return Joint(losses.numpy(), _by_tilt(nc, H, drawn).numpy(), tilt.weights.numpy())
+
+
+def _by_tilt(nc: NeuralComplexity, H: Tensor, drawn: Drawn) -> Tensor:
+    """Computes the expected mean loss at each tilt of `GRID`, (G,)."""
+    mean = drawn.losses.mean()
+    if not nc.labels:
+        return mean * GRID.exp()
+    own, other = _right_and_wrong(nc, drawn.losses, H, drawn.wrong)
+    # In parts: points times tilts may be many.
+    parts = zip(*(t.split(TEST_PART) for t in (own, other, drawn.wrong)), strict=True)
+    found = torch.zeros_like(GRID)
+    for right, wrong, chance in parts:
+        now = tilt_odds(chance, GRID)
+        found += ((1 - now) * right.unsqueeze(1) + now * wrong.unsqueeze(1)).sum(dim=0)
+    return found / len(H)
+
+
+def _right_and_wrong(
+    nc: NeuralComplexity, points: Tensor, H: Tensor, wrong: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns the expected loss where the model's answer is right, and where not, (N,) each."""
+    own = _by_class(nc, H).gather(1, H.argmax(dim=1, keepdim=True).cpu()).squeeze(1)
+    other = (points - (1 - wrong) * own) / wrong.clamp(min=torch.finfo(wrong.dtype).tiny)
+    return own, other.clamp(min=0)
+
+
 def tilt_losses(
     nc: NeuralComplexity, points: Tensor, H: Tensor, wrong: Tensor, tilt: Tilt
 ) -> tuple[Tensor, Tensor]:
@@ -141,8 +173,6 @@ def tilt_losses(
     """
     if not nc.labels:
         return points * tilt.mean(GRID).exp(), wrong
-    own = _by_class(nc, H).gather(1, H.argmax(dim=1, keepdim=True).cpu()).squeeze(1)
-    # The loss where the model's answer is wrong, which the tilt does not change.
-    other = (points - (1 - wrong) * own) / wrong.clamp(min=torch.finfo(wrong.dtype).tiny)
+    own, other = _right_and_wrong(nc, points, H, wrong)  # which the tilt does not change
     now = tilt.mean(tilt_odds(wrong, GRID))
-    return (1 - now) * own + now * other.clamp(min=0), now
+    return (1 - now) * own + now * other, now

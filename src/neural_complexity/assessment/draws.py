@@ -24,6 +24,7 @@ class Drawn:
     """Targets drawn with tilts, and what NC believes without any."""
 
     targets: Tensor  # (draws, N), labels or numbers
+    common: Tensor  # likewise, without tilts: the same for all models of the same points
     losses: Tensor  # (N,), expected
     wrong: Tensor  # (N,), how likely the model is to be; zeros where targets are numbers
     variance: float  # of the mean loss, as if points were independent
@@ -75,7 +76,7 @@ def draw_targets(
     generator, S = stream(seed, "targets"), len(tilts)
     count = len(parts_of(nc, len(points[0]), len(H_te)))
     drawn = torch.empty(S, len(H_te), dtype=torch.int64 if nc.labels else H_te.dtype)
-    classes = H_te.shape[1] if nc.labels else None
+    classes, common = H_te.shape[1] if nc.labels else None, torch.empty_like(drawn)
     losses, variance, wrong = torch.zeros(3, len(H_te), dtype=torch.float64)
     of_parts = torch.zeros(count, dtype=torch.float64)
     for i, some, belief in beliefs(nc, *points, classes=classes):
@@ -83,6 +84,7 @@ def draw_targets(
         u = torch.rand(2, own.stop - own.start, some.stop - some.start, generator=generator)
         told = belief.draw(H_te[some], tilts[own].to(H_te.device), u.double().to(H_te.device))
         drawn[own, some] = told.to(drawn)
+        common[own, some] = belief.sample(u.double().to(H_te.device)).to(drawn)
         h = H_te[None, some]
         expected = nc.loss.expected(h, belief)[0].double().cpu()
         losses[some] += expected / count
@@ -91,7 +93,7 @@ def draw_targets(
         if nc.labels:
             wrong[some] += zero_one.expected(h, belief)[0].double().cpu() / count
     between = of_parts.var(correction=0)
-    return Drawn(drawn, losses, wrong, float(variance.sum() / len(H_te) ** 2 + between))
+    return Drawn(drawn, common, losses, wrong, float(variance.sum() / len(H_te) ** 2 + between))
 
 
 def how_many(points: int) -> int:

@@ -17,13 +17,22 @@ from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, re
 from neural_complexity.reliability.calibration import Shift
 from neural_complexity.reliability.gap_bounds import Interval
 
-__all__ = ["Assessment"]
+__all__ = ["Assessment", "Joint"]
 
 ENDLESS = (-inf, inf)
 NAMED = 5  # of the worst points that the summary and the figure name
 WIDE = 100.0  # ratio of largest and smallest loss from which on the scale is logarithmic
 TRAIN, TEST, WORST = COLORS["oracle"], COLORS["posterior"], COLORS["direct"]
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # lines do not cross numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """What a model's loss hangs on, where several are compared."""
+
+    losses: NDArray[np.float64]  # (draws,), on targets that all models share
+    by_tilt: NDArray[np.float64]  # (G,), expected at each tilt of `GRID`
+    tilt: NDArray[np.float64]  # (G,), the probability of each
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,6 +68,8 @@ class Assessment:
     """Whether the new points differ from the training points, as an NC for tables has it tested."""
     cross_validated: Mapping[str, float] = field(default_factory=dict)
     """Loss and accuracy out of fold, where there are such predictions, to compare."""
+    joint: Joint | None = None
+    """For `compare`."""
     loss: str
     """The name of the loss."""
     training_points: int
@@ -76,7 +87,7 @@ class Assessment:
             part and {k: None if v in ENDLESS else v for k, v in vars(part).items()}
             for part in (self.bound, self.unlike)
         )
-        return vars(self) | {
+        return {name: value for name, value in vars(self).items() if name != "joint"} | {
             **{"bound": bound, "unlike": shift, "warnings": list(self.warnings)},
             **{"moved": self.moved and vars(self.moved)},
             **{"metrics": {name: vars(found) for name, found in self.metrics.items()}},
