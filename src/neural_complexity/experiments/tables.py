@@ -49,7 +49,7 @@ MOVED = "moved, all ways"  # each of a table's moves counts like a split of it
 DRAWN = {
     NC: COLORS["posterior"],
     COMBINED: COLORS["direct"],
-    "importance-weighted CV": "C1",
+    "importance-weighted CV": "C6",
     "bootstrap .632+": "C2",
 }
 DRAWN |= {"average confidence": "C4", "DoC": "C5"}  # methods in the figure
