@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
-from sklearn.linear_model import LogisticRegression
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from neural_complexity import NeuralComplexity, assess
 
@@ -45,3 +46,13 @@ def test_metrics_are_of_an_nc_for_tables() -> None:
     nc = NeuralComplexity.pretrained("sinusoid")
     with pytest.raises(ValueError, match="must be left out unless nc is for tables"):
         nc.assess(lambda x: x, X[:9, :1], X[:9, 1], X[9:20, :1], metrics=["r2"])
+
+
+def test_one_row_and_one_class_have_an_answer() -> None:
+    found = assess(MODEL, X[::3], NAMES[::3], X[1:2])
+    assert found.moved is None
+    assert found.metrics["log_loss"].value > 0
+    ridge = Ridge().fit(X[::3, :3], X[::3, 3])
+    assert "r2" not in assess(ridge, X[::3, :3], X[::3, 3], X[1:2, :3]).metrics
+    alone = DummyClassifier().fit(X[:30], NAMES[:30])
+    assert assess(alone, X[:30], NAMES[:30], X[30:60]).accuracy_te == pytest.approx(1, abs=0.02)

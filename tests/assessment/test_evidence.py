@@ -1,9 +1,10 @@
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
@@ -35,7 +36,7 @@ def test_folds_move_the_estimate_to_what_labels_say() -> None:
     assert ends[0] - 0.02 <= folds.accuracy_te <= ends[1] + 0.02
     assert folds.loss_te == pytest.approx(folds.points.mean())
     assert folds.metrics["accuracy"].low < folds.accuracy_te < folds.metrics["accuracy"].high
-    H = refit_out_of_fold(tree, X[A], y[A], 5, labels=True)
+    H = refit_out_of_fold(tree, X[A], y[A], 5, classes=[0, 1])
     same = assess(tree, X[A], y[A], X[B], out_of_fold=H)
     assert same.loss_te == pytest.approx(folds.loss_te)
 
@@ -100,3 +101,30 @@ def test_what_cannot_be_used_is_refused() -> None:
     with pytest.raises(TypeError, match="which folds fit again"):
         assess(lambda x: x[:, :2], X[A], y[A], X[B], folds=3)
     assert Labelled().H_out is None
+
+
+def test_folds_fit_anew_what_has_no_probabilities() -> None:
+    random = np.random.default_rng(0)
+    noise, coin = random.normal(size=(80, 200)), random.integers(0, 2, 80)
+    model = RidgeClassifier().fit(noise, coin)
+    found = assess(model, noise, coin, random.normal(size=(50, 200)), folds=5)
+    assert found.cross_validated["accuracy"] < 0.75  # nothing can be learned
+
+
+def test_targets_come_in_many_shapes() -> None:
+    labels = np.array(["no", "yes"])[y]
+    forest = RandomForestClassifier(5, random_state=0).fit(X[A], labels[A])
+    shapes = [labels[A], labels[A, None], pd.DataFrame({"y": labels[A]}), labels[A].astype(object)]
+    found = [assess(forest, X[A], one, X[B], folds=3).loss_te for one in shapes]
+    assert np.ptp(found) < 1e-9
+    three = RandomForestClassifier(5, random_state=0).fit(X[A], np.arange(80) % 3)
+    two = np.arange(80) % 3 < 2
+    fine = assess(three, X[A][two], (np.arange(80) % 3)[two], X[B], folds=3)
+    assert np.isfinite(fine.points).all()
+
+
+def test_held_out_columns_are_in_order() -> None:
+    frame = pd.DataFrame(X[:, :4], columns=list("abcd"))
+    held = (frame.iloc[C][list("dcba")], y[C])
+    with pytest.raises(ValueError, match="held_out must have the columns of X_tr in their order"):
+        assess(lambda x: x[:, :2], frame.iloc[A], y[A], frame.iloc[B], held_out=held)

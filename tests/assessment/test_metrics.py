@@ -33,7 +33,7 @@ def test_metrics_of_every_kind_are_estimated() -> None:
     assert found["log_loss"].value > 0
     for name, one in found.items():
         assert one.low <= one.value <= one.high, name
-        assert str(one).endswith("at 95 %)")
+        assert "at 95 %" in str(one)
 
 
 def test_numbers_have_metrics_too() -> None:
@@ -69,3 +69,25 @@ def test_intervals_are_quantiles_of_the_draws() -> None:
     found = estimate_metrics([f1], DRAWN, P, classes=NAMES)["f1"]
     assert found.value == pytest.approx(np.mean(values))
     assert found.low == pytest.approx(np.quantile(values, 0.025))
+
+
+def test_draws_that_lack_a_class_count_where_they_can() -> None:
+    rare = np.array([[0.99, 0.01]] * 5)
+    drawn = (RANDOM.random((400, 5)) < 0.01).astype(int)
+    found = estimate_metrics("log_loss", drawn, rare, classes=NAMES)["log_loss"]
+    expected = -(0.99 * np.log(0.99) + 0.01 * np.log(0.01))
+    assert found.value == pytest.approx(expected, abs=0.05)
+    some = estimate_metrics(["roc_auc"], drawn, rare, classes=NAMES)["roc_auc"]
+    assert some.defined < 0.2
+    assert "of draws" in str(some)
+
+
+def test_usual_metrics_without_a_value_are_left_out() -> None:
+    found = estimate_metrics((), np.zeros((9, 1)), np.zeros(1), usual=("r2", "max_error"))
+    assert list(found) == ["max_error"]
+
+
+def test_metrics_of_one_name_stay_apart() -> None:
+    scorers = [make_scorer(fbeta_score, beta=b, pos_label="yes", zero_division=0) for b in (0.5, 2)]
+    found = estimate_metrics(scorers, DRAWN, P, classes=NAMES)
+    assert list(found) == ["fbeta_score", "fbeta_score (2)"]

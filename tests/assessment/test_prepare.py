@@ -69,6 +69,7 @@ def test_functions_and_modules_are_judged_by_their_targets() -> None:
 
     assert choose_nc(None, model, y.tolist()).labels
     assert choose_nc(None, nn.Linear(4, 1), X[:, 3] + 0.01).labels is False
+    assert not choose_nc(None, nn.Linear(4, 1), np.arange(60.0) - 30).labels  # whole by its nature
     assert choose_nc("sinusoid", model, y).outputs == 1
     nc = NeuralComplexity.pretrained("tables")
     assert choose_nc(nc, model, X[:, 0]) is nc

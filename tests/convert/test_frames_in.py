@@ -54,7 +54,8 @@ def test_frames_of_anything_become_numbers_or_missing(rows: list[list[Any]]) -> 
     known, new = (np.asarray(part, dtype=float) for part in (known, new))
     assert known.shape == (len(rows) - 1, 3)
     np.testing.assert_array_equal(new[1:], known)
-    np.testing.assert_array_equal(np.isnan(new), frame.isna().to_numpy())
+    np.testing.assert_array_equal(np.isnan(known), frame.isna().to_numpy()[1:])
+    assert np.isnan(new[frame.isna().to_numpy()]).all()
 
 
 def test_what_is_numbers_stays_as_it_is() -> None:
@@ -72,3 +73,24 @@ def test_other_columns_are_refused() -> None:
         frame_numbers(frame, frame.assign(c=1))
     with pytest.raises(ValueError, match="got another order"):
         frame_numbers(frame, frame[["b", "a"]])
+
+
+def test_training_rows_say_what_kind_a_column_is_of() -> None:
+    train = pd.DataFrame({"n": ["1", "2.5", "3"], "w": [1, 2, "x"]})
+    test = pd.DataFrame({"n": ["?", "7", "3"], "w": [1.0, 2.0, 9.0]})
+    known, new = frame_numbers(train, test)
+    np.testing.assert_array_equal(new[:, 0], [np.nan, 7, 3])
+    np.testing.assert_array_equal(new[:2, 1], known[:2, 1])  # 1 is 1.0
+    assert new[2, 1] == -1
+    again, _ = frame_numbers(train, train)
+    np.testing.assert_array_equal(known, again)
+
+
+def test_ordered_categories_keep_their_order_and_dates_their_time() -> None:
+    sizes = pd.Categorical(["low", "high", "mid"], ["low", "mid", "high"], ordered=True)
+    at = pd.to_datetime(["2020-01-01", "2020-01-02", "2020-01-03"])
+    train = pd.DataFrame({"size": sizes, "at": at.tz_localize("UTC")})
+    known, new = frame_numbers(train, pd.DataFrame({"size": ["mid", "low", "odd"], "at": at}))
+    np.testing.assert_array_equal(known[:, 0], [0, 2, 1])
+    np.testing.assert_array_equal(new[:, 0], [1, 0, -1])
+    np.testing.assert_array_equal(new[:, 1], known[:, 1])

@@ -93,6 +93,7 @@ def assess(
         raise TypeError("y_tr must be the training targets, got None")
     nc = choose_nc(nc, model, y_tr)
     points = read_points(nc, X_tr, X_te)
+    original = model  # which folds fit again
     model, first = with_probabilities(model, X_tr, y_tr) if nc.labels else (model, ())
     sets, like = {"X_tr": X_tr, "X_te": X_te}.items(), nc.x_mean
     H_tr, H_te = (given.predict(name, model, X, labels=nc.labels, like=like) for name, X in sets)
@@ -102,7 +103,8 @@ def assess(
     own["features"] = [str(name) for name in getattr(X_tr, "columns", ())] or None
     asked = {name: own.pop(name, None) for name in ("folds", "held_out", "out_of_fold")}
     if any(value is not None for value in asked.values()):
-        own["labelled"] = gather_labelled(nc, model, X_tr, y_tr, **asked)
+        asked["classes"] = own["classes"] if nc.labels else None
+        own["labelled"] = gather_labelled(nc, original, X_tr, y_tr, **asked)
     found = _assess_points(nc, points[0], y_tr, H_tr, points[1], H_te, **own)
     last = [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
     return replace(found, warnings=(*first, *found.warnings, *last))

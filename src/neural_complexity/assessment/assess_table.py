@@ -1,6 +1,7 @@
 """The assessment of a model of a table: with labels, of any metric, and whether data moved."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ def assess_table(
     *,
     trust: float | None = None,
     pairs: Sequence[Pair] = (),
-    metrics: Sequence[Metric] = (),
+    metrics: Metric | Sequence[Metric] = (),
     names: Sequence[object] | None = None,
     features: Sequence[str] | None = None,
     confidence: float = 0.95,
@@ -102,7 +103,7 @@ def _metrics(
     nc: NeuralComplexity,
     H: Tensor,
     targets: Tensor,
-    metrics: Sequence[Metric],
+    metrics: Metric | Sequence[Metric],
     names: Sequence[object] | None,
     confidence: float,
 ) -> dict[str, Estimate]:
@@ -111,8 +112,8 @@ def _metrics(
     if nc.labels:
         classes = np.asarray(list(names) if names is not None else range(H.shape[1]))
     told = (H.double().softmax(dim=1) if nc.labels else H.double().squeeze(1)).cpu().numpy()
-    asked = list(dict.fromkeys([*USUAL[nc.labels], *metrics]))
-    return estimate_metrics(asked, targets.numpy(), told, classes=classes, confidence=confidence)
+    how: Any = {"classes": classes, "confidence": confidence, "usual": USUAL[nc.labels]}
+    return estimate_metrics(metrics, targets.numpy(), told, **how)
 
 
 def _losses(nc: NeuralComplexity, H: Tensor, targets: Tensor) -> Tensor:

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+from sklearn.model_selection import KFold, StratifiedKFold
 from torch import Tensor
 
 from neural_complexity.assessment.draws import beliefs, parts_of
-from neural_complexity.assessment.prepare import read_points
+from neural_complexity.assessment.prepare import check_sets, read_points, with_probabilities
 from neural_complexity.assessment.tilt import Tilt
 from neural_complexity.convert import arrays_in as given
 from neural_complexity.losses import Belief, squared_error, zero_one
@@ -22,7 +22,7 @@ from neural_complexity.snapshot import Snapshot
 
 __all__ = ["Labelled", "Pair", "believe_out_of_fold", "choose_folds", "compare"]
 __all__ += ["compare_held_out", "compare_out_of_fold"]
-__all__ += ["gather_labelled", "learn_tilt", "refit_out_of_fold"]
+__all__ += ["gather_labelled", "learn_tilt", "refit_out_of_fold", "take"]
 
 FOLDS = 5  # of NC's own, where those of the predictions are not known
 Pair = tuple[Tensor, Tensor]  # what NC believed, and what was, (n,) each
@@ -75,6 +75,7 @@ def gather_labelled(
     X_tr: Any,
     y_tr: Any,
     *,
+    classes: Sequence[Any] | None = None,
     folds: int | None = None,
     held_out: tuple[Any, Any] | None = None,
     out_of_fold: Any = None,
@@ -86,7 +87,10 @@ def gather_labelled(
         return Labelled(folds=folds or FOLDS)  # refused where NC is asked
     like, H_out = nc.x_mean, None
     if folds is not None:
-        out_of_fold = refit_out_of_fold(model, X_tr, y_tr, folds, labels=nc.labels)
+        names = given.columns_of(model) if classes is None else classes
+        out_of_fold = refit_out_of_fold(
+            model, X_tr, y_tr, folds, classes=names if nc.labels else None
+        )
     if out_of_fold is not None:
         H = given.numbers("out_of_fold", out_of_fold)
         H = given.logarithms("out_of_fold", H) if nc.labels else H
@@ -97,6 +101,9 @@ def gather_labelled(
         got = type(held_out).__name__
         raise TypeError(f"held_out must be inputs and targets, (X, y), got {got}")
     X, y = held_out
+    check_sets(X_tr, None, X, name="held_out")
+    if nc.labels:
+        model, _ = with_probabilities(model, X_tr, y_tr)
     H = given.predict("held_out", model, X, labels=nc.labels, like=like)
     return Labelled(H_out, folds or FOLDS, read_points(nc, X_tr, X)[1], y, H)
 
@@ -109,28 +116,52 @@ def choose_folds(y: NDArray[Any], folds: int, *, labels: bool, seed: int = 0) ->
     return list(kind(folds, shuffle=True, random_state=seed).split(y, y))
 
 
-def refit_out_of_fold(model: Any, X: Any, y: Any, folds: int, *, labels: bool) -> NDArray[Any]:
-    """Fits copies of a scikit-learn estimator without a fold each, and predicts the folds.
+def refit_out_of_fold(
+    model: Any, X: Any, y: Any, folds: int, *, classes: Sequence[Any] | None = None
+) -> NDArray[Any]:
+    """Fits copies of a scikit-learn estimator without a fold each, and predicts the folds, (M, C).
+
+    Args:
+        model: The estimator, as the user has it.
+        X: Training inputs.
+        y: Their targets, (M,) or (M, 1).
+        folds: How many.
+        classes: Of the columns, if targets are labels; a class that a fit lacks has probability 0.
 
     Raises:
         TypeError: If the model cannot be copied and fitted again.
         ValueError: If there are fewer than two folds, or a fit fails.
     """
+    y = np.asarray(y).reshape(len(y))
     if not 2 <= folds <= len(y):
         raise ValueError(f"folds must be from 2 to the number of points, got {folds}")
     if callable(model) or not (hasattr(model, "fit") and hasattr(model, "get_params")):
         wanted = "a scikit-learn estimator, which folds fit again (or give out_of_fold)"
         raise TypeError(f"model must be {wanted}, got {type(model).__name__}")
-    split = choose_folds(np.asarray(y), folds, labels=labels)
-    method = "predict_proba" if labels else "predict"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a fold lacks a class
-            found = cross_val_predict(clone(model), X, y, cv=split, method=method)
-    except Exception as error:
-        got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
-        raise ValueError(f"the model must fit {folds} folds, got {got}") from error
-    return np.asarray(found)
+    labels = classes is not None
+    codes = given.encode(y, classes, name="y_tr").numpy() if classes is not None else y
+    found = np.zeros((len(y), len(classes) if classes is not None else 1))
+    for kept, held in choose_folds(codes, folds, labels=labels):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # those of the fit were seen before
+                fitted = clone(model).fit(take(X, kept), y[kept])
+                if labels:
+                    fitted, _ = with_probabilities(fitted, take(X, kept), y[kept])
+                    p = fitted.predict_proba(take(X, held))
+                    places = given.encode(fitted.classes_, classes or (), name="classes").numpy()
+                    found[np.ix_(held, places)] = p
+                else:
+                    found[held] = np.asarray(fitted.predict(take(X, held))).reshape(-1, 1)
+        except Exception as error:
+            got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
+            raise ValueError(f"the model must fit {folds} folds, got {got}") from error
+    return found
+
+
+def take(X: Any, rows: NDArray[Any]) -> Any:
+    """Returns some points of a frame, an array, a tensor or a list."""
+    return X.iloc[rows] if hasattr(X, "iloc") else np.asarray(X)[rows]
 
 
 def compare_held_out(

@@ -13,6 +13,7 @@ from sklearn.metrics import get_scorer, get_scorer_names
 __all__ = ["Estimate", "Metric", "estimate_metrics"]
 
 Array = NDArray[Any]
+LEAST = 1e-7  # the least probability of a class
 # The name of a scorer of scikit-learn, a scorer, or a function of targets and predictions.
 Metric = str | Callable[..., Any]
 
@@ -25,10 +26,12 @@ class Estimate:
     low: float
     high: float
     confidence: float  # of the interval from low to high
+    defined: float = 1.0  # the share of the draws in which the metric has a value
 
     def __str__(self) -> str:
         ends = f"{self.low:.3g} to {self.high:.3g} at {100 * self.confidence:g} %"
-        return f"{self.value:.3g} ({ends})"
+        some = "" if self.defined > 0.99 else f", where it has a value: {self.defined:.0%} of draws"
+        return f"{self.value:.3g} ({ends}{some})"
 
 
 class _Told(BaseEstimator):  # type: ignore[misc]
@@ -65,31 +68,34 @@ class _ToldNumbers(RegressorMixin, _Told):  # type: ignore[misc]
 
 
 def estimate_metrics(
-    metrics: Sequence[Metric],
+    metrics: Metric | Sequence[Metric],
     drawn: Array,
     H: Array,
     *,
     classes: Array | None = None,
     confidence: float = 0.95,
+    usual: Sequence[str] = (),
 ) -> dict[str, Estimate]:
     """Computes metrics on each set of drawn targets, and where they lie.
 
     Args:
         metrics: Names of scikit-learn's scorers (`"roc_auc"`; `"log_loss"` is `"neg_log_loss"` with
             its sign changed), scorers, or functions of targets and predictions (classes, or
-            numbers).
+            numbers); one of them, or several.
         drawn: Targets, (draws, N): numbers, or places among the classes.
         H: What the model says: numbers, (N,), or probabilities, (N, C).
         classes: Their names, (C,), if targets are classes; scorers by name take the second of two
             for the positive one.
         confidence: Of the intervals.
+        usual: Metrics by name that come first, and are left out where they have no value.
 
     Raises:
         TypeError: If something is no metric.
         ValueError: If a metric has no value on any draw, or a name is not known.
     """
-    tail, found = (1 - confidence) / 2, {}
-    for metric in metrics:
+    asked = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics)
+    tail, found = (1 - confidence) / 2, dict[str, Estimate]()
+    for metric in dict.fromkeys([*usual, *asked]):
         # Scorers by name ask for the class 1, functions for the user's own names.
         names = (
             np.arange(H.shape[1]) if classes is not None and isinstance(metric, str) else classes
@@ -103,15 +109,26 @@ def estimate_metrics(
             warnings.simplefilter("ignore")  # that a draw lacks a class
             values = np.array([_value(compute, y if names is None else names[y]) for y in drawn])
         known = values[np.isfinite(values)]
+        if not len(known) and metric in usual and metric not in asked:
+            continue
         if not len(known):
             raise ValueError(f"metric {name} must have a value on these points, got none")
         low, high = np.quantile(known, [tail, 1 - tail])
-        found[name] = Estimate(float(known.mean()), float(low), float(high), confidence)
+        # A few draws may be far off: of one or two points, R2 has no lower end.
+        value = known.mean() if low <= known.mean() <= high else np.median(known)
+        same = sum(other.split(" (")[0] == name for other in found)
+        found[f"{name} ({same + 1})" if same else name] = Estimate(
+            float(value), float(low), float(high), confidence, len(known) / len(values)
+        )
     return found
 
 
 def _read(metric: Metric, model: _Told) -> tuple[str, Callable[[Array], Any]]:
     """Returns the name of a metric, and what computes it from targets."""
+    if metric in ("log_loss", "neg_log_loss") and model.shares is not None:
+        sign, shares = 1 if metric == "log_loss" else -1, model.shares.clip(LEAST)
+        # Scikit-learn's refuses draws that lack a class.
+        return str(metric), lambda y: sign * -np.log(shares[np.arange(len(y)), y]).mean()
     if isinstance(metric, str):
         known = get_scorer_names()
         if metric not in known and f"neg_{metric}" not in known:

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import ks_2samp, mannwhitneyu, rankdata
+from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.neighbors import NearestNeighbors
@@ -44,8 +46,8 @@ def detect_move(
 ) -> Moved | None:
     """Tests whether rows are from one distribution; `None` where there are too few.
 
-    A random forest learns to tell training from new rows. How well it does so on rows that it was
-    not fitted to is compared, by the test of Mann and Whitney, with guessing.
+    A random forest learns to tell training from new rows. How well that of one half of the rows
+    does so on the other half is compared, by the test of Mann and Whitney, with guessing.
 
     Args:
         X_tr: Training rows as numbers, (M, D); NaN where a value is missing.
@@ -67,15 +69,31 @@ def detect_move(
     forest = RandomForestClassifier(TREES, **options)
     ranks = rankdata(X, axis=0, nan_policy="omit")  # are of ordinary size, and tell as much
     score = cross_val_predict(forest, ranks, is_new, cv=folds, method="predict_proba")[:, 1]
-    test = mannwhitneyu(score[is_new == 1], score[is_new == 0], alternative="greater")
-    auc = float(test.statistic) / (len(known) * len(new))
+    auc = float(_test(score, is_new).statistic) / (len(known) * len(new))
+    p_value = _p_of_halves(forest, ranks, is_new, seed)
     labels = [f"feature {i}" for i in range(X.shape[1])] if names is None else list(map(str, names))
     p_features = np.array([_p_of(known[:, i], new[:, i]) for i in range(X.shape[1])])
     order = np.argsort(p_features, kind="stable")
     different = [i for i in order if p_features[i] < LEVEL / len(labels)]  # Bonferroni
-    return Moved(
-        float(test.pvalue), auc, tuple(labels[i] for i in different), _outside(X_tr, X_te, random)
-    )
+    return Moved(p_value, auc, tuple(labels[i] for i in different), _outside(X_tr, X_te, random))
+
+
+def _test(score: Array, is_new: NDArray[np.int64]) -> Any:
+    return mannwhitneyu(score[is_new == 1], score[is_new == 0], alternative="greater")
+
+
+def _p_of_halves(
+    forest: RandomForestClassifier, X: Array, is_new: NDArray[np.int64], seed: int
+) -> float:
+    """Tests each half by a forest of the other; scores of one forest are independent of each other.
+
+    Those of all folds together are not: a test of them rejects too often.
+    """
+    p = []
+    for fitted, tested in StratifiedKFold(2, shuffle=True, random_state=seed).split(X, is_new):
+        own = clone(forest).fit(X[fitted], is_new[fitted])
+        p.append(float(_test(own.predict_proba(X[tested])[:, 1], is_new[tested]).pvalue))
+    return min(1.0, 2 * min(p))
 
 
 def _p_of(known: Array, new: Array) -> float:

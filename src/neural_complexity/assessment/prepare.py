@@ -21,6 +21,7 @@ from neural_complexity.reliability.methods import Method
 
 __all__ = ["Options", "check_sets", "choose_nc", "read_points", "with_probabilities"]
 
+CLASSES = 20  # floats of more values than this are no labels
 CALIBRATED = (
     "The model has no predict_proba: its probabilities are a sigmoid of its decision values, which "
     "was fitted to the training points, where they look better than elsewhere. Mind the accuracy "
@@ -37,7 +38,9 @@ class Options(TypedDict, total=False):
     """
     confidence: float  # How often bounds and intervals should hold; 0.95 if left out.
     method: Method  # Of the bound, see `reliability.gap_bounds.bound`; not of an NC for tables.
-    metrics: Sequence[Metric]  # For an NC for tables: more of them, see `estimate_metrics`.
+    metrics: (
+        Metric | Sequence[Metric]
+    )  # For an NC for tables: more of them, see `estimate_metrics`.
     folds: int  # For an NC for tables: into how many the training points are cut, for refits.
     held_out: tuple[Any, Any]  # Likewise: inputs and targets that the model did not learn from.
     out_of_fold: Any
@@ -45,7 +48,7 @@ class Options(TypedDict, total=False):
     probabilities, (points, C), or real outputs."""
 
 
-def check_sets(X_tr: object, y_tr: object, X_te: object) -> None:
+def check_sets(X_tr: object, y_tr: object, X_te: object, *, name: str = "X_te") -> None:
     """Refuses arguments that are in another one's place, or columns in another order."""
     if isinstance(y_tr, Dataset | DataLoader):
         got = f"a {type(y_tr).__name__}: test inputs are X_te"
@@ -55,7 +58,7 @@ def check_sets(X_tr: object, y_tr: object, X_te: object) -> None:
     known, new = (list(getattr(X, "columns", ())) for X in (X_tr, X_te))
     moved = [f"{b} in the place of {a}" for a, b in zip(known, new, strict=False) if a != b]
     if moved and len(known) == len(new):
-        raise ValueError(f"X_te must have the columns of X_tr in their order, got {moved[0]}")
+        raise ValueError(f"{name} must have the columns of X_tr in their order, got {moved[0]}")
 
 
 @cache
@@ -76,7 +79,9 @@ def choose_nc(nc: NeuralComplexity | str | Path | None, model: Any, y_tr: Any) -
     labels = hasattr(model, "classes_") and not callable(model)
     if not labels and not (known and is_regressor(model)):
         y = y_tr.detach().cpu().numpy() if isinstance(y_tr, Tensor) else np.asarray(y_tr)
-        labels = y.dtype.kind not in "f" or not type_of_target(y).startswith("continuous")
+        whole = y.dtype.kind != "f" or not type_of_target(y).startswith("continuous")
+        # Real targets may be whole numbers by their nature.
+        labels = whole and (y.dtype.kind != "f" or len(np.unique(y)) <= CLASSES)
     return _shipped("tables" if labels else "tables-regression")
 
 
@@ -86,12 +91,13 @@ def with_probabilities(model: Any, X_tr: Any, y_tr: Any) -> tuple[Any, tuple[str
         return model, ()
     if not hasattr(model, "decision_function"):
         return model, ()  # refused where it is asked to predict
-    _, counts = np.unique(np.asarray(y_tr), return_counts=True)
+    y = np.asarray(y_tr).reshape(len(X_tr))
+    _, counts = np.unique(y.astype(str) if y.dtype == object else y, return_counts=True)
     if counts.min() < 2:
         wanted = "at least two training points of each class, if it has no predict_proba"
         raise ValueError(f"the model must have {wanted}, got a class of one")
     folds = int(min(5, counts.min()))
-    return CalibratedClassifierCV(FrozenEstimator(model), cv=folds).fit(X_tr, y_tr), (CALIBRATED,)
+    return CalibratedClassifierCV(FrozenEstimator(model), cv=folds).fit(X_tr, y), (CALIBRATED,)
 
 
 def read_points(nc: NeuralComplexity, X_tr: Any, X_te: Any) -> list[Tensor]:

@@ -1,5 +1,7 @@
 """Frames of users, with columns of any kinds, as the numbers that an NC for tables reads."""
 
+from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,8 @@ def frame_numbers(X_tr: Any, X_te: Any) -> tuple[Any, Any]:
     """Returns training and test rows as numbers, (M, D) and (N, D); NaN where a value is missing.
 
     Text and categories are numbered in their order, dates are seconds since the first of a training
-    row, and text that is numbers is read as such. What is plain stays as it is.
+    row, and text that is numbers in all training rows is read as such. What no training row is like
+    is -1 among words, and missing among numbers and dates. What is plain stays as it is.
 
     Raises:
         ValueError: If the columns of the two differ.
@@ -42,22 +45,32 @@ def frame_numbers(X_tr: Any, X_te: Any) -> tuple[Any, Any]:
 
 
 def _column(known: pd.Series, new: pd.Series) -> tuple[Array, Array]:
-    """Returns a column of training and of test rows as numbers."""
-    both = pd.concat([known, new], ignore_index=True)
-    if types.is_datetime64_any_dtype(both.dtype):
-        both = (both - both.iloc[: len(known)].min()).dt.total_seconds()
-    elif types.is_timedelta64_dtype(both.dtype):
-        both = both.dt.total_seconds()
-    elif not types.is_numeric_dtype(both.dtype):
-        both, there = both.astype(object), both.notna()
-        read = pd.to_numeric(both, errors="coerce")
-        both = read if (read.notna() == there).all() else _coded(both, len(known))
-    values: Array = both.to_numpy(dtype=float, na_value=np.nan)
-    return values[: len(known)], values[len(known) :]
+    """Returns a column of training and of test rows as numbers; training rows say of what kind."""
+    kind, text = known.dtype, known.astype(object)
+    if types.is_datetime64_any_dtype(kind):
+        dates = [pd.to_datetime(part, errors="coerce", utc=True) for part in (known, new)]
+        return _floats((part - dates[0].min()).dt.total_seconds() for part in dates)
+    if types.is_timedelta64_dtype(kind):
+        spans = (pd.to_timedelta(part, errors="coerce") for part in (known, new))
+        return _floats(part.dt.total_seconds() for part in spans)
+    read = pd.to_numeric(text, errors="coerce")
+    if types.is_numeric_dtype(kind) or (read.notna() == known.notna()).all():
+        return _floats(pd.to_numeric(p.astype(object), errors="coerce") for p in (known, new))
+    words = [part.astype(object).map(_word, na_action="ignore") for part in (known, new)]
+    if isinstance(kind, pd.CategoricalDtype) and kind.ordered:
+        order = [_word(category) for category in kind.categories]
+    else:
+        order = sorted(set(words[0].dropna()))
+    index = pd.Index(order, dtype=object)
+    codes = (np.where(w.isna(), np.nan, index.get_indexer(w)) for w in words)  # -1 if not known
+    return _floats(pd.Series(part) for part in codes)
 
 
-def _coded(values: pd.Series, known: int) -> pd.Series:
-    """Numbers text, of which the first so many are of training rows, in its order."""
-    text = values.map(str, na_action="ignore")
-    codes = pd.Index(sorted(set(text.iloc[:known].dropna())), dtype=object).get_indexer(text)
-    return pd.Series(np.where(text.isna(), np.nan, codes))  # -1 if no training row has it
+def _word(value: Any) -> str:
+    """Returns what a cell says: 1, 1.0 and True are the same."""
+    return repr(float(value)) if isinstance(value, Real) else str(value)
+
+
+def _floats(parts: Iterable[pd.Series]) -> tuple[Array, Array]:
+    known, new = (part.to_numpy(dtype=float, na_value=np.nan) for part in parts)
+    return known, new

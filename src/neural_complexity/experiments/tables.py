@@ -116,13 +116,13 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     parts = Parts(work, 2 * len(splits), callback)
     # Models first: they take long, and do not depend on NC.
     fitted = {
-        (n, s, i): parts.do(f"models of {n}, {s}, split {i}", partial(_fit, config, n, s, i))
+        (n, s, i): parts.do(f"fits of {n}, {s}, split {i}", partial(_fit, config, n, s, i))
         for n, s, i in splits
     }
     found: dict[str, dict[str, list[dict[str, Tensor]]]] = {s: {} for s in (*settings, MOVED)}
     seconds = dict[str, list[float]]()
     for (n, s, i), kept in fitted.items():
-        judged = parts.do(f"beliefs about {n}, {s}, split {i}", partial(_judge, config, nc, kept))
+        judged = parts.do(f"judgements of {n}, {s}, split {i}", partial(_judge, config, nc, kept))
         if judged:
             told = torch.cat([judged["estimates"], kept["estimates"]], dim=1)
             one = {"truth": kept["truth"], "estimates": told, "beliefs": judged["beliefs"]}
