@@ -147,10 +147,15 @@ class Assessment:
         title, M, N = "How the loss is expected to spread", self.training_points, len(self.points)
         caption = "Left: every test point by its predicted loss. Right: the predicted test loss "
         figure = Figure(to_png(self.plot()), title, f"{caption}next to the training loss.")
+        answer, moved = f"Predicted gap: {self.gap:+.3g}", ""
+        for name, estimate in [*self.metrics.items()][:1]:
+            answer = f"Expected {name.replace('_', ' ')}: {estimate}"
+        if self.moved is not None:
+            moved = f" The {self.moved}."
         return render(
-            f"Predicted gap: {self.gap:+.3g}",
+            answer,
             f"Neural Complexity read {M} labelled training points and {N} unlabelled test points, "
-            "and what the model says about both.",
+            f"and what the model says about both.{moved}",
             self._tables(),
             [figure],
             {name: value for name, value in self.to_dict().items() if name != "points"},
@@ -202,7 +207,8 @@ class Assessment:
         """Returns the tables of the page: the losses, and the worst test points."""
         rows = [("loss", f"{self.loss_tr:.4g}", f"{self.loss_te:.4g}")]
         if self.accuracy_tr is not None:
-            test = "" if self.accuracy_te is None else f"{100 * self.accuracy_te:.1f} %"
+            known = self.accuracy_te is None or "accuracy" in self.metrics  # which has its own row
+            test = "" if known else f"{100 * (self.accuracy_te or 0.0):.1f} %"
             rows.append(("accuracy", f"{100 * self.accuracy_tr:.1f} %", test))
         label, ends = self._interval()
         if ends:
