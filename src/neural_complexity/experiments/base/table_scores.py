@@ -21,7 +21,7 @@ TRAINED = "training loss"
 SHOWN = ("NC", CV)  # methods that have a row for each kind of model
 RESAMPLES = 1000  # of tables, for intervals
 FEWEST = 5  # tables that have an R2
-SMALL = 1e-6  # added to errors: one of few tables may be right
+SMALL = 1e-6  # added to errors: one of few tables may be right; and what rounding may be
 Array = NDArray[np.float64]
 Found = Sequence[dict[str, Tensor]]  # of tables: truth, estimates and beliefs of their splits
 
@@ -132,7 +132,8 @@ def _median_r2(off: Array, gaps: Array, rows: NDArray[Any]) -> float:
 def _choose(found: Found, method: int, metric: int) -> tuple[Tensor, Tensor]:
     """Returns how often the model of the least estimate is the best, and how much worse it is.
 
-    Both are a number per table. Of equal estimates all are chosen, with equal chances.
+    Both are a number per table. Of estimates that are equal but for rounding all are chosen, with
+    equal chances.
     """
     best, regret = [], []
     for one in found:
@@ -140,10 +141,10 @@ def _choose(found: Found, method: int, metric: int) -> tuple[Tensor, Tensor]:
         for told, true in zip(one["estimates"], one["truth"], strict=True):
             both = torch.stack([told[:, method, metric], true[:, metric]])
             guess, truth = both[:, ~both.isnan().any(dim=0)]
-            chosen = guess <= guess.min() if len(guess) else guess.bool()
+            chosen = guess <= guess.min() + SMALL if len(guess) else guess.bool()
             if chosen.any():
                 behind = (truth - truth.min())[chosen]
-                own.append([(behind <= 0).double().mean(), behind.mean()])
+                own.append([(behind <= SMALL).double().mean(), behind.mean()])
         if own:
             best.append(np.mean([share for share, _ in own]))
             regret.append(np.mean([behind for _, behind in own]))
