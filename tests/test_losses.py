@@ -229,3 +229,15 @@ def test_a_histogram_is_around_its_mean_in_its_unit() -> None:
     edges = belief.edges[0, 0]
     torch.testing.assert_close(edges[[0, 5, 10]], torch.tensor([-15.0, 1.0, 17.0]).double())
     assert edges.diff()[5] < edges.diff()[9] / 3
+
+
+def test_targets_drawn_from_a_normal_belief_have_its_moments_and_follow_a_tilt() -> None:
+    belief = Gaussian(torch.tensor([[[1.0], [-2.0]]]), torch.tensor([[[0.25], [4.0]]]))
+    u = torch.rand(2, 20_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    u = u.clamp(1e-9, 1 - 1e-9)
+    y = belief.sample(u)
+    torch.testing.assert_close(y.mean(dim=0), belief.mean[0, :, 0].double(), atol=0.05, rtol=0)
+    torch.testing.assert_close(y.var(dim=0), belief.variance[0, :, 0].double(), atol=0, rtol=0.05)
+    H = torch.zeros(2, 1)
+    tilted = belief.draw(H, torch.full((20_000,), 4.0).double().log(), u)
+    torch.testing.assert_close(tilted, 2 * y)  # four times the squared error

@@ -22,7 +22,7 @@ PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; on
 
 
 @dataclass(frozen=True)
-class Belief(TensorFields):
+class Belief(TensorFields, ABC):
     """A distribution of the target at each test point; its fields are tensors (B, N, C)."""
 
     @property
@@ -40,11 +40,12 @@ class Belief(TensorFields):
                 logarithm of its squared error, (draws,).
             u: Uniform random numbers, (2, draws, n).
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot be drawn from")
+        h, y = H.double(), self.sample(u).T
+        return (h + (y - h) * (tilts / 2).exp()).T
 
+    @abstractmethod
     def sample(self, u: Tensor) -> Tensor:
         """Draws targets of the first task, (draws, n), by numbers from 0 to 1, (2, draws, n)."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be drawn from")
 
 
 def tilt_odds(wrong: Tensor, tilts: Tensor) -> Tensor:
@@ -59,6 +60,11 @@ class Gaussian(Belief):
 
     mean: Tensor  # (B, N, C)
     variance: Tensor  # (B, N, C)
+
+    def sample(self, u: Tensor) -> Tensor:
+        """Draws the first output, (draws, n)."""
+        mean, variance = (t[0, :, 0].double() for t in (self.mean, self.variance))
+        return mean.addcmul(variance.sqrt(), torch.special.ndtri(u[0]))
 
 
 @dataclass(frozen=True)
@@ -144,11 +150,6 @@ class Histogram(Belief):
         """The variance, (B, N, 1)."""
         spread = (self.centres - self.mean).square() + self.widths.square() / 12
         return (self.probabilities * spread).sum(dim=-1, keepdim=True)
-
-    def draw(self, H: Tensor, tilts: Tensor, u: Tensor) -> Tensor:
-        """Draws targets, whose distance from a model's answer changes by the tilt, (draws, n)."""
-        h, y = H.double(), self.sample(u).T
-        return (h + (y - h) * (tilts / 2).exp()).T
 
     def sample(self, u: Tensor) -> Tensor:
         """Draws targets, (draws, n)."""

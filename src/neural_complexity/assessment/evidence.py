@@ -9,20 +9,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.model_selection import KFold, StratifiedKFold
 from torch import Tensor
 
 from neural_complexity.assessment.draws import beliefs, parts_of
 from neural_complexity.assessment.prepare import check_sets, read_points, with_probabilities
 from neural_complexity.assessment.tilt import Tilt
 from neural_complexity.convert import arrays_in as given
+from neural_complexity.convert.folds import choose_folds, take
 from neural_complexity.losses import Belief, squared_error, zero_one
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["Labelled", "Pair", "believe_out_of_fold", "choose_folds", "compare"]
+__all__ = ["Labelled", "Pair", "believe_out_of_fold", "compare"]
 __all__ += ["compare_held_out", "compare_out_of_fold"]
-__all__ += ["gather_labelled", "learn_tilt", "refit_out_of_fold", "take"]
+__all__ += ["gather_labelled", "learn_tilt", "refit_out_of_fold"]
 
 FOLDS = 5  # of NC's own, where those of the predictions are not known
 Pair = tuple[Tensor, Tensor]  # what NC believed, and what was, (n,) each
@@ -108,14 +108,6 @@ def gather_labelled(
     return Labelled(H_out, folds or FOLDS, read_points(nc, X_tr, X)[1], y, H)
 
 
-def choose_folds(y: NDArray[Any], folds: int, *, labels: bool, seed: int = 0) -> list[Any]:
-    """Divides points into folds, by class where every class has enough points."""
-    folds = min(folds, len(y))
-    fewest = np.unique(y, return_counts=True)[1].min() if labels else 0
-    kind = StratifiedKFold if fewest >= folds else KFold
-    return list(kind(folds, shuffle=True, random_state=seed).split(y, y))
-
-
 def refit_out_of_fold(
     model: Any, X: Any, y: Any, folds: int, *, classes: Sequence[Any] | None = None
 ) -> NDArray[Any]:
@@ -157,11 +149,6 @@ def refit_out_of_fold(
             got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
             raise ValueError(f"the model must fit {folds} folds, got {got}") from error
     return found
-
-
-def take(X: Any, rows: NDArray[Any]) -> Any:
-    """Returns some points of a frame, an array, a tensor or a list."""
-    return X.iloc[rows] if hasattr(X, "iloc") else np.asarray(X)[rows]
 
 
 def compare_held_out(

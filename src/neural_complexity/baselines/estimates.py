@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+
+from neural_complexity.convert.folds import choose_folds, take
 
 __all__ = [
     "ESTIMATES",
@@ -128,14 +130,16 @@ def predict_out_of_fold(
         folds: How many, at most as many as rows.
         seed: Of the folds.
     """
-    return _predict_held_out(model, X_tr, y, _folds(y, folds, seed))
+    return _predict_held_out(
+        model, X_tr, y, choose_folds(y, folds, labels=y.dtype.kind in "iu", seed=seed)
+    )
 
 
 def _fit(model: Any, X_tr: Any, y: NDArray[Any], rows: NDArray[Any]) -> Any:
     """Fits a copy to some rows."""
     # Some models refuse rows of one class.
     alone = y.dtype.kind in "iu" and len(np.unique(y[rows])) == 1
-    return (DummyClassifier() if alone else clone(model)).fit(_take(X_tr, rows), y[rows])
+    return (DummyClassifier() if alone else clone(model)).fit(take(X_tr, rows), y[rows])
 
 
 def _predict_held_out(
@@ -145,19 +149,8 @@ def _predict_held_out(
     classes = int(y.max()) + 1 if y.dtype.kind in "iu" else 0
     H = np.full((len(y), max(classes, 1)), np.nan)
     for train, test in (fold for fold in folds if len(fold[1])):
-        H[test] = _predict(_fit(model, X_tr, y, train), _take(X_tr, test), classes)
+        H[test] = _predict(_fit(model, X_tr, y, train), take(X_tr, test), classes)
     return H
-
-
-def _take(X: Any, rows: NDArray[Any]) -> Any:
-    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
-
-
-def _folds(y: NDArray[Any], folds: int, seed: int) -> Iterable[tuple[NDArray[Any], NDArray[Any]]]:
-    """Divides rows into folds, by class where every class has enough rows."""
-    enough = y.dtype.kind in "iu" and np.bincount(y).min() >= folds
-    kind = StratifiedKFold if enough else KFold
-    return list(kind(min(folds, len(y)), shuffle=True, random_state=seed).split(y, y))
 
 
 def importance_weights(X_tr: Array, X_te: Array, *, seed: int = 0) -> Array:
