@@ -31,7 +31,7 @@ def test_folds_move_the_estimate_to_what_labels_say() -> None:
     folds = assess(tree, X[A], y[A], X[B], folds=5)
     assert folds.accuracy_te is not None
     assert alone.accuracy_te is not None
-    said = folds.cross_validated["accuracy"]
+    said = folds.cross_validated["accuracy"].value
     ends = sorted([alone.accuracy_te, said])
     assert ends[0] - 0.02 <= folds.accuracy_te <= ends[1] + 0.02
     assert folds.loss_te == pytest.approx(folds.points.mean())
@@ -108,7 +108,7 @@ def test_folds_fit_anew_what_has_no_probabilities() -> None:
     noise, coin = random.normal(size=(80, 200)), random.integers(0, 2, 80)
     model = RidgeClassifier().fit(noise, coin)
     found = assess(model, noise, coin, random.normal(size=(50, 200)), folds=5)
-    assert found.cross_validated["accuracy"] < 0.75  # nothing can be learned
+    assert found.cross_validated["accuracy"].value < 0.75  # nothing can be learned
 
 
 def test_targets_come_in_many_shapes() -> None:

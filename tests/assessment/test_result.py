@@ -61,16 +61,6 @@ def test_every_kind_of_assessment_can_be_drawn() -> None:
         figure.canvas.draw()  # type: ignore[no-untyped-call, unused-ignore]
 
 
-def test_the_tables_hold_what_is_known() -> None:
-    losses, worst = example(bound=BOUND, loss_tr=0.25, points=np.array([1.0, 2.0]))._tables()
-    assert [row[0] for row in losses.rows] == ["loss", "accuracy", "bound of the loss"]
-    assert losses.rows[-1][-1] == "0 to 1.75"  # no loss is negative
-    assert losses.note == "90 % bound (conformal)"
-    assert worst.rows == (("1", "2"), ("0", "1"))
-    (only,) = example(accuracy_tr=None)._tables()[0].rows
-    assert only[0] == "loss"
-
-
 def test_the_page_needs_nothing_else_and_escapes_sentences() -> None:
     page = example(bound=BOUND, warnings=("<b>odd</b> & bad",)).to_html()
     assert "&lt;b&gt;odd&lt;/b&gt; &amp; bad" in page

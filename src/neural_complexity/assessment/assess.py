@@ -22,7 +22,9 @@ from neural_complexity.assessment.prepare import (
     with_probabilities,
 )
 from neural_complexity.assessment.result import Assessment
+from neural_complexity.assessment.slices import find_slices
 from neural_complexity.convert import arrays_in as given
+from neural_complexity.convert.frames_in import as_frame
 from neural_complexity.losses import zero_one
 from neural_complexity.model.judgement import features, judge
 from neural_complexity.model.network import NeuralComplexity
@@ -107,7 +109,15 @@ def assess(
         own["labelled"] = gather_labelled(nc, original, X_tr, y_tr, **asked)
     found = _assess_points(nc, points[0], y_tr, H_tr, points[1], H_te, **own)
     last = [SHUFFLED] if any(isinstance(one, SHUFFLERS) for one in drawn) else []
-    return replace(found, warnings=(*first, *found.warnings, *last))
+    return replace(_with_rows(found, X_te), warnings=(*first, *found.warnings, *last))
+
+
+def _with_rows(found: Assessment, X_te: Any) -> Assessment:
+    """Adds where the model is expected to fail: slices, and the values of the worst rows."""
+    frame = None if found.errors is None else as_frame(X_te)
+    if frame is None or found.errors is None:
+        return found
+    return replace(found, slices=find_slices(frame, found.errors), inputs=frame.iloc[found.worst()])
 
 
 def assess_predictions(
@@ -164,7 +174,7 @@ def _assess_points(
     if not nc.architecture.for_tables:
         found = _judge(nc, snapshot, **options)
     else:
-        labelled = own.get("labelled") or Labelled()
+        labelled, confidence = own.get("labelled") or Labelled(), options.get("confidence", 0.95)
         found = assess_table(
             nc,
             snapshot,
@@ -173,9 +183,9 @@ def _assess_points(
             metrics=own.get("metrics") or (),
             names=classes,
             features=own.get("features"),
-            confidence=options.get("confidence", 0.95),
+            confidence=confidence,
         )
-        found = replace(found, cross_validated=labelled.score(nc, snapshot))
+        found = replace(found, cross_validated=labelled.score(nc, snapshot, confidence))
     return replace(found, warnings=(*first, *_doubts(nc, snapshot, found)))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.assessment.draws import Drawn, draw_targets, how_many
-from neural_complexity.assessment.evidence import Pair, learn_tilt
+from neural_complexity.assessment.evidence import Checked, Pair, learn_tilt
 from neural_complexity.assessment.metrics import Estimate, Metric, estimate_metrics
 from neural_complexity.assessment.moved import detect_move
 from neural_complexity.assessment.result import Assessment, Joint
@@ -44,8 +44,7 @@ def assess_table(
         nc: An NC for tables.
         snapshot: One model.
         trust: How far NC understands its training set.
-        pairs: What NC believed of labelled points that the model did not learn from, and what was
-            true there; see `evidence`. Estimates are moved by what they say.
+        pairs: What NC believed of labelled points, and what was true; see `evidence`.
         metrics: More of them; see `estimate_metrics`.
         names: Of the classes.
         features: Names of the columns.
@@ -59,9 +58,9 @@ def assess_table(
     wider = tilt.new(len(X_tr), None if moved is None else moved.auc)
     tilts = wider.sample(how_many(len(X_te)), stream(0, "tilts"))
     drawn = draw_targets(nc, (X_tr, Y_tr, X_te), H_te, tilts)
-    points, wrong = drawn.losses, drawn.wrong
+    points, errors = drawn.losses, drawn.wrong if nc.labels else drawn.losses
     if pairs:
-        points, wrong = tilt_losses(nc, points, H_te, wrong, tilt)
+        points, errors = tilt_losses(nc, points, H_te, drawn.wrong, tilt)
     if not points.isfinite().all():
         largest = ", ".join(
             f"{name} up to {t.abs().max():.3g}" for name, t in vars(snapshot).items()
@@ -74,14 +73,16 @@ def assess_table(
         loss_tr=loss_tr,
         loss_te=float(points.mean()),
         accuracy_tr=right,
-        accuracy_te=float(1 - wrong.mean()) if nc.labels else None,
+        accuracy_te=float(1 - errors.mean()) if nc.labels else None,
         points=points.numpy(),
+        errors=errors.numpy(),
         spread=max(drawn.variance, torch.finfo(torch.float64).tiny) ** 0.5,
         bound=_bound(nc, H_te, drawn.targets, loss_tr, confidence),
         trust=trust,
         unlike=None,
         metrics=_metrics(nc, H_te, drawn.targets, metrics, names, confidence),
         moved=moved,
+        checked=_check(nc, pairs, tilt),
         joint=_joint(nc, H_te, drawn, wider),
         loss=nc.loss.name,
         training_points=len(X_tr),
@@ -163,7 +164,9 @@ def _right_and_wrong(
 def tilt_losses(
     nc: NeuralComplexity, points: Tensor, H: Tensor, wrong: Tensor, tilt: Tilt
 ) -> tuple[Tensor, Tensor]:
-    """Moves predicted losses, (N,), by a tilt; returns also how likely the model is wrong, (N,).
+    """Moves predicted losses, (N,), by a tilt; returns also the errors that are expected, (N,).
+
+    These are how likely the model is to be wrong, or squared errors.
 
     Args:
         nc: Whose loss it is.
@@ -173,7 +176,22 @@ def tilt_losses(
         tilt: Of the model.
     """
     if not nc.labels:
-        return points * tilt.mean(GRID).exp(), wrong
+        now = _tilt_errors(nc, points, tilt)
+        return now, now
     own, other = _right_and_wrong(nc, points, H, wrong)  # which the tilt does not change
-    now = tilt.mean(tilt_odds(wrong, GRID))
+    now = _tilt_errors(nc, wrong, tilt)
     return (1 - now) * own + now * other, now
+
+
+def _tilt_errors(nc: NeuralComplexity, errors: Tensor, tilt: Tilt) -> Tensor:
+    """Moves how likely a model is to be wrong, or its squared errors, (N,), by a tilt."""
+    return tilt.mean(tilt_odds(errors, GRID)) if nc.labels else errors * tilt.mean(GRID).exp()
+
+
+def _check(nc: NeuralComplexity, pairs: Sequence[Pair], tilt: Tilt) -> Checked | None:
+    """Returns how NC did at labelled points, if there are any."""
+    if not pairs:
+        return None
+    told, true = (torch.cat(side) for side in zip(*pairs, strict=True))
+    errors = _tilt_errors(nc, told, tilt).numpy()
+    return Checked(len(told), float(told.mean()), float(true.mean()), errors, nc.labels)

@@ -1,24 +1,28 @@
 """Which of several models is best on new points, and what it costs to choose another one."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from neural_complexity.assessment.assess import assess
+from neural_complexity.assessment.metrics import ENDS
+from neural_complexity.assessment.page import ASSUMED
 from neural_complexity.assessment.prepare import Options
-from neural_complexity.assessment.report import Table, render
+from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, render, to_png
 from neural_complexity.assessment.result import Assessment, Joint
 from neural_complexity.assessment.tilt import GRID
 from neural_complexity.model.network import NeuralComplexity
 
 __all__ = ["Comparison", "compare"]
 
-ENDS = ("value", "low", "high")
 SHARED = 0.5  # the part of the variance of tilts that all models of a table have in common
 
 
@@ -52,7 +56,39 @@ class Comparison:
         """Returns a page, which needs no other file and no network."""
         first = self.names[0]
         said = f"{first} is the one to choose: its chance to be best is {self.best[first]:.0%}."
-        return render(f"Which model? {first}", said, [self._table()], [], {"best": dict(self.best)})
+        assessed = self.assessments[first]
+        said += "" if assessed.moved is None else f" The {assessed.moved}."
+        caption = "Left: each model with its interval. Right: its chance to have the least loss."
+        figure = Figure(to_png(self.plot()), "Models side by side", caption)
+        details = json.loads(self.to_df().to_json(orient="index"))
+        return render(
+            f"Which model? {first}",
+            said,
+            [self._table()],
+            [figure],
+            details,
+            warnings=assessed.warnings,
+            assumed=ASSUMED,
+            details_title="All numbers",
+        )
+
+    @mpl.rc_context(STYLE)
+    def plot(self) -> Canvas:
+        """Draws the first metric of each model with its interval, and its chance to be best."""
+        names = self.names[::-1]  # the best is on top
+        canvas = Canvas(figsize=(9.2, 1.2 + 0.4 * len(names)), layout="constrained")
+        left, right = canvas.subplots(1, 2, width_ratios=(3, 2), sharey=True)
+        metric = next(iter(self.assessments[names[0]].metrics))
+        for row, name in enumerate(names):
+            found, color = self.assessments[name].metrics.get(metric), COLORS["posterior"]
+            if found is not None:  # it may have no value
+                left.plot([found.low, found.high], [row, row], lw=5, alpha=0.3, color=color)
+                left.plot([found.value], [row], "o", ms=6, color=color)
+            right.barh(row, self.best[name], color=color, height=0.5)
+        left.set_yticks(range(len(names)), names)
+        left.set(xlabel=f"expected {metric.replace('_', ' ')}", ymargin=0.15)
+        right.set(xlabel="chance to be best", xlim=(0, 1))
+        return canvas
 
     def _table(self) -> Table:
         metrics = list(self.assessments[self.names[0]].metrics)

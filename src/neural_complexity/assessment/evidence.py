@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import binomtest, norm
 from sklearn.base import clone
 from torch import Tensor
 
 from neural_complexity.assessment.draws import beliefs, parts_of
+from neural_complexity.assessment.metrics import Estimate
 from neural_complexity.assessment.prepare import check_sets, read_points, with_probabilities
 from neural_complexity.assessment.tilt import Tilt
 from neural_complexity.convert import arrays_in as given
@@ -20,13 +22,35 @@ from neural_complexity.losses import Belief, squared_error, zero_one
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["Labelled", "Pair", "believe_out_of_fold", "compare"]
+__all__ = ["Checked", "Labelled", "Pair", "believe_out_of_fold", "compare"]
 __all__ += ["compare_held_out", "compare_out_of_fold"]
 __all__ += ["gather_labelled", "learn_tilt", "refit_out_of_fold"]
 
 FOLDS = 5  # of NC's own, where those of the predictions are not known
 Pair = tuple[Tensor, Tensor]  # what NC believed, and what was, (n,) each
 Known = tuple[Tensor, float, Belief]  # numbers of points, the weight of a belief, and the belief
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """How NC did at labelled points that the model did not learn from."""
+
+    points: int
+    expected: float  # the share that NC expected to be wrong, or the mean squared error
+    measured: float  # what it was
+    errors: NDArray[np.float64]  # what is expected of each of them by now, (points,)
+    labels: bool  # whether targets are classes
+
+    def __str__(self) -> str:
+        told, was = self.expected, self.measured
+        what = "squared error"
+        if self.labels:
+            told, was, what = 1 - told, 1 - was, "accuracy"
+        return f"NC expected {what} {told:.3g} on {self.points}, it was {was:.3g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the numbers but those of single points."""
+        return {name: value for name, value in vars(self).items() if name != "errors"}
 
 
 @dataclass(frozen=True)
@@ -60,13 +84,23 @@ class Labelled:
             found.append(compare_held_out(nc, X_tr, Y_tr, *held))
         return found
 
-    def score(self, nc: NeuralComplexity, snapshot: Snapshot) -> dict[str, float]:
+    def score(
+        self, nc: NeuralComplexity, snapshot: Snapshot, confidence: float
+    ) -> dict[str, Estimate]:
         """Returns what cross-validation alone says: mean loss out of fold, and accuracy."""
         if self.H_out is None:
             return {}
         H, Y = self.H_out.to(snapshot.H_tr)[None], snapshot.Y_tr
-        found = {"loss": nc.loss(H, Y).mean().item()}
-        return found | ({"accuracy": 1 - zero_one(H, Y).mean().item()} if nc.labels else {})
+        losses = nc.loss(H, Y)[0].double().cpu().numpy()
+        half = float(norm.isf((1 - confidence) / 2) * losses.std() / len(losses) ** 0.5)
+        mean = float(losses.mean())
+        found = {"loss": Estimate(mean, mean - half, mean + half, confidence)}
+        if nc.labels:
+            right = int((1 - zero_one(H, Y)).sum())
+            ends = binomtest(right, len(losses)).proportion_ci(confidence, method="wilson")
+            share = right / len(losses)
+            found["accuracy"] = Estimate(share, float(ends.low), float(ends.high), confidence)
+        return found
 
 
 def gather_labelled(

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import get_scorer, get_scorer_names
 
-__all__ = ["Estimate", "Metric", "estimate_metrics"]
+__all__ = ["ENDS", "Estimate", "Metric", "estimate_metrics"]
 
 Array = NDArray[Any]
+ENDS = ("value", "low", "high")
 LEAST = 1e-7  # the least probability of a class
 # The name of a scorer of scikit-learn, a scorer, or a function of targets and predictions.
 Metric = str | Callable[..., Any]
@@ -27,6 +28,10 @@ class Estimate:
     high: float
     confidence: float  # of the interval from low to high
     defined: float = 1.0  # the share of the draws in which the metric has a value
+
+    def short(self) -> str:
+        """Returns value and ends, where the confidence stands elsewhere."""
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
 
     def __str__(self) -> str:
         ends = f"{self.low:.3g} to {self.high:.3g} at {100 * self.confidence:g} %"

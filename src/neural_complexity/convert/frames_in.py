@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-__all__ = ["frame_numbers", "is_plain"]
+__all__ = ["as_frame", "frame_numbers", "is_plain"]
 
 Array = NDArray[np.float64]
 
@@ -19,6 +19,16 @@ def is_plain(X: object) -> bool:
     if isinstance(X, pd.DataFrame):
         return all(types.is_numeric_dtype(dtype) for dtype in X.dtypes)
     return not (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUSMm")
+
+
+def as_frame(X: Any) -> pd.DataFrame | None:
+    """Returns rows with named columns, as they are given; `None` if they are no table."""
+    if isinstance(X, pd.DataFrame):
+        return X
+    values = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
+    if values.ndim != 2:
+        return None
+    return pd.DataFrame(values, columns=[f"feature {i}" for i in range(values.shape[1])])
 
 
 def frame_numbers(X_tr: Any, X_te: Any) -> tuple[Any, Any]:
