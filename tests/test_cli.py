@@ -263,8 +263,8 @@ def test_bad_fields_are_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "Expected one of {list, run, pretrain, report, scorecard, assess}"),
-        (["train"], "Expected one of {list, run, pretrain, report, scorecard, assess}"),
+        ([], "Expected one of {list, run, pretrain, report, scorecard, assess, monitor}"),
+        (["train"], "Expected one of {list, run, pretrain, report, scorecard, assess, monitor}"),
         (["list", "all"], "unrecognized arguments: all"),
         (["report"], "DIR must be the folder of a run, got nothing"),
         (["assess", "--nc", "digits"], "Missing from neural-complexity assess: --train PATH"),

@@ -6,8 +6,8 @@ import neural_complexity
 
 def test_the_public_names_are_these() -> None:
     assert sorted(neural_complexity.__all__) == [
-        "Assessment",
         "MetaLearner",
+        "Monitor",
         "NCClassifier",
         "NCRegressor",
         "NCRegularizer",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from neural_complexity.assessment.assess import assess
     from neural_complexity.assessment.compare import compare
-    from neural_complexity.assessment.result import Assessment
+    from neural_complexity.assessment.monitor import Monitor
     from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
     from neural_complexity.learners.fit import Recipe, fit
     from neural_complexity.learners.networks import mlp
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from neural_complexity.tasks.splits import split_tasks
 
 __all__ = [
-    "Assessment",
     "MetaLearner",
+    "Monitor",
     "NCClassifier",
     "NCRegressor",
     "NCRegularizer",
@@ -48,7 +48,7 @@ __all__ += ["squared_error", "stream", "take_snapshot", "trust"]
 _NAMES = {
     "assessment.assess": ["assess"],
     "assessment.compare": ["compare"],
-    "assessment.result": ["Assessment"],
+    "assessment.monitor": ["Monitor"],
     "integrations.sklearn": ["NCClassifier", "NCRegressor"],
     "learners.fit": ["Recipe", "fit"],
     "learners.networks": ["mlp"],

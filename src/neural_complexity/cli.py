@@ -15,11 +15,11 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 import neural_complexity
-from neural_complexity.assessment.model_files import ModelFiles
+from neural_complexity.assessment.model_files import ModelFiles, StreamFiles
 from neural_complexity.model.shipped import SHIPPED
 from neural_complexity.reliability.methods import Method
 
-__all__ = ["PROGRAM", "Assess", "Report", "Run", "Scorecard", "main", "parse"]
+__all__ = ["PROGRAM", "Assess", "Monitor", "Report", "Run", "Scorecard", "main", "parse"]
 
 PROGRAM = "neural-complexity"
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = 2
     try:
         command, rest = parse(
-            List | Run | Pretrain | Report | Scorecard | Assess,
+            List | Run | Pretrain | Report | Scorecard | Assess | Monitor,
             [word for word in words if word not in later],
             return_unknown_args=True,
             prog=PROGRAM,
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if rest and not isinstance(command, Run):
             raise ValueError(f"unrecognized arguments: {' '.join(rest)}")
-        code = 2 if isinstance(command, Assess) else 1
+        code = 2 if isinstance(command, Assess | Monitor) else 1
         # The config of a run takes the words that are left.
         command(*([rest + later] if isinstance(command, Run) else []))
     except KeyboardInterrupt:
@@ -155,19 +155,53 @@ class Assess(ModelFiles):
     Files are CSV with a header, parquet (extra: tables) or npz, by their ending.
     """
 
-    nc: str  # A saved NC, or the name of one that ships.
-    confidence: float = 0.95  # Of the bound.
-    method: Method = "conformal"  # Of the bound.
+    nc: Annotated[str | None, arg(metavar="NC", help_behavior_hint="")] = None
+    """A saved NC, or the name of one that ships; if left out, the one for any table, of labels
+    where predictions have several columns and of numbers where they have one."""
+    confidence: float = 0.95  # Of the bound and of intervals.
+    method: Method = "conformal"  # Of the bound, unless the NC is for tables.
+    metrics: tuple[str, ...] = ()  # For an NC for tables: names of scikit-learn's scorers.
+    out_of_fold: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """For an NC for tables: predictions for the training rows, in order, by models that did not
+    learn from them, as of cross_val_predict. They make the estimate better."""
     # A page (.html), or all numbers (.json).
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
 
     def __call__(self) -> None:
         """Assesses, and writes what is asked for."""
-        out = self.out
-        if out is not None and (out.suffix not in (".html", ".json") or not out.parent.is_dir()):
-            wanted = "a .html or .json file in a folder that exists"
-            raise ValueError(f"--out must be {wanted}, got {out}")
+        _check_out(self.out, ".html", ".json")
         _commands().assess(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitor(StreamFiles):
+    """Predict how a model of yours does over time, from files of its predictions, with alarms.
+
+    The first chunk of the stream is the reference that others are compared with, unless there are
+    predictions out of fold.
+    """
+
+    nc: Annotated[str | None, arg(metavar="NC", help_behavior_hint="")] = None
+    """A saved NC for tables; if left out, the one that ships."""
+    confidence: float = 0.95  # Of intervals.
+    false_alarms: float = 0.05  # How often a chunk like the reference may raise an alarm.
+    metrics: tuple[str, ...] = ()  # Names of scikit-learn's scorers.
+    out_of_fold: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Predictions for the training rows by models that did not learn from them: the reference."""
+    # A page (.html), or a row for each chunk (.csv).
+    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+
+    def __call__(self) -> None:
+        """Monitors, and writes what is asked for."""
+        _check_out(self.out, ".html", ".csv")
+        _commands().monitor(self)
+
+
+def _check_out(out: Path | None, *kinds: str) -> None:
+    """Refuses a file that cannot be written, before the work is done."""
+    if out is not None and (out.suffix not in kinds or not out.parent.is_dir()):
+        wanted = f"a {' or '.join(kinds)} file in a folder that exists"
+        raise ValueError(f"--out must be {wanted}, got {out}")
 
 
 def _commands() -> Any:

@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import FlagConversionOff
 
-from neural_complexity.assessment.from_files import assess_files
+from neural_complexity.assessment.from_files import assess_files, monitor_files
 from neural_complexity.assessment.report import to_markdown, to_rich
-from neural_complexity.cli import PROGRAM, Assess, Run, Scorecard, parse
+from neural_complexity.cli import PROGRAM, Assess, Monitor, Run, Scorecard, parse
 from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import load_experiment
 from neural_complexity.experiments.base.rows import commit
@@ -20,7 +20,7 @@ from neural_complexity.files import write_json, write_text
 from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressDisplay
 
-__all__ = ["assess", "report", "run", "score"]
+__all__ = ["assess", "monitor", "report", "run", "score"]
 
 
 def run(given: Run, fields: list[str]) -> None:
@@ -90,8 +90,9 @@ def score(given: Scorecard) -> None:
 
 def assess(given: Assess) -> None:
     """Assesses a model from its files."""
-    nc, out = find_nc(given.nc), given.out
-    assessment, notes = assess_files(nc, given, confidence=given.confidence, method=given.method)
+    nc, out = None if given.nc is None else find_nc(given.nc), given.out
+    options = {name: getattr(given, name) for name in ("confidence", "method", "out_of_fold")}
+    assessment, notes = assess_files(nc, given, metrics=given.metrics, **options)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     print(assessment)
@@ -99,6 +100,20 @@ def assess(given: Assess) -> None:
         write_text(out, assessment.to_html())
     elif out is not None:
         write_json(out, assessment.to_dict())
+
+
+def monitor(given: Monitor) -> None:
+    """Monitors a model from its files."""
+    nc, out = None if given.nc is None else find_nc(given.nc), given.out
+    names = ("confidence", "false_alarms", "metrics", "out_of_fold")
+    history, notes = monitor_files(given, nc=nc, **{name: getattr(given, name) for name in names})
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(history)
+    if out is not None and out.suffix == ".html":
+        write_text(out, history.to_html())
+    elif out is not None:
+        write_text(out, history.to_df().to_csv())
 
 
 def _console() -> Console:

@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 
 from neural_complexity.assessment.assess import assess_predictions
-from neural_complexity.assessment.from_files import assess_files, read_file
+from neural_complexity.assessment.from_files import assess_files
 from neural_complexity.assessment.model_files import ModelFiles
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.cli import main
@@ -84,7 +88,7 @@ def real(tmp_path: Path) -> Files:
 
 
 def ask(files: Files, **given: Any) -> tuple[Assessment, list[str]]:
-    return assess_files(files.nc, ModelFiles(**given))
+    return assess_files(files.nc, ModelFiles(**given), method="conformal")
 
 
 def same(found: tuple[Assessment, list[str]], expected: Assessment) -> None:
@@ -246,7 +250,9 @@ MISTAKES: dict[str, Change] = {
     },
     "must name every column once, got a twice": lambda f: {"test": f.csv("t.csv", "a,a", *f.Z.T)},
     "to_csv(index=False)": lambda f: {"test": f.csv("t.csv", ",a,b", np.arange(N), *f.Z.T)},
-    "column c of": lambda f: {"test": f.csv("t.csv", "a,b,c", *f.Z.T)},
+    "must have equally many cells in every line, got 2 of 3": lambda f: {
+        "test": f.csv("t.csv", "a,b,c", *f.Z.T)
+    },
     "must separate cells by commas": lambda f: {"test": f.csv("t.csv", "a;b", f.Z[:, 0])},
     "must have a header and at least one row": lambda f: {"test": f.csv("t.csv", "a,b", [], [])},
     "must be a CSV file in UTF-8": lambda f: {"test": binary(f, "t.csv", b"\xff\xfe\x00a,b")},
@@ -309,89 +315,103 @@ def test_probabilities_make_no_sense_for_real_targets(
     assert "--probabilities must be left out" in capsys.readouterr().err
 
 
-# Tables whole and damaged.
-
-ANY_NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+# Tables of any kind, for the NC that ships.
 
 
-@pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables") / "table.csv"
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with the files of a forest, which reads text and missing values."""
+    folder, g = tmp_path_factory.mktemp("shop"), np.random.default_rng(0)
+    frame = pd.DataFrame({"when": pd.date_range("2026-01-01", periods=400, freq="6h")})
+    frame["age"] = g.integers(18, 80, 400)
+    frame["city"] = g.choice(["Oslo", "Rome", "Bern"], 400)
+    frame["income"] = np.where(g.random(400) < 0.1, np.nan, g.normal(3, 1, 400))
+    chance = 1 / (1 + np.exp(-0.1 * (frame.age - 45) - 1.5 * (frame.city == "Rome")))
+    frame["bought"] = np.where(g.random(400) < chance, "yes", "no")
+    frame["spent"] = frame.age + g.normal(0, 3, 400)
+    X = frame[["age", "city", "income"]]
+    encode = make_column_transformer(
+        (OneHotEncoder(), ["city"]), ("passthrough", ["age", "income"])
+    )
+    forest = make_pipeline(encode, RandomForestClassifier(random_state=0))
+    forest.fit(X[:150], frame.bought[:150])
+    out = cross_val_predict(forest, X[:150], frame.bought[:150], method="predict_proba")
+    for name, table in {
+        "train": frame[["age", "city", "income", "bought"]][:150],
+        "spent": frame[["age", "city", "income", "spent"]][:150],
+        "test": X[150:],
+        "timed": frame[["when", "age", "city", "income", "bought"]][:150],
+        "stream": frame[["income", "when", "age", "city", "bought"]][150:],
+        "told": pd.DataFrame(forest.predict_proba(X)[:, ::-1], columns=["yes", "no"]),
+        "out": pd.DataFrame(out, columns=["no", "yes"]),
+        "guess": pd.DataFrame({"spent": frame.age + 1.0}),
+    }.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+    return folder
 
 
-@given(st.lists(st.tuples(ANY_NUMBER, st.integers(-(2**50), 2**50)), min_size=1, max_size=20))
-def test_numbers_are_read_as_written(place: Path, rows: list[tuple[float, int]]) -> None:
-    place.write_text("a, b ,1\n" + "".join(f"{x!r}, {n} ,cat \n\n" for x, n in rows))
-    table = read_file(place)
-    assert list(table.arrays) == ["a", "b", "1"]
-    np.testing.assert_allclose(table.numbers(["b", "a"]), [(n, x) for x, n in rows], rtol=1e-14)
-    assert set(table.arrays["1"]) == {"cat"}
-    with pytest.raises(TypeError, match=r"column 1 of .* must hold numbers, got text: 'cat'"):
-        table.numbers(["1"])
-    with pytest.raises(ValueError, match="must have a column c, got a, b, 1"):
-        table.numbers(["a", "c"])
+def test_a_table_of_any_kind_is_assessed_without_an_nc(shop: Path) -> None:
+    files = ModelFiles(
+        train=shop / "train.csv", test=shop / "test.csv", predictions=shop / "told.csv"
+    )
+    alone, notes = assess_files(None, files, metrics=("roc_auc",))
+    assert notes == ["predictions are taken for probabilities, as each row sums to one"]
+    found, _ = assess_files(None, files, metrics=("roc_auc",), out_of_fold=shop / "out.csv")
+    assert found.accuracy_te is not None
+    assert 0.6 < found.accuracy_te < 1
+    assert found.accuracy_tr == 1
+    assert set(found.metrics) == {"accuracy", "log_loss", "roc_auc"}
+    assert (alone.checked, alone.cross_validated) == (None, {})
+    assert found.checked is not None
+    assert found.checked.points == 150
+    assert {one.feature for one in found.slices} <= {"age", "city", "income"}
+    assert found.inputs is not None
+    assert list(found.inputs.columns) == ["age", "city", "income"]
 
 
-def test_text_is_quoted_and_numbers_may_come_among_it(place: Path) -> None:
-    place.write_text('\ufeffname,"a, b"\n"2",1\n"x, y",True\n', encoding="utf-8")
-    table = read_file(place)
-    assert table.arrays["name"].tolist() == ["2", "x, y"]
-    with pytest.raises(TypeError, match=r"column name of .* got text: 'x, y'"):
-        table.numbers(["name"])
+def test_the_nc_of_numbers_is_for_predictions_of_one_column(shop: Path) -> None:
+    files = ModelFiles(
+        train=shop / "spent.csv", test=shop / "test.csv", predictions=shop / "guess.csv"
+    )
+    found, notes = assess_files(None, files)
+    assert (found.loss, notes) == ("squared_error", [])
+    assert 0 < found.loss_te < 100
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ("", "at least one row"),
-        ("a,b\n", "at least one row"),
-        ("a,b\n1\n", "column b of .* missing values, got 1 of 1, the first in line 2"),
-        ("a,b\n1,2\n3,NA\n", "column b of .* missing values, got 1 of 2, the first in line 3"),
-        ("a,b\n1,2,3\n", "equally many cells in every line"),
-        ("a,b\n1,2\n1,2,3\n", "equally many cells in every line"),
-        ("a,b\n1,2\n1,2,3\n".encode("utf-16").decode("latin-1"), "must "),
-        ("1,2\n3,4\n5,6\n0.1,3\n", ""),
-        ("0.1,2\n3,4\n", "must start with names of columns, got the number 0.1"),
-        ("a,,b\n1,2,3\n", "must name every column"),
-        ("a,b,a\n1,2,3\n", "must name every column once, got a twice"),
-        ("a;b\n1;2\n", "must separate cells by commas"),
-        ('a,b\n"1,2\n', "must "),
-    ],
-)
-def test_every_mistake_in_a_table_is_one_sentence(place: Path, content: str, sentence: str) -> None:
-    place.write_text(content)
-    if not sentence:
-        assert read_file(place).numbers(["2"]).tolist() == [[4.0], [6.0], [3.0]]
-        return
-    with pytest.raises(ValueError, match=sentence) as caught:
-        read_file(place)
-    assert "\n" not in str(caught.value)
-    assert str(place) in str(caught.value)
+def test_a_stream_is_monitored_from_files(
+    shop: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["monitor", "--predictions", str(shop / "told.csv"), "--timestamp", "when"]
+    words += ["--train", str(shop / "timed.csv"), "--stream", str(shop / "stream.csv")]
+    page, data = tmp_path / "page.html", tmp_path / "all.csv"
+    assert main([*words, "--period", "2W", "--out", str(page)]) == 0
+    told = capsys.readouterr()
+    assert "the reference is the first chunk" in told.err
+    assert "rows with their labels" in told.err
+    assert "Alarms in" in page.read_text()
+    outside = ["--out-of-fold", str(shop / "out.csv")]
+    assert main([*words, "--size", "125", *outside, "--out", str(data)]) == 0
+    told = capsys.readouterr()
+    assert "reference" not in told.err
+    assert len(told.out.splitlines()) == 2
+    frame = pd.read_csv(data)
+    assert frame["rows"].tolist() == [125, 125]
+    assert frame["p_value"].notna().all()
 
 
-@given(st.binary(max_size=300))
-def test_random_bytes_are_a_table_or_refused(place: Path, content: bytes) -> None:
-    place.write_bytes(content)
-    place.with_suffix(".npz").write_bytes(content)
-    try:
-        table = read_file(place)
-    except ValueError as error:
-        assert " must " in str(error)  # noqa: PT017
-        assert "\n" not in str(error)  # noqa: PT017
-    else:
-        assert len({len(column) for column in table.arrays.values()}) == 1
-    with pytest.raises(ValueError, match="must be an npz file of plain arrays, got another"):
-        read_file(place.with_suffix(".npz"))
-
-
-def test_arrays_are_read_as_written(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "a.npz", X=np.eye(3), y=np.array(["a", "b"]))
-    found = read_file(tmp_path / "a.npz")
-    assert np.array_equal(found["X"], np.eye(3))
-    assert found["y"].tolist() == ["a", "b"]
-    np.save(tmp_path / "a.npy", np.eye(3))
-    (tmp_path / "a.npy").rename(tmp_path / "single.npz")
-    with pytest.raises(ValueError, match=r"npz file of plain arrays, got another \(it is a single"):
-        read_file(tmp_path / "single.npz")
-    with pytest.raises(FileNotFoundError):
-        read_file(tmp_path / "none.npz")
+def test_a_stream_needs_something_to_compare_with(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["monitor", "--predictions", str(shop / "told.csv"), "--timestamp", "when"]
+    words += ["--train", str(shop / "timed.csv"), "--stream", str(shop / "stream.csv")]
+    for more, sentence in (
+        (["--size", "999"], "must have at least two chunks, the first of which is the reference"),
+        (["--out", "a.json"], "--out must be a .html or .csv file in a folder that exists"),
+        (["--nc", "sinusoid"], "nc must be for tables to monitor a model, got another"),
+        (
+            ["--out-of-fold", str(shop / "told.csv")],
+            "must have 150 rows, one for each training row, got 400",
+        ),
+    ):
+        assert main([*words, *more]) == 2
+        assert sentence in capsys.readouterr().err

@@ -1,133 +1,230 @@
 """The assessment of a model that lives elsewhere, from files of points and predictions."""
 
-import textwrap
-import warnings
-import zipfile
-import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from sklearn.base import BaseEstimator
 
-from neural_complexity.assessment.assess import assess_predictions
-from neural_complexity.assessment.model_files import ModelFiles
+from neural_complexity.assessment.assess import assess, assess_predictions
+from neural_complexity.assessment.history import History
+from neural_complexity.assessment.model_files import ModelFiles, StreamFiles
+from neural_complexity.assessment.monitor import Monitor, cut_stream
 from neural_complexity.assessment.result import Assessment
-from neural_complexity.convert.arrays_in import logarithms, numbers
-from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.convert.arrays_in import logarithms, looks_like_shares, numbers
+from neural_complexity.convert.files_in import File, read_file
+from neural_complexity.model.network import NeuralComplexity, find_nc
 
-__all__ = ["File", "assess_files", "read_file"]
+__all__ = ["Table", "ToldModel", "assess_files", "monitor_files", "read_table"]
 
-CSV = "CSV file in UTF-8 with a header, at least one row and equally many cells in every line"
-CSV_ERRORS = (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning)
-NPZ_ERRORS = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, AttributeError)
-# By the ending of a file: what it must be, what it is, and what is raised, if it is not.
-KINDS: dict[str, tuple[str, tuple[type[Exception], ...]]] = {
-    ".csv": (f"a {CSV}, got another", (*CSV_ERRORS, UnicodeDecodeError)),
-    ".parquet": ("a parquet file, got a damaged one", (Exception,)),  # pyarrow has many
-    ".npz": ("an npz file of plain arrays, got another", NPZ_ERRORS),
-}
+SHARES = "predictions are taken for probabilities, as each row sums to one"
+
+
+class ToldModel(BaseEstimator):  # type: ignore[misc]
+    """A fitted model that lives elsewhere: it says for a row what its files say, by its index."""
+
+    def __init__(self, told: NDArray[Any], classes: list[Any] | None) -> None:
+        self.told, self.classes = told, classes
+        if classes is not None:
+            self.classes_ = np.array(classes, dtype=object)
+
+    def predict(self, X: pd.DataFrame) -> NDArray[Any]:
+        """Returns real outputs."""
+        return np.asarray(self.told[X.index])
+
+    def predict_proba(self, X: pd.DataFrame) -> NDArray[Any]:
+        """Returns probabilities."""
+        return np.asarray(self.told[X.index])
 
 
 @dataclass(frozen=True)
-class File:
-    """What is in a file, by name: columns of a table, (rows,) each, or arrays of any shape."""
+class Table:
+    """What the files of a model of a table hold: rows of any kinds, and the model."""
 
-    path: Path
-    arrays: dict[str, NDArray[Any]]
-    is_table: bool
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self.arrays:
-            kind = "a column" if self.is_table else "an array"
-            known = textwrap.shorten(", ".join(self.arrays), 80, placeholder=" ...") or "none"
-            raise ValueError(f"{self.path} must have {kind} {name}, got {known}")
-        if not self.arrays[name].ndim:
-            raise ValueError(f"{name} of {self.path} must be an array of points, got one value")
-        return self.arrays[name]
-
-    def numbers(self, names: list[str]) -> Tensor:
-        """Returns some columns, (rows, names), or raises a TypeError if one holds text."""
-        return numbers(str(self.path), pd.DataFrame({name: self[name] for name in names}))
-
-    def predictions(self) -> Any:
-        """Returns predictions, (points, columns)."""
-        return self.numbers(list(self.arrays)) if self.is_table else self["H"]
-
-    def header(self) -> list[str] | None:
-        """Returns the classes of predictions, as far as the file names its columns."""
-        names = list(self.arrays) if self.is_table else self.arrays.get("classes")
-        return None if names is None else list(map(str, np.ravel(names).tolist()))
-
-
-def read_file(path: Path) -> File:
-    """Reads CSV with a header, parquet (extra `tables`) or npz, by the ending; runs no code."""
-    suffix = path.suffix.lower()
-    if suffix not in KINDS:
-        raise ValueError(f"{path} must end in {', '.join(KINDS)}, got {path.suffix or 'nothing'}")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} must be a file, got no such file")
-    wanted, errors = KINDS[suffix]
-    try:
-        if suffix == ".npz":
-            file = np.load(path, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array")
-            with file:
-                return File(path, dict(file), is_table=False)
-        frame = _read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
-    except ImportError:
-        raise ValueError(
-            f"{path} must be CSV or npz unless the extra for tables is installed, got parquet: "
-            "pip install 'neural-complexity[tables]'"
-        ) from None
-    except errors as error:
-        reason = (str(error).splitlines() or [""])[0].rstrip(".")
-        raise ValueError(f"{path} must be {wanted} ({reason})") from None
-    if not frame.size:
-        raise ValueError(f"{path} must have a header and at least one row, got no rows")
-    for name, column in frame.items():
-        if column.hasnans:
-            lost = column.isna()  # the header is line 1
-            got = f"{lost.sum()} of {len(lost)}, the first in line {lost.argmax() + 2}"
-            raise ValueError(f"column {name} of {path} must have no missing values, got {got}")
-    columns = {str(name): column.to_numpy() for name, column in frame.items()}
-    return File(path, columns, is_table=True)
-
-
-def _read_csv(path: Path) -> pd.DataFrame:
-    read = partial(pd.read_csv, path, encoding="utf-8-sig", skipinitialspace=True, index_col=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # lines of more cells
-        header = read(header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].str.strip()
-        numeric = pd.to_numeric(header, errors="coerce").notna()
-        split = header.str.contains(r"[;\t|]") & (len(header) == 1)
-        for wrong, sentence in (
-            (header == "", "name every column, got one without a name (see to_csv(index=False)){}"),
-            # Whole numbers are names that pandas gives to columns.
-            (numeric & ~header.str.isdecimal(), "start with names of columns, got the number {}"),
-            (header.duplicated(), "name every column once, got {} twice"),
-            (split, "separate cells by commas, got the header {}"),
-        ):
-            if wrong.any():
-                raise ValueError(f"{path} must {sentence.format(header[wrong].iloc[0])}")
-        frame = read(header=0, names=header.tolist(), low_memory=False)
-    text = frame.select_dtypes(exclude=["number", "bool"]).columns
-    return frame.assign(**{name: frame[name].str.strip() for name in text})
+    nc: NeuralComplexity
+    model: ToldModel
+    X_tr: pd.DataFrame  # rows are numbered through, those of the other file after these
+    y_tr: NDArray[Any]
+    X_te: pd.DataFrame
+    test: File  # what else is known of these rows
+    target: str  # the name of its column
+    notes: list[str]  # on what was not used, or was guessed
 
 
 def assess_files(
-    nc: NeuralComplexity, files: ModelFiles, **options: Any
+    nc: NeuralComplexity | None, files: ModelFiles, **options: Any
 ) -> tuple[Assessment, list[str]]:
-    """Assesses a model from its files; returns the assessment, and notes on what was not used."""
+    """Assesses a model from its files; returns the assessment, and notes on what was not used.
+
+    Args:
+        nc: The gap predictor; if `None`, the one for tables that fits the predictions.
+        files: Where they are.
+        options: As of `assess`, and of a table `out_of_fold`, the path of such predictions for the
+            training rows.
+    """
+    if nc is None or nc.architecture.for_tables:
+        table, path = read_table(files, nc=nc), options.pop("out_of_fold", None)
+        options.pop("method", None)  # an NC for tables has one
+        if path is not None:
+            options["out_of_fold"] = _read_out_of_fold(path, table)
+        model, rows = table.model, (table.X_tr, table.y_tr, table.X_te)
+        return assess(model, *rows, nc=table.nc, **options), table.notes
+    if options.pop("out_of_fold", None) is not None:
+        raise ValueError("--out-of-fold must be left out unless the NC is for tables, got one")
+    train, test = read_file(files.train), read_file(files.test)
+    target, features, notes = _columns(files, train, test)
+    X_tr, X_te = (file.numbers(features) if file.is_table else file["X"] for file in (train, test))
+    y_tr = train.complete(target[0]) if len(target) == 1 else train.numbers(target)
+    told, H = _predictions(files, len(X_tr), len(X_te))
     if files.probabilities and not nc.labels:
         raise ValueError("--probabilities must be left out for an NC of real targets, got it")
-    X_tr, y_tr, X_te, notes = _read_points(files)
-    M, N, told, train = len(X_tr), len(X_te), read_file(files.predictions), files.predictions_train
+    if files.probabilities:
+        names = ("training predictions", "test predictions")
+        H = [logarithms(name, numbers(name, part)) for name, part in zip(names, H, strict=True)]
+    y_tr, classes = _labels(nc, files.train, y_tr, told) if nc.labels else (y_tr, None)
+    return assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **options), notes
+
+
+def read_table(
+    files: ModelFiles, *, nc: NeuralComplexity | None = None, aside: Sequence[str] = ()
+) -> Table:
+    """Reads the files of a model of a table, with columns of any kind.
+
+    Args:
+        files: Where they are.
+        aside: Columns that are no features.
+        nc: For tables; if `None`, that of labels where predictions have several columns, and of
+            numbers where they have one.
+
+    Raises:
+        ValueError: If something is missing, or has a wrong size.
+    """
+    train, test = read_file(files.train), read_file(files.test)
+    target, features, notes = _columns(files, train, test, aside)
+    if len(target) > 1:
+        raise ValueError(f"--target must be one column of a table, got {', '.join(target)}")
+    X_tr, X_te = (
+        file.frame(features) if file.is_table else pd.DataFrame(file["X"]) for file in (train, test)
+    )
+    told, parts = _predictions(files, len(X_tr), len(X_te))
+    H = torch.cat([numbers(str(told.path), part).double() for part in parts])
+    H = H.unsqueeze(1) if H.ndim == 1 else H
+    if nc is None:
+        nc = find_nc("tables" if H.shape[1] > 1 else "tables-regression")
+    if files.probabilities and not nc.labels:
+        raise ValueError("--probabilities must be left out for an NC of real targets, got it")
+    y, classes = train.complete(target[0]), None
+    if nc.labels:
+        y, classes = _labels(nc, files.train, y, told)
+        classes = list(range(H.shape[1])) if classes is None else classes
+        shares = looks_like_shares(H)
+        if files.probabilities and not shares:
+            wanted = "be probabilities, rows that sum to one"
+            raise ValueError(f"{told.path} must {wanted}, got other numbers")
+        if shares and not files.probabilities:
+            notes.append(SHARES)
+        H = H if shares else H.softmax(dim=1)
+    X_te.index = X_te.index + len(X_tr)
+    model = ToldModel(H.numpy() if nc.labels else H.squeeze(1).numpy(), classes)
+    rows = X_tr, np.asarray(y).reshape(-1), X_te
+    return Table(nc, model, *rows, test=test, target=target[0], notes=notes)
+
+
+def monitor_files(
+    files: StreamFiles, *, nc: NeuralComplexity | None = None, **options: Any
+) -> tuple[History, list[str]]:
+    """Monitors a model from its files; returns what was found, and notes on what was not used.
+
+    Args:
+        files: Where they are, and how the stream is cut.
+        nc: For tables; if `None`, the one that fits the predictions.
+        options: As of `Monitor`.
+    """
+    path, time = options.pop("out_of_fold", None), files.timestamp
+    aside = [] if time is None else [time]
+    table = read_table(files.as_test(), nc=nc, aside=aside)
+    stream = table.X_te if time is None else table.X_te.assign(**{time: table.test[time]})
+    if path is not None:
+        options["out_of_fold"] = _read_out_of_fold(path, table)
+    chunks = cut_stream(stream, timestamp=time, period=files.period, size=files.size)
+    monitor = Monitor(table.model, table.X_tr, table.y_tr, nc=table.nc, **options)
+    if path is None:
+        if len(chunks) < 2:
+            wanted = "at least two chunks, the first of which is the reference"
+            raise ValueError(f"{files.stream} must have {wanted}, got {len(chunks)}")
+        (name, first), *chunks = chunks
+        y = _known_targets(table, first)
+        monitor.fit(first, y)
+        known = "without labels" if y is None else "with their labels"
+        said = f"the reference is the first chunk, {name}: {len(first)} rows {known}"
+        table.notes.append(said)
+    return monitor.estimate(chunks), table.notes
+
+
+def _known_targets(table: Table, rows: pd.DataFrame) -> NDArray[Any] | None:
+    """Returns the targets of rows of the other file, if it has all of them."""
+    if table.target not in table.test.arrays:
+        return None
+    y = table.test[table.target][rows.index - len(table.X_tr)]
+    if pd.isna(y).any():
+        return None
+    if table.model.classes is None:
+        return np.asarray(y)
+    names = {_as_text(name): name for name in table.model.classes}
+    found = [names.get(_as_text(label)) for label in y.tolist()]
+    return None if None in found else np.array(found)
+
+
+def _read_out_of_fold(path: Path, table: Table) -> NDArray[Any]:
+    """Returns predictions for training rows of models that did not learn from them."""
+    file = read_file(path)
+    H = numbers(str(path), file.predictions()).double()
+    H = H.unsqueeze(1) if H.ndim == 1 else H
+    if len(H) != len(table.X_tr):
+        wanted = f"{len(table.X_tr)} rows, one for each training row"
+        raise ValueError(f"{path} must have {wanted}, got {len(H)}")
+    if table.model.classes is None:
+        return H.numpy()
+    header = file.header()
+    names = list(map(_as_text, table.model.classes))
+    if header is not None and set(header) == set(names):
+        H = H[:, [header.index(name) for name in names]]
+    return (H if looks_like_shares(H) else H.softmax(dim=1)).numpy()
+
+
+def _columns(
+    files: ModelFiles, train: File, test: File, aside: Sequence[str] = ()
+) -> tuple[list[str], list[str], list[str]]:
+    """Returns the names of targets and of features, and notes on what else is in the test file."""
+    known = [name for name in train.arrays if name not in aside]
+    target = list(dict.fromkeys(files.target)) or [known[-1] if train.is_table and known else "y"]
+    named, got = train if train.is_table else test, ", ".join(target)  # arrays name no features
+    features = [name for name in named.arrays if name not in (*target, *aside)]
+    if not features and named.is_table:
+        raise ValueError(f"{named.path} must have features next to the target, got {got}")
+    if len(target) > 1 and not train.is_table:
+        raise ValueError(f"--target must be one array of {train.path}, got {got}")
+    for file, names in ((train, target), *((f, features) for f in (train, test) if f.is_table)):
+        for name in names:
+            file[name]  # or it is told that there is none
+    kind, looked = ("column", features) if test.is_table else ("array", ["X"])
+    rest = [name for name in test.arrays if name not in (*looked, *aside)]
+    others = ", ".join([name for name in rest if name not in target][:5])
+    if others and test.is_table:
+        wanted = "have the features of the training file"
+        raise ValueError(f"{test.path} must {wanted}, got others: {others}")
+    notes = [f"{kind} {', '.join(rest)} of {test.path} is not looked at"] if rest else []
+    return target, features, notes
+
+
+def _predictions(files: ModelFiles, M: int, N: int) -> tuple[File, list[Any]]:
+    """Returns the file of predictions, and these for training and for test rows."""
+    told, train = read_file(files.predictions), files.predictions_train
     if train is not None:
         other = read_file(train)
         if told.header() != other.header():
@@ -137,43 +234,16 @@ def assess_files(
             if len(part) != rows:
                 wanted = f"{rows} rows, one for each {kind} row"
                 raise ValueError(f"{path} must have {wanted}, got {len(part)}")
-    elif not told.is_table and "H_tr" in told.arrays:
-        H = [told["H_tr"], told["H_te"]]
-    else:
-        whole = told.predictions()
-        H = [whole[:M], whole[M:]]
-        if len(whole) != M + N:
-            raise ValueError(
-                f"{told.path} must have {M} + {N} rows, one for each training row followed by one "
-                f"for each test row, got {len(whole)}; two files go with --predictions-train"
-            )
-    if files.probabilities:
-        names = ("training predictions", "test predictions")
-        H = [logarithms(name, numbers(name, part)) for name, part in zip(names, H, strict=True)]
-    y_tr, classes = _labels(nc, files.train, y_tr, told) if nc.labels else (y_tr, None)
-    return assess_predictions(nc, X_tr, y_tr, H[0], X_te, H[1], classes=classes, **options), notes
-
-
-def _read_points(files: ModelFiles) -> tuple[Any, Any, Any, list[str]]:
-    """Returns training inputs and targets, test inputs, and notes on what else is in that file."""
-    train, test = read_file(files.train), read_file(files.test)
-    target = list(dict.fromkeys(files.target)) or [[*train.arrays][-1] if train.is_table else "y"]
-    named, got = train if train.is_table else test, ", ".join(target)  # arrays name no features
-    features = [name for name in named.arrays if name not in target]
-    if not features and named.is_table:
-        raise ValueError(f"{named.path} must have features next to the target, got {got}")
-    if len(target) > 1 and not train.is_table:
-        raise ValueError(f"--target must be one array of {train.path}, got {got}")
-    y_tr = train[target[0]] if len(target) == 1 else train.numbers(target)
-    X_tr, X_te = (file.numbers(features) if file.is_table else file["X"] for file in (train, test))
-    kind, looked = ("column", features) if test.is_table else ("array", ["X"])
-    rest = [name for name in test.arrays if name not in looked]
-    others = ", ".join([name for name in rest if name not in target][:5])
-    if others and test.is_table:
-        wanted = "have the features of the training file"
-        raise ValueError(f"{test.path} must {wanted}, got others: {others}")
-    notes = [f"{kind} {', '.join(rest)} of {test.path} is not looked at"] if rest else []
-    return X_tr, y_tr, X_te, notes
+        return told, H
+    if not told.is_table and "H_tr" in told.arrays:
+        return told, [told["H_tr"], told["H_te"]]
+    whole = told.predictions()
+    if len(whole) != M + N:
+        raise ValueError(
+            f"{told.path} must have {M} + {N} rows, one for each training row followed by one "
+            f"for each test row, got {len(whole)}; two files go with --predictions-train"
+        )
+    return told, [whole[:M], whole[M:]]
 
 
 def _labels(nc: NeuralComplexity, path: Path, y: Any, told: File) -> tuple[Any, list[Any] | None]:

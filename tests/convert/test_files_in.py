@@ -1,0 +1,103 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neural_complexity.convert.files_in import read_file
+
+ANY_NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables") / "table.csv"
+
+
+@given(st.lists(st.tuples(ANY_NUMBER, st.integers(-(2**50), 2**50)), min_size=1, max_size=20))
+def test_numbers_are_read_as_written(place: Path, rows: list[tuple[float, int]]) -> None:
+    place.write_text("a, b ,1\n" + "".join(f"{x!r}, {n} ,cat \n\n" for x, n in rows))
+    table = read_file(place)
+    assert list(table.arrays) == ["a", "b", "1"]
+    np.testing.assert_allclose(table.numbers(["b", "a"]), [(n, x) for x, n in rows], rtol=1e-14)
+    assert set(table.arrays["1"]) == {"cat"}
+    with pytest.raises(TypeError, match=r"column 1 of .* must hold numbers, got text: 'cat'"):
+        table.numbers(["1"])
+    with pytest.raises(ValueError, match="must have a column c, got a, b, 1"):
+        table.numbers(["a", "c"])
+
+
+def test_text_is_quoted_and_numbers_may_come_among_it(place: Path) -> None:
+    place.write_text('\ufeffname,"a, b"\n"2",1\n"x, y",True\n', encoding="utf-8")
+    table = read_file(place)
+    assert table.arrays["name"].tolist() == ["2", "x, y"]
+    with pytest.raises(TypeError, match=r"column name of .* got text: 'x, y'"):
+        table.numbers(["name"])
+
+
+def test_missing_values_are_kept_or_refused(place: Path) -> None:
+    place.write_text("a,b\n1,2\n3,NA\n")
+    table = read_file(place)
+    assert table.frame(["b"]).isna().to_numpy().tolist() == [[False], [True]]
+    assert table.complete("a").tolist() == [1, 3]
+    sentence = "column b of .* must have no missing values, got 1 of 2, the first in line 3"
+    with pytest.raises(ValueError, match=sentence):
+        table.numbers(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "at least one row"),
+        ("a,b\n", "at least one row"),
+        ("a,b\n1\n", "equally many cells in every line, got 1 of 2 in line 2"),
+        ("a,b\n1,2\n\n3,\n4\n", "equally many cells in every line, got 1 of 2 in line 5"),
+        ("a,b\n1,2,3\n", "equally many cells in every line"),
+        ("a,b\n1,2\n1,2,3\n", "equally many cells in every line"),
+        ("a,b\n1,2\n1,2,3\n".encode("utf-16").decode("latin-1"), "must "),
+        ("1,2\n3,4\n5,6\n0.1,3\n", ""),
+        ("0.1,2\n3,4\n", "must start with names of columns, got the number 0.1"),
+        ("a,,b\n1,2,3\n", "must name every column"),
+        ("a,b,a\n1,2,3\n", "must name every column once, got a twice"),
+        ("a;b\n1;2\n", "must separate cells by commas"),
+        ('a,b\n"1,2\n', "must "),
+    ],
+)
+def test_every_mistake_in_a_table_is_one_sentence(place: Path, content: str, sentence: str) -> None:
+    place.write_text(content)
+    if not sentence:
+        assert read_file(place).numbers(["2"]).tolist() == [[4.0], [6.0], [3.0]]
+        return
+    with pytest.raises(ValueError, match=sentence) as caught:
+        read_file(place)
+    assert "\n" not in str(caught.value)
+    assert str(place) in str(caught.value)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_a_table_or_refused(place: Path, content: bytes) -> None:
+    place.write_bytes(content)
+    place.with_suffix(".npz").write_bytes(content)
+    try:
+        table = read_file(place)
+    except ValueError as error:
+        assert " must " in str(error)  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert len({len(column) for column in table.arrays.values()}) == 1
+    with pytest.raises(ValueError, match="must be an npz file of plain arrays, got another"):
+        read_file(place.with_suffix(".npz"))
+
+
+def test_arrays_are_read_as_written(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", X=np.eye(3), y=np.array(["a", "b"]))
+    found = read_file(tmp_path / "a.npz")
+    assert np.array_equal(found["X"], np.eye(3))
+    assert found["y"].tolist() == ["a", "b"]
+    np.save(tmp_path / "a.npy", np.eye(3))
+    (tmp_path / "a.npy").rename(tmp_path / "single.npz")
+    with pytest.raises(ValueError, match=r"npz file of plain arrays, got another \(it is a single"):
+        read_file(tmp_path / "single.npz")
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "none.npz")
