@@ -27,7 +27,11 @@ from neural_complexity.experiments.base.table_evidence import (
     fit_models,
     metrics_of,
 )
-from neural_complexity.experiments.base.table_intervals import judge_with_labels, score_intervals
+from neural_complexity.experiments.base.table_intervals import (
+    judge_with_labels,
+    score_drawn,
+    score_intervals,
+)
 from neural_complexity.experiments.base.table_scores import Names, score_setting
 from neural_complexity.integrations.estimator_nc import EstimatorNC
 from neural_complexity.losses import zero_one
@@ -46,13 +50,15 @@ BELIEFS = (NC, FOREST, CONSTANT)
 COMBINED = "NC and 5-fold CV"
 METHODS = (*BELIEFS, COMBINED, *ESTIMATES)
 MOVED = "moved, all ways"  # each of a table's moves counts like a split of it
-DRAWN = {
+AVERAGED = {metric for metrics in METRICS.values() for metric in metrics}  # over points
+DRAWN = ("drawn", "drawn_truth")  # metrics of labels that are drawn
+SHOWN = {
     NC: COLORS["posterior"],
     COMBINED: COLORS["direct"],
     "importance-weighted CV": "C6",
     "bootstrap .632+": "C2",
 }
-DRAWN |= {"average confidence": "C4", "DoC": "C5"}  # methods in the figure
+SHOWN |= {"average confidence": "C4", "DoC": "C5"}  # methods in the figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +132,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         if judged:
             told = torch.cat([judged["estimates"], kept["estimates"]], dim=1)
             one = {"truth": kept["truth"], "estimates": told, "beliefs": judged["beliefs"]}
-            one |= {"intervals": judged["intervals"]}
+            one |= {name: judged[name] for name in ("intervals", *DRAWN) if name in judged}
             for setting in (s, *([MOVED] if settings[s][1] else [])):
                 found[setting].setdefault(n, []).append(one)
             for what, took in (("an assessment", judged), ("a fit", kept)):
@@ -142,6 +148,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             of = partial(Row.of, NAME, config.seed, setting=setting)
             rows += score_setting(own, of, axes)
             rows += score_intervals(own, of, axes)
+            rows += score_drawn(own, of)
             tensors |= {f"{setting}/{k}": torch.cat([one[k] for one in own]) for k in own[0]}
     facts = {"tables": names, "seconds": round(sum(parts.seconds.values()), 1)}
     facts |= {f"mean seconds of {k}": round(float(np.mean(v)), 3) for k, v in seconds.items()}
@@ -193,6 +200,7 @@ def _judge(config: Config, nc: NeuralComplexity, kept: dict[str, Tensor]) -> dic
     labelled = judge_with_labels(nc, kept)
     told[:, names.index(COMBINED)] = labelled["combined"] / unit
     found = {"estimates": told, "beliefs": good, "seconds": torch.tensor(seconds)}
+    found |= {name: labelled[name] for name in DRAWN if name in labelled}
     return found | {"intervals": labelled["intervals"] / unit}
 
 
@@ -204,6 +212,8 @@ NOTES = {
     "error over that of CV": "Mean absolute error of the estimated loss, over that of 5-fold "
     "cross-validation: the median over kinds of models ± half the 95 % interval of a bootstrap of "
     "tables. Below 1 is better than cross-validation.",
+    "error over that of CV by kind": "The same for each kind of model: the value ± half the 95 % "
+    "interval of a bootstrap of tables.",
     "R2 of the gap": "Of predicted against true gaps, test minus training loss, over tables: the "
     "median over kinds of models ± half the 95 % interval of a bootstrap of tables.",
     "R2 of the gap by kind": "The same for each kind of model.",
@@ -251,8 +261,8 @@ def tables(rows: list[Row]) -> list[Table]:
 def figures(outcome: Outcome) -> list[Drawing]:
     """Draws the errors over those of cross-validation."""
     own = select(outcome.rows, "error over that of CV")
-    metrics = list(dict.fromkeys(row.keys["metric"] for row in own))
-    drawn = DRAWN | {str(r.keys["method"]): "C3" for r in own if r.keys["method"] not in METHODS}
+    metrics = [m for m in dict.fromkeys(row.keys["metric"] for row in own) if m in AVERAGED]
+    drawn = SHOWN | {str(r.keys["method"]): "C3" for r in own if r.keys["method"] not in METHODS}
     canvas, axes = sketch(9.0, 3.6, 1, len(metrics), squeeze=False)
     for ax, metric in zip(axes[0], metrics, strict=True):
         settings = [str(s["setting"]) for s in distinct(own, "setting")]

@@ -9,6 +9,7 @@ from neural_complexity.experiments.base.table_evidence import METRICS, Effort, f
 from neural_complexity.experiments.base.table_intervals import (
     INTERVALS,
     judge_with_labels,
+    score_drawn,
     score_intervals,
 )
 from neural_complexity.experiments.base.table_scores import Names
@@ -34,6 +35,11 @@ def test_intervals_and_combined_losses_are_where_the_truth_may_be(labels: bool) 
     assert (low[:, :2] <= truth[:, :1] + 1e-6).all()
     assert (truth[:, :1] <= high[:, :2] + 1e-6).all()
     assert ((found["combined"] - truth).abs() < 0.5 * unit).all()
+    assert ("drawn" in found) == labels
+    if labels:
+        assert found["drawn"].shape == (2, 3, 2)
+        assert ((found["drawn"] - found["drawn_truth"].unsqueeze(1)).abs() < 0.2).all()
+        assert list(score_drawn([{k: t[None] for k, t in found.items()}], partial(Row.of, "a", 0)))
 
 
 def test_coverage_is_the_share_of_truths_inside() -> None:
@@ -49,3 +55,21 @@ def test_coverage_is_the_share_of_truths_inside() -> None:
         assert values["coverage by kind", "linear", method] == 1
         assert values["coverage by kind", "tree", method] == 0
         assert values["width", None, method] == pytest.approx(0.15)
+
+
+def test_errors_of_drawn_metrics_are_over_those_of_folds() -> None:
+    drawn = torch.tensor([0.7, 0.8, 0.9]).view(1, 1, 3, 1).expand(1, 2, 3, 2)
+    one = {"drawn": drawn, "drawn_truth": torch.full((1, 2, 2), 0.5)}
+    lost = {"drawn": drawn * torch.tensor([1.0, torch.nan]), "drawn_truth": one["drawn_truth"]}
+    rows = list(score_drawn([one, one, lost], partial(Row.of, "tables", 0)))
+    errors = {
+        (r.keys["metric"], r.keys["method"]): (r.value, r.n)
+        for r in rows
+        if r.metric == "error over that of CV"
+    }
+    for metric, n in (("ROC AUC", 3), ("F1", 2)):  # a table without a value is left out
+        for method, ratio in zip(INTERVALS, (0.5, 0.75, 1.0), strict=True):
+            value, tables = errors[metric, method]
+            assert value == pytest.approx(ratio, rel=1e-4)
+            assert tables == n
+    assert not list(score_drawn([{}], partial(Row.of, "tables", 0)))

@@ -69,8 +69,8 @@ def test_kinds_without_a_model_do_not_count() -> None:
 def test_intervals_are_over_tables() -> None:
     errors, usual = np.ones((50, 3)), np.ones((50, 3))
     errors[::2] = 3
-    ratio = partial(table_scores._median_ratio, errors, usual)
-    found = table_scores._resampled(ratio, 50)
+    ratio = partial(table_scores.median_ratio, errors, usual)
+    found = table_scores.resample(ratio, 50)
     assert found.value == pytest.approx(2, rel=1e-4)
     assert found.n == 50
     assert found.ci95 == pytest.approx(1.96 / 50**0.5, rel=0.15)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,13 +13,14 @@ from neural_complexity.assessment.evidence import believe_out_of_fold, compare, 
 from neural_complexity.assessment.moved import detect_move
 from neural_complexity.baselines.estimates import LEAST
 from neural_complexity.experiments.base.rows import Row
-from neural_complexity.experiments.base.table_scores import CV, Names
+from neural_complexity.experiments.base.table_metrics import DRAWN_METRICS, drawn_metrics
+from neural_complexity.experiments.base.table_scores import CV, Names, median_ratio, resample
 from neural_complexity.losses import zero_one
 from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 
-__all__ = ["INTERVALS", "judge_with_labels", "score_intervals"]
+__all__ = ["INTERVALS", "judge_with_labels", "score_drawn", "score_intervals"]
 
 INTERVALS = ("NC", "NC and 5-fold CV", CV)  # methods that have one
 TAIL = 0.025  # below, and above, a 95 % interval
@@ -27,14 +29,16 @@ NORMAL = 1.96  # standard errors
 
 @torch.no_grad()
 def judge_with_labels(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns losses by NC and cross-validation together, and intervals of the first metric.
+    """Returns losses by NC and cross-validation together, intervals, and drawn metrics.
 
     Args:
         nc: For tables.
         kept: Of `fit_models`.
 
     Returns:
-        `combined`, (models, metrics), and `intervals`, (models, methods, 2): low and high ends.
+        `combined`, (models, metrics), and `intervals` of the first metric, (models, methods, 2):
+        low and high ends. Of labels also `drawn`, (models, methods, drawn metrics), and
+        `drawn_truth`, (models, drawn metrics).
     """
     X_tr, X_te = (kept[name].to(nc.x_mean) for name in ("X_tr", "X_te"))
     Y = kept["Y_tr"].to(nc.device)
@@ -47,6 +51,7 @@ def judge_with_labels(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str
     out = believe_out_of_fold(nc, X_tr, Y, classes=classes)
     combined = torch.full((K, 2 if nc.labels else 1), torch.nan).double()
     intervals = torch.full((K, len(INTERVALS), 2), torch.nan).double()
+    drawn = torch.full((K, len(INTERVALS) + 1, len(DRAWN_METRICS)), torch.nan).double()
     for i in range(K):
         if kept["H_te"][i].isnan().any():
             continue
@@ -66,11 +71,20 @@ def judge_with_labels(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str
         combined[i] = torch.stack([now.mean(), losses.mean()][0 if nc.labels else 1 :])
         for j, known in enumerate((learn_tilt(nc, []), tilt)):
             tilts = known.new(len(Y), auc).sample(DRAWS, stream(0, "tilts"))
-            intervals[i, j] = _ends(nc, draw_targets(nc, (X_tr, Y, X_te), H, tilts).targets, H)
+            targets = draw_targets(nc, (X_tr, Y, X_te), H, tilts).targets
+            intervals[i, j] = _ends(nc, targets, H)
+            if nc.labels:
+                drawn[i, j] = drawn_metrics(targets, kept["H_te"][i]).nanmean(dim=0)
         true = pair[1]  # out of fold
         error = NORMAL * true.std(correction=0) * (1 / len(true) + 1 / len(H)) ** 0.5
         intervals[i, 2] = torch.stack([true.mean() - error, true.mean() + error])
-    return {"combined": combined, "intervals": intervals}
+        if nc.labels:
+            for j, rows in enumerate((("Y_tr", "H_out"), ("Y_te", "H_te")), start=2):
+                drawn[i, j] = drawn_metrics(kept[rows[0]][None], kept[rows[1]][i])[0]
+    found = {"combined": combined, "intervals": intervals}
+    if nc.labels:
+        found |= {"drawn": drawn[:, :-1], "drawn_truth": drawn[:, -1]}
+    return found
 
 
 def _ends(nc: NeuralComplexity, targets: Tensor, H: Tensor) -> Tensor:
@@ -114,3 +128,31 @@ def score_intervals(
         for i, kind in enumerate(names.kinds):
             if not each[:, i].isnan().any():
                 yield row("coverage by kind", estimate_mean(each[:, i]), kind=kind)
+
+
+def score_drawn(found: Sequence[dict[str, Tensor]], of: Callable[..., Row]) -> Iterator[Row]:
+    """Yields errors of drawn metrics over those of cross-validation, of labels.
+
+    Tables with a split on which a metric has no value are left out.
+
+    Args:
+        found: Of each table: `drawn`, (splits, models, methods, metrics), and `drawn_truth`,
+            (splits, models, metrics).
+        of: Makes a row of a score, an estimate and keys.
+    """
+    for k, metric in enumerate(DRAWN_METRICS if "drawn" in found[0] else ()):
+        each = [
+            (one["drawn"][..., k] - one["drawn_truth"][..., k].unsqueeze(-1)).abs().mean(dim=0)
+            for one in found
+        ]  # (models, methods)
+        known = [one[~one.isnan().all(dim=1)] for one in each]  # of models that exist
+        there = [len(one) > 0 and not one.isnan().any() for one in known]
+        if not any(there):
+            continue
+        errors = np.stack([one for one, whole in zip(each, there, strict=True) if whole])
+        for j, method in enumerate(INTERVALS):
+            ratio = partial(median_ratio, errors[:, :, j], errors[:, :, INTERVALS.index(CV)])
+            row = partial(of, metric=metric, method=method)
+            yield row("error over that of CV", resample(ratio, len(errors)))
+            mean = torch.from_numpy(np.nanmean(errors[:, :, j], axis=1))
+            yield row("mean absolute error", estimate_mean(mean))

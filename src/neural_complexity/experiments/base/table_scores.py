@@ -14,11 +14,11 @@ from torch import Tensor
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.meta.scores import Estimate, estimate_mean
 
-__all__ = ["CV", "Names", "score_setting"]
+__all__ = ["CV", "Names", "median_ratio", "resample", "score_setting"]
 
 CV = "5-fold CV"
 TRAINED = "training loss"
-SHOWN = ("NC", CV)  # methods that have a row for each kind of model
+SHOWN = ("NC", "NC and 5-fold CV", CV)  # methods that have a row for each kind of model
 RESAMPLES = 1000  # of tables, for intervals
 FEWEST = 5  # tables that have an R2
 SMALL = 1e-6  # added to errors: one of few tables may be right; and what rounding may be
@@ -69,15 +69,19 @@ def _score_estimates(found: Found, k: int, of: Callable[..., Row], names: Names)
         if np.isnan(own).all():
             continue
         row = partial(of, method=method)
-        ratio = partial(_median_ratio, own, usual)
-        yield row("error over that of CV", _resampled(ratio, len(found)))
+        ratio = partial(median_ratio, own, usual)
+        yield row("error over that of CV", resample(ratio, len(found)))
+        for i, kind in enumerate(names.kinds if method in SHOWN and method != CV else ()):
+            if not np.isnan(own[:, i]).any():
+                ratio = partial(median_ratio, own[:, [i]], usual[:, [i]])
+                yield row("error over that of CV by kind", resample(ratio, len(found)), kind=kind)
         off = told[:, :, j] - truth
         if len(found) >= FEWEST:
-            yield row("R2 of the gap", _resampled(partial(_median_r2, off, gaps), len(found)))
+            yield row("R2 of the gap", resample(partial(_median_r2, off, gaps), len(found)))
         for i, kind in enumerate(names.kinds if method in SHOWN and len(found) >= FEWEST else ()):
             if not np.isnan(own[:, i]).any():
                 r2 = partial(_median_r2, off[:, [i]], gaps[:, [i]])
-                yield row("R2 of the gap by kind", _resampled(r2, len(found)), kind=kind)
+                yield row("R2 of the gap by kind", resample(r2, len(found)), kind=kind)
         yield row("mean absolute error", estimate_mean(torch.from_numpy(np.nanmean(own, axis=1))))
         better = np.nanmean(np.where(np.isnan(own), np.nan, own < usual), axis=1)
         if method != CV:
@@ -106,7 +110,7 @@ def _score_models(found: Found, k: int, of: Callable[..., Row], names: Names) ->
         yield of("rank as a model", estimate_mean(torch.from_numpy(rank)), method=name)
 
 
-def _resampled(score: Callable[[NDArray[Any]], float], tables: int) -> Estimate:
+def resample(score: Callable[[NDArray[Any]], float], tables: int) -> Estimate:
     """Estimates a score of tables, given by their numbers, with its bootstrap interval."""
     random = np.random.default_rng(0)
     draws = [score(random.integers(0, tables, tables)) for _ in range(RESAMPLES)]
@@ -114,7 +118,7 @@ def _resampled(score: Callable[[NDArray[Any]], float], tables: int) -> Estimate:
     return Estimate(score(np.arange(tables)), float(high - low) / 2, tables)
 
 
-def _median_ratio(errors: Array, usual: Array, rows: NDArray[Any]) -> float:
+def median_ratio(errors: Array, usual: Array, rows: NDArray[Any]) -> float:
     """Returns mean errors (tables, models) over usual ones, the median over kinds of models."""
     there = ~np.isnan(usual).all(axis=0)  # kinds of which there are models
     means = (each[rows][:, there].mean(axis=0) + SMALL for each in (errors, usual))
