@@ -50,6 +50,7 @@ BELIEFS = (NC, FOREST, CONSTANT)
 COMBINED = "NC and 5-fold CV"
 METHODS = (*BELIEFS, COMBINED, *ESTIMATES)
 MOVED = "moved, all ways"  # each of a table's moves counts like a split of it
+EVERY = "all settings"  # of which intervals hold so often; likewise
 AVERAGED = {metric for metrics in METRICS.values() for metric in metrics}  # over points
 DRAWN = ("drawn", "drawn_truth")  # metrics of labels that are drawn
 SHOWN = {
@@ -125,7 +126,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         (n, s, i): parts.do(f"fits of {n}, {s}, split {i}", partial(_fit, config, n, s, i))
         for n, s, i in splits
     }
-    found: dict[str, dict[str, list[dict[str, Tensor]]]] = {s: {} for s in (*settings, MOVED)}
+    kinds = (*settings, MOVED, EVERY)
+    found: dict[str, dict[str, list[dict[str, Tensor]]]] = {kind: {} for kind in kinds}
     seconds = dict[str, list[float]]()
     for (n, s, i), kept in fitted.items():
         judged = parts.do(f"judgements of {n}, {s}, split {i}", partial(_judge, config, nc, kept))
@@ -133,7 +135,7 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             told = torch.cat([judged["estimates"], kept["estimates"]], dim=1)
             one = {"truth": kept["truth"], "estimates": told, "beliefs": judged["beliefs"]}
             one |= {name: judged[name] for name in ("intervals", *DRAWN) if name in judged}
-            for setting in (s, *([MOVED] if settings[s][1] else [])):
+            for setting in (s, *([MOVED] if settings[s][1] else []), EVERY):
                 found[setting].setdefault(n, []).append(one)
             for what, took in (("an assessment", judged), ("a fit", kept)):
                 seconds.setdefault(what, []).append(float(took["seconds"].nanmean()))
@@ -146,8 +148,10 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         own = [{k: torch.stack([o[k] for o in t]) for k in t[0]} for t in of_tables.values()]
         if own:
             of = partial(Row.of, NAME, config.seed, setting=setting)
-            rows += score_setting(own, of, axes)
             rows += score_intervals(own, of, axes)
+            if setting == EVERY:  # losses of many rows and of few are no one thing
+                continue
+            rows += score_setting(own, of, axes)
             rows += score_drawn(own, of)
             tensors |= {f"{setting}/{k}": torch.cat([one[k] for one in own]) for k in own[0]}
     facts = {"tables": names, "seconds": round(sum(parts.seconds.values()), 1)}
