@@ -108,12 +108,12 @@ def test_only_the_same_work_is_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_a_budget_becomes_a_plan_that_is_kept(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="Held-out learners alone will take about"):
+    with pytest.warns(UserWarning, match="A budget of 0 s has time for 4 finished learners .* 19"):
         nc = meta_learn(blobs(), recipe(), "0.005s", folder=tmp_path, **SMALL)
     plan = nc.provenance["plan"]
     assert (tmp_path / "plan.safetensors").exists()
     assert Plan(**plan).iterations >= 2
-    assert nc.provenance["report"]["learners"] >= 40
+    assert nc.provenance["report"]["learners"] == 8  # as many as run at once
 
 
 def test_the_names_of_classes_are_remembered() -> None:

@@ -168,7 +168,7 @@ def test_infinity_and_nan_are_no_times() -> None:
 duration = st.floats(1e-4, 10)
 
 
-@given(st.floats(60, 1e5), duration, duration, st.floats(1e-4, 0.1))
+@given(st.floats(60, 1e5), duration, duration, duration)
 def test_a_plan_stays_within_the_budget_unless_that_is_too_small_for_anything(
     budget: float, collecting: float, updating: float, learner: float
 ) -> None:
@@ -178,8 +178,7 @@ def test_a_plan_stays_within_the_budget_unless_that_is_too_small_for_anything(
     held_out = (plan.learners + plan.chosen_by) * learner
     if plan.iterations > 2:
         assert training < 0.8 * budget
-        assert training + held_out < budget
-    assert plan.learners >= 40
+    assert held_out < 0.3 * budget + 4 * learner  # two of each kind, however short it is
 
 
 def test_an_empty_plan_is_refused() -> None:

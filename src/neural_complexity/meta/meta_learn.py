@@ -25,11 +25,13 @@ from neural_complexity.model.card import Card
 from neural_complexity.model.judgement import judge, measure
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback, ProgressDisplay
+from neural_complexity.reliability.gap_bounds import needed
 from neural_complexity.tasks.splits import ArrayStore, Splits
 from neural_complexity.workspace import Workspace
 
 __all__ = ["meta_learn"]
 
+CONFIDENCE = 0.95  # of the bounds that users ask for
 EPOCHS = 400  # how often NC sees each point of a dataset: after more, it knows them by heart
 FILE = "nc.safetensors"  # the finished NC, in the folder
 PART = 4096  # points that are noted at a time: bounds memory
@@ -58,8 +60,9 @@ def meta_learn(
             are.
         learner: Builds one freshly initialised network, which is trained with Adam; or a recipe
             with an optimizer and a loss of its own. An MLP with 64 hidden units if `None`.
-        budget: The time, as in `"10min"`; at least 48 held-out learners are trained, however short
-            it is. Or a `Plan`, which is the same work on any machine.
+        budget: The time, as in `"10min"`. A warning says, before it is spent, if it is too short
+            for as many held-out learners as a bound needs. Or a `Plan`, which is the same work on
+            any machine.
         head: `"posterior"`, or the paper's `"direct"`.
         seed: The one seed of all draws.
         device: Where NC and learners live.
@@ -117,15 +120,19 @@ def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> P
         times.append(time.perf_counter())
         held_out, collecting, updating = (b - a for a, b in pairwise(times))
         learner, most, family = held_out / run.together, math.inf, meta.family
-        least = meta_run.FEWEST * learner
-        if least > given:
-            told = f"Held-out learners alone will take about {least:.0f} s, more than the budget of"
-            warnings.warn(f"{told} {given:.0f} s", stacklevel=3)
         if isinstance(family, Splits):  # updates, after which NC has seen its points often enough
             most = max(1, EPOCHS * len(family.pool) / (meta.training.batch * (family.M + family.N)))
         left, updating = max(given - (times[-1] - start), 0.3 * given), updating / probe.updates
         costs = {"collecting": collecting, "updating": updating, "learner": learner}
         plan = meta_run.make_plan(left, **costs, most_updates=most)
+        finished = -(-plan.learners // run.together) * run.together // FINISHED
+        if finished < (least := needed(CONFIDENCE, "conformal")):
+            warnings.warn(
+                f"A budget of {given:.0f} s has time for {finished} finished learners that NC is "
+                f"calibrated on, at {learner:.2g} s each, and {plan.iterations * plan.updates} "
+                f"updates of NC: a bound at {CONFIDENCE:.0%} needs {least} learners",
+                stacklevel=3,
+            )
     work.write("plan", content=asdict(plan))
     return plan
 

@@ -28,7 +28,7 @@ from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import ArrayStore, Minibatches, Splits
 from neural_complexity.workspace import Workspace, fingerprint
 
-__all__ = ["FEWEST", "FINISHED", "Learner", "MetaRun", "Part", "Plan", "TaskList", "Tasks"]
+__all__ = ["FINISHED", "Learner", "MetaRun", "Part", "Plan", "TaskList", "Tasks"]
 __all__ += ["make_plan", "make_recipe", "seconds"]
 
 Part = Literal["validation", "report"]
@@ -47,9 +47,8 @@ CLIP = 3.0  # features that hardly ever change would tell points apart by themse
 UNITS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
 # Shares of the budget; what is left goes to setting up and to saving.
 TRAINING, REPORT, CHOICE = 0.6, 0.2, 0.08
-# The least and the most of a plan; 59 learners to report on give bounds at 95 % with any meaning.
-LIMITS = {"iterations": (2, 1000), "learners": (40, 400), "chosen_by": (8, 48)}
-FEWEST = LIMITS["learners"][0] + LIMITS["chosen_by"][0]  # held out, however short the budget
+# The least and the most of a plan.
+LIMITS = {"iterations": (2, 1000), "learners": (2, 400), "chosen_by": (2, 48)}
 HELPINGS = 20  # iterations that few updates are divided among
 
 
