@@ -163,7 +163,7 @@ class Assess(ModelFiles):
     metrics: tuple[str, ...] = ()  # For an NC for tables: names of scikit-learn's scorers.
     out_of_fold: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """For an NC for tables: predictions for the training rows, in order, by models that did not
-    learn from them, as of cross_val_predict. They make the estimate better."""
+    learn from them, as of cross_val_predict. They correct the estimate where NC is off."""
     # A page (.html), or all numbers (.json).
     out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
 

@@ -61,3 +61,5 @@ def test_the_page_says_how_many_alarms_there_are_and_why(many: History) -> None:
     silent = History((check("a", 0.9, p_value=None, expected=None),), 0.05).to_html()
     assert "no alarms: there is no reference" in silent
     assert "0 chunks, no alarms" in History((), 0.1).to_html()
+    twice = History((check("$day_$", 0.9), check("$day_$", 0.8)), 0.0005).to_html()
+    assert "one in 0.05 % of cases" in twice

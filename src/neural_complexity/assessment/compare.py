@@ -16,7 +16,7 @@ from neural_complexity.assessment.assess import assess
 from neural_complexity.assessment.metrics import ENDS
 from neural_complexity.assessment.page import ASSUMED
 from neural_complexity.assessment.prepare import Options
-from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, render, to_png
+from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, plain, render, to_png
 from neural_complexity.assessment.result import Assessment, Joint
 from neural_complexity.assessment.tilt import GRID
 from neural_complexity.model.network import NeuralComplexity
@@ -85,7 +85,7 @@ class Comparison:
                 left.plot([found.low, found.high], [row, row], lw=5, alpha=0.3, color=color)
                 left.plot([found.value], [row], "o", ms=6, color=color)
             right.barh(row, self.best[name], color=color, height=0.5)
-        left.set_yticks(range(len(names)), names)
+        left.set_yticks(range(len(names)), [plain(name) for name in names])
         left.set(xlabel=f"expected {metric.replace('_', ' ')}", ymargin=0.15)
         right.set(xlabel="chance to be best", xlim=(0, 1))
         return canvas

@@ -20,12 +20,14 @@ from neural_complexity.convert import arrays_in as given
 from neural_complexity.convert.folds import choose_folds, take
 from neural_complexity.losses import Belief, squared_error, zero_one
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
 __all__ = ["Checked", "Labelled", "Pair", "believe_out_of_fold", "compare"]
 __all__ += ["compare_held_out", "compare_out_of_fold"]
 __all__ += ["gather_labelled", "learn_tilt", "refit_out_of_fold"]
 
+RESAMPLES = 1000  # of points, for intervals
 FOLDS = 5  # of NC's own, where those of the predictions are not known
 Pair = tuple[Tensor, Tensor]  # what NC believed, and what was, (n,) each
 Known = tuple[Tensor, float, Belief]  # numbers of points, the weight of a belief, and the belief
@@ -95,12 +97,29 @@ class Labelled:
         half = float(norm.isf((1 - confidence) / 2) * losses.std() / len(losses) ** 0.5)
         mean = float(losses.mean())
         found = {"loss": Estimate(mean, mean - half, mean + half, confidence)}
-        if nc.labels:
-            right = int((1 - zero_one(H, Y)).sum())
-            ends = binomtest(right, len(losses)).proportion_ci(confidence, method="wilson")
-            share = right / len(losses)
-            found["accuracy"] = Estimate(share, float(ends.low), float(ends.high), confidence)
+        if not nc.labels:
+            h, y = (t[0, :, 0].double().cpu() for t in (H, Y))
+            return found | _score_numbers(h, y, confidence)
+        right = int((1 - zero_one(H, Y)).sum())
+        ends = binomtest(right, len(losses)).proportion_ci(confidence, method="wilson")
+        share = right / len(losses)
+        found["accuracy"] = Estimate(share, float(ends.low), float(ends.high), confidence)
         return found
+
+
+def _score_numbers(H: Tensor, Y: Tensor, confidence: float) -> dict[str, Estimate]:
+    """Returns R2 and the mean absolute error of predictions, (M,), with bootstrap intervals."""
+    rows = torch.randint(len(Y), (RESAMPLES, len(Y)), generator=stream(0, "bootstrap"))
+    rows[0] = torch.arange(len(Y))  # the points themselves come first
+    h, y = H[rows], Y[rows]
+    spread = (y - y.mean(dim=1, keepdim=True)).square().mean(dim=1)
+    r2 = 1 - (h - y).square().mean(dim=1) / spread.clamp(min=torch.finfo(y.dtype).tiny)
+    tails = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=y.dtype)
+    found = {}
+    for name, each in (("r2", r2), ("mean_absolute_error", (h - y).abs().mean(dim=1))):
+        low, high = torch.quantile(each, tails).tolist()
+        found[name] = Estimate(each[0].item(), low, high, confidence)
+    return found
 
 
 def gather_labelled(

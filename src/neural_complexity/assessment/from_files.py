@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from torch import Tensor
 
 from neural_complexity.assessment.assess import assess, assess_predictions
 from neural_complexity.assessment.history import History
@@ -22,7 +23,11 @@ from neural_complexity.model.network import NeuralComplexity, find_nc
 
 __all__ = ["Table", "ToldModel", "assess_files", "monitor_files", "read_table"]
 
+NOT_LOOKED_AT = "{} {} of {} is not looked at"
 SHARES = "predictions are taken for probabilities, as each row sums to one"
+ROUNDED = "predictions are taken for rounded probabilities, and made to sum to one"
+LOGITS = "predictions are taken for logits, as rows do not sum to one"
+OFF = 0.05  # what sums of rounded probabilities may be off
 
 
 class ToldModel(BaseEstimator):  # type: ignore[misc]
@@ -53,6 +58,7 @@ class Table:
     X_te: pd.DataFrame
     test: File  # what else is known of these rows
     target: str  # the name of its column
+    columns: list[str] | None  # of the predictions
     notes: list[str]  # on what was not used, or was guessed
 
 
@@ -109,7 +115,8 @@ def read_table(
     if len(target) > 1:
         raise ValueError(f"--target must be one column of a table, got {', '.join(target)}")
     X_tr, X_te = (
-        file.frame(features) if file.is_table else pd.DataFrame(file["X"]) for file in (train, test)
+        file.frame(features) if file.is_table else _named(file["X"], features, train, test)
+        for file in (train, test)
     )
     told, parts = _predictions(files, len(X_tr), len(X_te))
     H = torch.cat([numbers(str(told.path), part).double() for part in parts])
@@ -122,17 +129,13 @@ def read_table(
     if nc.labels:
         y, classes = _labels(nc, files.train, y, told)
         classes = list(range(H.shape[1])) if classes is None else classes
-        shares = looks_like_shares(H)
-        if files.probabilities and not shares:
-            wanted = "be probabilities, rows that sum to one"
-            raise ValueError(f"{told.path} must {wanted}, got other numbers")
-        if shares and not files.probabilities:
-            notes.append(SHARES)
-        H = H if shares else H.softmax(dim=1)
+        H, said = _as_probabilities(H, told.path, sure=files.probabilities)
+        notes += said
     X_te.index = X_te.index + len(X_tr)
     model = ToldModel(H.numpy() if nc.labels else H.squeeze(1).numpy(), classes)
-    rows = X_tr, np.asarray(y).reshape(-1), X_te
-    return Table(nc, model, *rows, test=test, target=target[0], notes=notes)
+    # Names of classes may be numbers and text.
+    rows = X_tr, np.array(y, dtype=object if nc.labels else None).reshape(-1), X_te
+    return Table(nc, model, *rows, test, target[0], told.header(), notes)
 
 
 def monitor_files(
@@ -145,7 +148,7 @@ def monitor_files(
         nc: For tables; if `None`, the one that fits the predictions.
         options: As of `Monitor`.
     """
-    path, time = options.pop("out_of_fold", None), files.timestamp
+    path, time, y = options.pop("out_of_fold", None), files.timestamp, None
     aside = [] if time is None else [time]
     table = read_table(files.as_test(), nc=nc, aside=aside)
     stream = table.X_te if time is None else table.X_te.assign(**{time: table.test[time]})
@@ -163,7 +166,12 @@ def monitor_files(
         known = "without labels" if y is None else "with their labels"
         said = f"the reference is the first chunk, {name}: {len(first)} rows {known}"
         table.notes.append(said)
-    return monitor.estimate(chunks), table.notes
+    notes = [note for note in table.notes if y is None or note != _not_looked_at(table)]
+    return monitor.estimate(chunks), notes
+
+
+def _not_looked_at(table: Table) -> str:
+    return NOT_LOOKED_AT.format("column", table.target, table.test.path)
 
 
 def _known_targets(table: Table, rows: pd.DataFrame) -> NDArray[Any] | None:
@@ -177,12 +185,18 @@ def _known_targets(table: Table, rows: pd.DataFrame) -> NDArray[Any] | None:
         return np.asarray(y)
     names = {_as_text(name): name for name in table.model.classes}
     found = [names.get(_as_text(label)) for label in y.tolist()]
-    return None if None in found else np.array(found)
+    return None if None in found else np.array(found, dtype=object)
+
+
+def _named(X: NDArray[Any], features: list[str], *files: File) -> pd.DataFrame:
+    """Returns an array as a frame, with the names of the other file's features if that has any."""
+    named = any(file.is_table for file in files) and X.shape[1:] == (len(features),)
+    return pd.DataFrame(X, columns=features if named else None)
 
 
 def _read_out_of_fold(path: Path, table: Table) -> NDArray[Any]:
     """Returns predictions for training rows of models that did not learn from them."""
-    file = read_file(path)
+    file = read_file(path, numbered=True)
     H = numbers(str(path), file.predictions()).double()
     H = H.unsqueeze(1) if H.ndim == 1 else H
     if len(H) != len(table.X_tr):
@@ -191,10 +205,24 @@ def _read_out_of_fold(path: Path, table: Table) -> NDArray[Any]:
     if table.model.classes is None:
         return H.numpy()
     header = file.header()
-    names = list(map(_as_text, table.model.classes))
-    if header is not None and set(header) == set(names):
-        H = H[:, [header.index(name) for name in names]]
-    return (H if looks_like_shares(H) else H.softmax(dim=1)).numpy()
+    if header is not None and table.columns is not None:
+        if set(header) != set(table.columns):
+            got = ", ".join(header)
+            raise ValueError(f"{path} must have columns {', '.join(table.columns)}, got {got}")
+        H = H[:, [header.index(name) for name in table.columns]]
+    return _as_probabilities(H, path)[0].numpy()
+
+
+def _as_probabilities(H: Tensor, path: Path, *, sure: bool = False) -> tuple[Tensor, list[str]]:
+    """Returns probabilities, and what they were taken for if that was not said."""
+    if looks_like_shares(H):
+        return H, [] if sure else [SHARES]
+    sums = H.sum(dim=1, keepdim=True)
+    if (H >= 0).all() and (H <= 1).all() and ((sums - 1).abs() < OFF).all():
+        return H / sums, [ROUNDED]
+    if sure:
+        raise ValueError(f"{path} must be probabilities, rows that sum to one, got other numbers")
+    return H.softmax(dim=1), [LOGITS]
 
 
 def _columns(
@@ -218,15 +246,15 @@ def _columns(
     if others and test.is_table:
         wanted = "have the features of the training file"
         raise ValueError(f"{test.path} must {wanted}, got others: {others}")
-    notes = [f"{kind} {', '.join(rest)} of {test.path} is not looked at"] if rest else []
+    notes = [NOT_LOOKED_AT.format(kind, ", ".join(rest), test.path)] if rest else []
     return target, features, notes
 
 
 def _predictions(files: ModelFiles, M: int, N: int) -> tuple[File, list[Any]]:
     """Returns the file of predictions, and these for training and for test rows."""
-    told, train = read_file(files.predictions), files.predictions_train
+    told, train = read_file(files.predictions, numbered=True), files.predictions_train
     if train is not None:
-        other = read_file(train)
+        other = read_file(train, numbered=True)
         if told.header() != other.header():
             raise ValueError(f"{train} and {told.path} must have the same columns, got others")
         H = [other.predictions(), told.predictions()]
@@ -236,7 +264,12 @@ def _predictions(files: ModelFiles, M: int, N: int) -> tuple[File, list[Any]]:
                 raise ValueError(f"{path} must have {wanted}, got {len(part)}")
         return told, H
     if not told.is_table and "H_tr" in told.arrays:
-        return told, [told["H_tr"], told["H_te"]]
+        H = [told["H_tr"], told["H_te"]]
+        for name, part, rows, kind in (("H_tr", H[0], M, "training"), ("H_te", H[1], N, "test")):
+            if len(part) != rows:
+                wanted = f"{rows} rows, one for each {kind} row"
+                raise ValueError(f"{name} of {told.path} must have {wanted}, got {len(part)}")
+        return told, H
     whole = told.predictions()
     if len(whole) != M + N:
         raise ValueError(
@@ -262,9 +295,17 @@ def _labels(nc: NeuralComplexity, path: Path, y: Any, told: File) -> tuple[Any, 
             got = ", ".join(header or ["none"])
             raise ValueError(f"the header of {told.path} must {wanted}, got {got}")
         return [names.get(label, label) for label in labels] if names else y, None
-    lookup = {name: int(name) if name.isdecimal() else name for name in header} | names
+    lookup = {name: _whole(name) for name in header} | names
     return [lookup[label] for label in labels], [lookup[name] for name in header]
 
 
 def _as_text(label: Any) -> str:
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def _whole(name: str) -> Any:
+    """Returns a whole number that is written, or the text."""
+    try:
+        return int(name)
+    except ValueError:
+        return name

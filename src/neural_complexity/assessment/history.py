@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from neural_complexity.assessment.metrics import ENDS
-from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, render, to_png
+from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, plain, render, to_png
 from neural_complexity.assessment.result import Assessment
 
 __all__ = ["Check", "History"]
@@ -116,7 +116,7 @@ class History:
         bottom.set(ylim=(0.4, 1.04))
         bottom.xaxis.set_major_locator(MaxNLocator(nbins=NAMED, integer=True))
         ticks = range(0, len(self.checks), -(-len(self.checks) // NAMED))
-        names = [self.checks[i].name for i in ticks]
+        names = [plain(self.checks[i].name) for i in ticks]
         bottom.set_xticks(list(ticks), names, rotation=25, ha="right")
         return canvas
 
@@ -126,16 +126,17 @@ class History:
         said = f"Alarms in {len(alarms)} of {n} chunk{'s' * (n != 1)}"
         if not any(check.p_value is not None for check in self.checks):
             said = f"{n} chunks, no alarms: there is no reference to compare with"
-        rate = f"A chunk that is like the reference raises one in {self.false_alarms:.0%} of cases"
+        often = f"{100 * self.false_alarms:.2g} %"
+        rate = f"A chunk that is like the reference raises one in {often} of cases"
         title = "How the model is expected to do"
         caption = "Above: each chunk, with the interval. Below: how well its rows are told from "
         figure = Figure(to_png(self.plot()), title, f"{caption}training rows; 0.5: not at all.")
         return render(
             f"{said}{': ' if alarms else ''}{', '.join(alarms)}",
-            f"{rate} at most, for each chunk by itself.",
+            f"{rate} at most. All are compared with one reference.",
             [self._table(), *self._why()],
             [figure],
-            json.loads(self.to_df().to_json(orient="index")),
+            json.loads(self.to_df().reset_index().to_json(orient="records")),
             assumed=ASSUMED,
             details_title="All numbers",
         )

@@ -1,20 +1,24 @@
 """How a model does over time: an estimate for each chunk of new rows, and alarms."""
 
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api import types
 from rich.console import Console
-from scipy.stats import permutation_test, ttest_ind
+from scipy.stats import ttest_ind
 
 from neural_complexity.assessment.assess import assess
 from neural_complexity.assessment.evidence import refit_out_of_fold
 from neural_complexity.assessment.history import Check, History
 from neural_complexity.assessment.prepare import Options, choose_nc
 from neural_complexity.convert import arrays_in as given
+from neural_complexity.convert.folds import take
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressDisplay
 
@@ -22,8 +26,9 @@ __all__ = ["Monitor", "cut_stream"]
 
 FOLDS = 5
 LABELLED = ("held_out", "out_of_fold")
-PERMUTATIONS = 999
-FEW = 4000  # points up to which these are drawn; of more, a mean is as good as Gaussian
+PERMUTATIONS = 999  # at least
+MANY = 1000  # points of both sets from which on a mean is as good as Gaussian
+RAREST = 1e-5  # the least rate of false alarms
 CHUNKS = 10  # into which a stream is cut unless something else is said
 Array = NDArray[np.float64]
 
@@ -34,8 +39,9 @@ class Monitor:
     An alarm says that the error that NC expects on a chunk is larger than on reference points that
     the model did not learn from, by more than chance: the reference of `fit`, or else the training
     points, predicted by refits out of fold. If a chunk is like the reference, it raises an alarm
-    with a probability of at most `false_alarms`. A change in how labels depend on inputs cannot be
-    seen without labels.
+    with a probability of at most `false_alarms`. All chunks are compared with one reference: if it
+    is small, and easier than most by chance, many of them raise one. A change in how labels depend
+    on inputs cannot be seen without labels.
 
     Example:
         >>> from sklearn.datasets import load_breast_cancer
@@ -68,8 +74,8 @@ class Monitor:
             options: As of `assess`. Without `folds`, `held_out` and `out_of_fold`, a scikit-learn
                 estimator is fitted again on five folds, once.
         """
-        if not 0 < false_alarms < 1:
-            raise ValueError(f"false_alarms must be between 0 and 1, got {false_alarms}")
+        if not RAREST <= false_alarms < 1:
+            raise ValueError(f"false_alarms must be from {RAREST} to 1, got {false_alarms}")
         if options.get("folds") is not None and options.get("out_of_fold") is not None:
             raise ValueError("folds must be left out where out_of_fold is given, got both")
         self.nc = choose_nc(nc, model, y_tr)
@@ -80,6 +86,7 @@ class Monitor:
         self._options: dict[str, Any] = {**options}
         self._reference: Array | None = None
         self._checks: list[Check] = []
+        self._failed = False  # to fit the model again, though nobody asked for that
 
     def fit(self, reference: Any, y: Any = None) -> "Monitor":
         """Sets the reference: points that the model did not learn from, while all was well.
@@ -91,16 +98,20 @@ class Monitor:
         Returns:
             This monitor.
         """
-        target = getattr(self.y_tr, "name", None)
-        if y is None and target is not None and target in getattr(reference, "columns", ()):
+        target, columns = getattr(self.y_tr, "name", None), list(getattr(self.X_tr, "columns", ()))
+        there = target in getattr(reference, "columns", ()) and target not in columns
+        if y is None and target is not None and there:
             y = reference[target]
         X = self._inputs(reference)
-        if len(X) < 2:
-            raise ValueError(f"reference must have at least 2 rows, got {len(X)}")
-        self._reference = None
-        if y is not None:  # an assessment says by itself what it expects there
-            self._options["held_out"] = (X, y)
-            return self
+        if not len(X):
+            raise ValueError("reference must have at least one row, got none")
+        self._options.pop("held_out", None)
+        if y is not None:
+            if len(y) != len(X):
+                raise ValueError(f"y must have {len(X)} targets, one for each row, got {len(y)}")
+            known = np.flatnonzero(pd.notna(np.asarray(y, dtype=object)))
+            if len(known):
+                self._options["held_out"] = take(X, known), np.asarray(y)[known]
         if self._options.get("folds") is not None:
             self._refit()
         self._reference = self._assess(X).errors
@@ -122,7 +133,7 @@ class Monitor:
         known = known if self._reference is None else self._reference
         p_value = None
         if known is not None and found.errors is not None:
-            p_value = _p_of_larger(found.errors, known)
+            p_value = _p_of_larger(found.errors, known, draws=-(-2 // self.false_alarms))
         self._checks.append(
             Check(
                 name=str(len(self._checks) if name is None else name),
@@ -153,6 +164,8 @@ class Monitor:
         """
         if isinstance(chunks, pd.DataFrame):
             chunks = cut_stream(chunks, timestamp=timestamp, period=period, size=size)
+            if timestamp is not None and timestamp not in getattr(self.X_tr, "columns", ()):
+                chunks = [(name, rows.drop(columns=timestamp)) for name, rows in chunks]
         elif timestamp is not None or period is not None or size is not None:
             wanted = "left out unless chunks are one frame"
             raise ValueError(f"timestamp, period and size must be {wanted}, got one")
@@ -179,18 +192,24 @@ class Monitor:
         """Fits the model again, once, if that is asked for, or there is nothing to compare with."""
         options = self._options
         known = self._reference is not None or any(options.get(n) is not None for n in LABELLED)
-        folds = options.pop("folds", None)
+        folds = options.get("folds")
         can = hasattr(self.model, "fit") and hasattr(self.model, "get_params")
-        if folds is None and (known or not can or callable(self.model)):
+        if folds is None and (known or self._failed or not can or callable(self.model)):
             return  # if nothing is known, there are no alarms
-        classes = options.get("classes") or given.columns_of(self.model)
-        options["out_of_fold"] = refit_out_of_fold(
-            self.model,
-            self.X_tr,
-            self.y_tr,
-            folds or FOLDS,
-            classes=classes if self.nc.labels else None,
-        )
+        classes = options.get("classes")
+        classes = given.columns_of(self.model) if classes is None else list(classes)
+        data = self.model, self.X_tr, self.y_tr, FOLDS if folds is None else folds
+        try:
+            found = refit_out_of_fold(*data, classes=classes if self.nc.labels else None)
+        except (TypeError, ValueError) as error:
+            if folds is not None:
+                raise
+            self._failed = True
+            told = f"There are no alarms without a reference (see fit), as {error}"
+            warnings.warn(told, stacklevel=3)
+            return
+        options["out_of_fold"] = found
+        options.pop("folds", None)
 
     def _inputs(self, chunk: Any) -> Any:
         """Returns the columns that the model knows."""
@@ -214,8 +233,9 @@ def cut_stream(
 
     Args:
         frame: Rows; in the order of time if there is no timestamp.
-        timestamp: The column that has the time; chunks are named by their first.
-        period: Of a chunk, as pandas writes it; a period without rows has no chunk.
+        timestamp: The column that has the time; chunks are named by their first, or by the period
+            as pandas calls it.
+        period: Of a chunk, as pandas writes it; one without rows has no chunk.
         size: Rows of a chunk; the last may have fewer.
     """
     if period is not None and (size is not None or timestamp is None):
@@ -233,10 +253,14 @@ def cut_stream(
                 wanted = "a period that pandas knows, such as D, W or MS"
                 raise ValueError(f"period must be {wanted}, got {period} ({error})") from None
     size = size or max(1, -(-len(frame) // CHUNKS))
-    parts = [frame.iloc[start : start + size] for start in range(0, len(frame), size)]
+    starts = range(0, len(frame), size)
+    parts = [frame.iloc[start : start + size] for start in starts]
     if timestamp is None:
-        return [(f"rows {part.index[0]} to {part.index[-1]}", part) for part in parts]
-    return [(_date(part[timestamp].iloc[0]), part) for part in parts]
+        return [(f"rows {i} to {i + len(p) - 1}", p) for i, p in zip(starts, parts, strict=True)]
+    names = [_date(part[timestamp].iloc[0]) for part in parts]
+    before = [names[:i].count(name) for i, name in enumerate(names)]
+    names = [f"{name} ({n + 1})" if n else name for name, n in zip(names, before, strict=True)]
+    return list(zip(names, parts, strict=True))
 
 
 def _date(time: Any) -> str:
@@ -246,14 +270,28 @@ def _date(time: Any) -> str:
 def _in_order_of_time(frame: pd.DataFrame, timestamp: str) -> pd.DataFrame:
     if timestamp not in frame.columns:
         raise ValueError(f"timestamp must be a column of the stream, got {timestamp}")
+    if types.is_numeric_dtype(frame[timestamp]):  # of which unit?
+        raise ValueError(f"column {timestamp} must hold dates or times, got numbers")
     try:
-        times = pd.to_datetime(frame[timestamp])
+        times = pd.to_datetime(frame[timestamp], utc=_has_offsets(frame[timestamp]))
     except (ValueError, TypeError) as error:
         raise ValueError(f"column {timestamp} must hold dates or times, got {error}") from None
     if times.isna().any():
         got = f"{times.isna().sum()} of {len(times)} missing"
         raise ValueError(f"column {timestamp} must hold a time in every row, got {got}")
-    return frame.assign(**{timestamp: times}).sort_values(timestamp, kind="stable")
+    frame = frame.copy()
+    frame.index.name = None  # which may be that of the column
+    frame[timestamp] = times
+    return frame.iloc[np.argsort(times.to_numpy(), kind="stable")]
+
+
+def _has_offsets(times: "pd.Series[Any]") -> bool:
+    """Whether text has several offsets from UTC, as where clocks are changed."""
+    try:
+        pd.to_datetime(times)
+    except ValueError as error:
+        return "utc=True" in str(error)
+    return False
 
 
 def _named(chunks: Mapping[Any, Any] | Iterable[Any]) -> Iterator[tuple[Any, Any]]:
@@ -265,20 +303,20 @@ def _named(chunks: Mapping[Any, Any] | Iterable[Any]) -> Iterator[tuple[Any, Any
         yield one if isinstance(one, tuple) and len(one) == 2 else (None, one)
 
 
-def _p_of_larger(errors: Array, known: Array) -> float:
+def _p_of_larger(errors: Array, known: Array, *, draws: float = 0) -> float:
     """Tests whether expected errors of a chunk, (N,), are larger than those of a reference, (n,).
 
     If both are of one distribution, any division of all points into two such sets is as likely as
-    any other, so that the test is exact.
+    any other, so that the test is exact. Of two large sets, means are as good as Gaussian.
     """
-    if len(errors) + len(known) > FEW:
+    few = min(len(errors), len(known))
+    if few > MANY:
         return float(ttest_ind(errors, known, equal_var=False, alternative="greater").pvalue)
-    found = permutation_test(
-        (errors, known),
-        lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
-        vectorized=True,
-        n_resamples=PERMUTATIONS,
-        alternative="greater",
-        rng=np.random.default_rng(0),
-    )
-    return float(found.pvalue)
+    pooled, random = np.concatenate([errors, known]), np.random.default_rng(0)
+    pooled = pooled - pooled.mean()
+    count = int(max(PERMUTATIONS, draws))
+    draw = partial(random.choice, len(pooled), few, replace=False, shuffle=False)
+    sums = np.array([pooled[draw()].sum() for _ in range(count)])  # of the smaller set
+    seen = pooled[: len(errors)].sum()
+    sums = sums if len(errors) == few else -sums  # the rest of all
+    return float((1 + (sums >= seen - 1e-9 * max(1.0, abs(seen))).sum()) / (1 + count))

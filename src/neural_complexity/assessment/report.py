@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 from neural_complexity.files import write_bytes
 
-__all__ = ["COLORS", "STYLE", "Figure", "Table", "render", "save", "to_markdown", "to_png"]
+__all__ = ["COLORS", "STYLE", "Figure", "Table", "plain", "render", "save", "to_markdown", "to_png"]
 __all__ += ["to_rich"]
 
 COLORS = {
@@ -85,6 +85,11 @@ def save(canvas: Canvas, folder: Path, name: str) -> Path:
     write_bytes(folder / f"{name}.pdf", _printed(canvas, "pdf", "CreationDate").getvalue())
     write_bytes(folder / f"{name}.png", to_png(canvas))
     return folder / f"{name}.png"
+
+
+def plain(text: str) -> str:
+    """Returns text as a figure shows it, of which nothing is a formula."""
+    return text.replace("$", r"\$")
 
 
 def to_png(canvas: Canvas) -> bytes:

@@ -75,9 +75,9 @@ def _quarters(values: Array, missing: NDArray[np.bool_]) -> Iterator[tuple[str, 
     place = np.where(missing, -1, np.searchsorted(cuts, values, side="left"))
     for i in range(len(cuts) + 1):
         if i == 0:
-            where = f"up to {cuts[0]:.4g}"
+            where = f"up to {cuts[0]:.6g}"
         elif i == len(cuts):
-            where = f"above {cuts[-1]:.4g}"
+            where = f"above {cuts[-1]:.6g}"
         else:
-            where = f"from {cuts[i - 1]:.4g} to {cuts[i]:.4g}"
+            where = f"from {cuts[i - 1]:.6g} to {cuts[i]:.6g}"
         yield where, place == i

@@ -1,6 +1,7 @@
 """Files of users, CSV, parquet or npz, as columns or arrays."""
 
 import csv
+import re
 import textwrap
 import warnings
 import zipfile
@@ -71,11 +72,20 @@ class File:
     def header(self) -> list[str] | None:
         """Returns the classes of predictions, as far as the file names its columns."""
         names = list(self.arrays) if self.is_table else self.arrays.get("classes")
-        return None if names is None else list(map(str, np.ravel(names).tolist()))
+        return None if names is None else list(map(_name, np.ravel(names).tolist()))
 
 
-def read_file(path: Path) -> File:
-    """Reads CSV with a header, parquet (extra `tables`) or npz, by the ending; runs no code."""
+def _name(name: object) -> str:
+    """Returns the name of a column; 1.0 is called 1."""
+    text = str(name)
+    return text.removesuffix(".0") if re.fullmatch(r"-?\d+\.0", text) else text
+
+
+def read_file(path: Path, *, numbered: bool = False) -> File:
+    """Reads CSV with a header, parquet (extra `tables`) or npz, by the ending; runs no code.
+
+    Columns may be named by whole numbers, and if `numbered` also by -1 or 1.0, as classes are.
+    """
     suffix = path.suffix.lower()
     if suffix not in KINDS:
         raise ValueError(f"{path} must end in {', '.join(KINDS)}, got {path.suffix or 'nothing'}")
@@ -89,7 +99,7 @@ def read_file(path: Path) -> File:
                 raise ValueError("it is a single array")
             with file:
                 return File(path, dict(file), is_table=False)
-        frame = _read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
+        frame = _read_csv(path, numbered) if suffix == ".csv" else pd.read_parquet(path)
     except ImportError:
         raise ValueError(
             f"{path} must be CSV or npz unless the extra for tables is installed, got parquet: "
@@ -113,17 +123,18 @@ def _check_cells(path: Path, count: int) -> None:
                 raise ValueError(f"{path} must have equally many cells in every line, got {got}")
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _read_csv(path: Path, numbered: bool) -> pd.DataFrame:
     read = partial(pd.read_csv, path, encoding="utf-8-sig", skipinitialspace=True, index_col=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # lines of more cells
         header = read(header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].str.strip()
-        numeric = pd.to_numeric(header, errors="coerce").notna()
+        numeric = pd.to_numeric(header, errors="coerce")
+        odd = numeric.notna() & ~(numeric.mod(1).eq(0) if numbered else header.str.isdecimal())
         split = header.str.contains(r"[;\t|]") & (len(header) == 1)
         for wrong, sentence in (
             (header == "", "name every column, got one without a name (see to_csv(index=False)){}"),
             # Whole numbers are names that pandas gives to columns.
-            (numeric & ~header.str.isdecimal(), "start with names of columns, got the number {}"),
+            (odd, "start with names of columns, got the number {}"),
             (header.duplicated(), "name every column once, got {} twice"),
             (split, "separate cells by commas, got the header {}"),
         ):
@@ -133,4 +144,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     if frame.iloc[:, -1].hasnans:  # cells that are not there are read as missing values
         _check_cells(path, len(header))
     text = frame.select_dtypes(exclude=["number", "bool"]).columns
-    return frame.assign(**{name: frame[name].str.strip() for name in text})
+    return frame.assign(**{name: frame[name].map(_strip) for name in text})
+
+
+def _strip(cell: Any) -> Any:
+    return cell.strip() if isinstance(cell, str) else cell

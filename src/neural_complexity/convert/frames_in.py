@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from pandas.api import types
+from torch import Tensor
 
 __all__ = ["as_frame", "frame_numbers", "is_plain"]
 
@@ -25,7 +27,10 @@ def as_frame(X: Any) -> pd.DataFrame | None:
     """Returns rows with named columns, as they are given; `None` if they are no table."""
     if isinstance(X, pd.DataFrame):
         return X
-    values = np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)
+    if isinstance(X, Tensor):
+        X = X.detach().cpu()
+        X = X.float() if X.dtype == torch.bfloat16 else X
+    values = np.asarray(X)
     if values.ndim != 2:
         return None
     return pd.DataFrame(values, columns=[f"feature {i}" for i in range(values.shape[1])])
