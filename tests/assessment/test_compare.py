@@ -29,12 +29,12 @@ def test_the_better_model_is_likelier_to_be_best() -> None:
     assert list(frame.index) == found.names
     assert {"roc_auc low", "probability of being best"} <= set(frame.columns)
     assert "chance to be best" in repr(found)
+    assert "a$x_$" in compare({"a$x_$": MODELS["tree"], **MODELS}, X[A], y[A], X[B]).to_html()
     page = found.to_html()
     assert "Which model? linear" in page
     assert page.count("src=") == page.count("src='data:image/png;base64,") == 1
-    assert [label.get_text() for label in found.plot().axes[0].get_yticklabels()] == found.names[
-        ::-1
-    ]
+    labels = found.plot().axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == found.names[::-1]
 
 
 def test_models_that_say_the_same_have_the_same_chances() -> None:

@@ -5,6 +5,7 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
+from sklearn.metrics import mean_absolute_error, r2_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
@@ -64,6 +65,11 @@ def test_regressors_learn_from_labels_too() -> None:
     )
     assert fine.loss_te < bad.loss_te
     folds = assess(model, X[:100], y[:100], X[200:], folds=4, metrics=["mean_squared_error"])
+    for name, scorer in (("r2", r2_score), ("mean_absolute_error", mean_absolute_error)):
+        out = refit_out_of_fold(model, X[:100], y[:100], 4)[:, 0]
+        one = folds.cross_validated[name]
+        assert one.value == pytest.approx(scorer(y[:100], out), rel=1e-4)
+        assert one.low < one.value < one.high
     true = ((model.predict(X[200:]) - y[200:]) ** 2).mean()
     found = folds.metrics["mean_squared_error"]
     assert found.low < true < found.high

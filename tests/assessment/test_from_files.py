@@ -415,3 +415,69 @@ def test_a_stream_needs_something_to_compare_with(
     ):
         assert main([*words, *more]) == 2
         assert sentence in capsys.readouterr().err
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Any:
+    """Returns what writes the files of predictions of three classes, and assesses them."""
+    g = np.random.default_rng(0)
+    X, y = g.normal(size=(60, 2)), np.arange(60) % 3
+    P = g.dirichlet(np.ones(3), 80)
+
+    def assessed(names: list[Any], **changes: Any) -> tuple[Assessment, list[str]]:
+        train = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": np.array(names, dtype=object)[y]})
+        train.to_csv(tmp_path / "train.csv", index=False)
+        pd.DataFrame(g.normal(size=(20, 2)), columns=["a", "b"]).to_csv(
+            tmp_path / "test.csv", index=False
+        )
+        told = pd.DataFrame(changes.get("P", P), columns=changes.get("header", names))
+        told.to_csv(tmp_path / "told.csv", index=False)
+        paths: dict[str, Any] = {name: tmp_path / f"{name}.csv" for name in ("train", "test")}
+        files = ModelFiles(**paths, predictions=tmp_path / changes.get("told", "told.csv"))
+        out = None
+        if "out" in changes:
+            out = tmp_path / "out.csv"
+            changes["out"].to_csv(out, index=False)
+        return assess_files(None, files, out_of_fold=out)
+
+    assessed.P, assessed.folder = P, tmp_path  # type: ignore[attr-defined]
+    return assessed
+
+
+def test_classes_may_have_names_of_any_kind(three: Any) -> None:
+    usual = three(["x", "y", "z"])[0].loss_tr
+    for names in (["1", "2", "3+"], [-1, 0, 1], [0.0, 1.0, 2.0], [10, 20, 30]):
+        assert three(names)[0].loss_tr == pytest.approx(usual)
+
+
+def test_rounded_probabilities_are_no_logits(three: Any) -> None:
+    usual, notes = three(["x", "y", "z"])
+    rounded, told = three(["x", "y", "z"], P=three.P.round(2))
+    assert rounded.loss_tr == pytest.approx(usual.loss_tr, rel=0.3)
+    assert notes != told
+    assert told == ["predictions are taken for rounded probabilities, and made to sum to one"]
+    logits, told = three(["x", "y", "z"], P=np.log(three.P) + 3)
+    assert logits.loss_tr == pytest.approx(usual.loss_tr, rel=1e-5)
+    assert told == ["predictions are taken for logits, as rows do not sum to one"]
+
+
+def test_predictions_out_of_fold_have_the_columns_of_the_others(three: Any) -> None:
+    names, header = ["x", "y", "z"], ["p0", "p1", "p2"]
+    for columns in (names, header):
+        out = pd.DataFrame(three.P[:60], columns=columns)
+        same, other = (
+            three([0, 1, 2] if columns is header else names, header=columns, out=frame)[0]
+            for frame in (out, out.iloc[:, ::-1])
+        )
+        assert same.cross_validated["loss"].value == other.cross_validated["loss"].value
+    with pytest.raises(ValueError, match=r"out.csv must have columns x, y, z, got p0, p1, p2"):
+        three(names, out=pd.DataFrame(three.P[:60], columns=header))
+
+
+def test_arrays_of_predictions_have_a_row_for_each_point(three: Any) -> None:
+    np.savez(three.folder / "told.npz", H_tr=three.P[:65], H_te=three.P[65:])
+    with pytest.raises(ValueError, match=r"H_tr of .* must have 60 rows, one for each training"):
+        three([0, 1, 2], told="told.npz")
+    np.savez(three.folder / "told.npz", H_tr=three.P[:60], H_te=three.P[60:])
+    whole = three([0, 1, 2])[0].loss_tr
+    assert three([0, 1, 2], told="told.npz")[0].loss_tr == pytest.approx(whole)

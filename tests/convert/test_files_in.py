@@ -101,3 +101,20 @@ def test_arrays_are_read_as_written(tmp_path: Path) -> None:
         read_file(tmp_path / "single.npz")
     with pytest.raises(FileNotFoundError):
         read_file(tmp_path / "none.npz")
+
+
+def test_columns_of_predictions_may_be_named_by_classes(place: Path) -> None:
+    place.write_text("-1,0.0,1\n0.1,0.2,0.7\n")
+    assert read_file(place, numbered=True).header() == ["-1", "0", "1"]
+    with pytest.raises(ValueError, match="must start with names of columns, got the number -1"):
+        read_file(place)
+    place.write_text("0.1,0.2\n0.3,0.4\n")
+    with pytest.raises(ValueError, match="must start with names of columns, got the number"):
+        read_file(place, numbered=True)
+
+
+def test_truth_values_may_be_missing(place: Path) -> None:
+    place.write_text("a,b\nTrue, x \n,y\nFalse,z\n")
+    frame = read_file(place).frame(["a", "b"])
+    assert frame["a"].isna().tolist() == [False, True, False]
+    assert frame["b"].tolist() == ["x", "y", "z"]
