@@ -15,7 +15,12 @@ from torch import Tensor
 from neural_complexity.assessment.draws import beliefs, parts_of
 from neural_complexity.assessment.metrics import Estimate
 from neural_complexity.assessment.prepare import check_sets, read_points, with_probabilities
-from neural_complexity.assessment.tilt import Tilt
+from neural_complexity.assessment.tilt import (
+    ASSUMED,
+    Tilt,
+    likelihood_of_errors,
+    likelihood_of_labels,
+)
 from neural_complexity.convert import arrays_in as given
 from neural_complexity.convert.folds import choose_folds, take
 from neural_complexity.losses import Belief, squared_error, zero_one
@@ -256,7 +261,7 @@ def compare(nc: NeuralComplexity, known: list[Known], Y: Tensor, H: Tensor) -> P
 
 def learn_tilt(nc: NeuralComplexity, pairs: list[Pair]) -> Tilt:
     """Returns the tilt of a model at labelled points, given what was believed there."""
-    tilt = Tilt.prior()
-    for told, true in pairs:
-        tilt = tilt.after_labels(told, true) if nc.labels else tilt.after_errors(told, true)
+    tilt = Tilt.prior(ASSUMED[nc.labels])
+    for pair in pairs:
+        tilt = tilt.after((likelihood_of_labels if nc.labels else likelihood_of_errors)(*pair))
     return tilt

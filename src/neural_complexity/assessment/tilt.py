@@ -13,54 +13,56 @@ from torch import Tensor
 
 from neural_complexity.losses import tilt_odds
 
-__all__ = ["GRID", "Tilt"]
+__all__ = ["ASSUMED", "GRID", "Assumed", "Tilt", "likelihood_of_errors", "likelihood_of_labels"]
 
 GRID = torch.linspace(-5, 5, 101, dtype=torch.float64)  # the tilts that are considered
-# Chosen on the tables for development, where 95 % intervals are to hold that often.
-USUAL = 0.25  # the scale of tilts among tables, of
-FREEDOM = 4.0  # degrees of freedom of Student's distribution: some are far off
-STEADY = 0.2  # the standard deviation of a tilt from labelled points to new ones of their kind,
-FEW = 2.0  # what is added to it, over the square root of the training points,
-MOVING = 1.0  # and what is added if the two kinds of points can always be told apart
+FREEDOM = 4.0  # degrees of freedom of Student's distribution: some tables are far off
+Many = Tensor | float  # one number, or as many as there are models, (n,)
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """How far beliefs are off, in tilts."""
+
+    usual: float  # the scale of tilts among tables
+    steady: float  # the standard deviation of a tilt from labelled points to new ones of their kind
+    few: float  # what is added to it, over the square root of the training points,
+    moving: float  # and what is added if the two kinds of points can always be told apart
+
+
+# Of labels, and of numbers. Of labels they are learned on synthetic tables by the experiment
+# `tilts`; of numbers they were chosen on tables for development, of labels.
+ASSUMED = {True: Assumed(0.25, 0.2, 2.0, 1.0), False: Assumed(0.25, 0.2, 2.0, 1.0)}
 
 
 @dataclass(frozen=True)
 class Tilt:
     """The probability of each tilt of `GRID` at labelled points; see `new` for others."""
 
-    weights: Tensor  # (G,), sums to 1
+    weights: Tensor  # (G,), or (n, G) of many models; they sum to 1
+    assumed: Assumed
 
     @classmethod
-    def prior(cls) -> "Tilt":
+    def prior(cls, assumed: Assumed) -> "Tilt":
         """Returns what is assumed before labels are seen."""
-        squared = (GRID / USUAL).square() / FREEDOM
-        return cls((-(FREEDOM + 1) / 2 * squared.log1p()).softmax(dim=0))
+        squared = (GRID / assumed.usual).square() / FREEDOM
+        return cls((-(FREEDOM + 1) / 2 * squared.log1p()).softmax(dim=0), assumed)
 
-    def after_labels(self, wrong: Tensor, was_wrong: Tensor) -> "Tilt":
-        """Learns from labelled points: NC's belief that a model is wrong there, and whether it was.
+    def after(self, seen: Tensor) -> "Tilt":
+        """Learns from how likely each tilt makes what was seen: logarithms, (G,) or (n, G)."""
+        return Tilt((self.weights.log() + seen).softmax(dim=-1), self.assumed)
 
-        Args:
-            wrong: Probabilities, (n,).
-            was_wrong: Ones and zeros, (n,).
-        """
-        p = tilt_odds(wrong.double(), GRID)  # (n, G)
-        seen = torch.where(was_wrong.bool().unsqueeze(1), p, 1 - p).log()
-        return Tilt((self.weights.log() + seen.sum(dim=0)).softmax(dim=0))
-
-    def after_errors(self, expected: Tensor, squared: Tensor) -> "Tilt":
-        """Learns from squared errors at labelled points, and from what NC expected, (n,) each."""
-        ratio = (squared / expected.clamp(min=torch.finfo(expected.dtype).tiny)).double()
-        # As if errors were Gaussian, but one of them never says more than a few ordinary ones.
-        ratio = ratio.clamp(max=10.0).unsqueeze(1)
-        seen = -0.5 * (GRID + ratio * (-GRID).exp())
-        return Tilt((self.weights.log() + seen.sum(dim=0)).softmax(dim=0))
-
-    def new(self, training_points: int, auc: float | None = None) -> "Tilt":
+    def new(self, training_points: Many, auc: Many | None = None) -> "Tilt":
         """Returns the tilt at new points, which are told from training points with such an AUC."""
-        apart = 0.0 if auc is None else max(0.0, 2 * auc - 1)
-        width = (STEADY**2 + FEW**2 / training_points + (MOVING * apart) ** 2) ** 0.5
-        moves = -0.5 * ((GRID.unsqueeze(1) - GRID) / width).square()
-        return Tilt(moves.softmax(dim=0) @ self.weights)
+        points, known = (
+            torch.as_tensor(given, dtype=torch.float64)
+            for given in (training_points, 0.5 if auc is None else auc)
+        )
+        own, apart = self.assumed, (2 * known - 1).clamp(min=0)
+        variance = own.steady**2 + own.few**2 / points + (own.moving * apart).square()
+        moves = -0.5 * (GRID.unsqueeze(1) - GRID).square() / variance[..., None, None]
+        there = moves.softmax(dim=-2) @ self.weights.unsqueeze(-1)
+        return Tilt(there.squeeze(-1), own)
 
     def mean(self, values: Tensor) -> Tensor:
         """Returns the mean of values at each tilt, (..., G) to (...)."""
@@ -70,3 +72,22 @@ class Tilt:
         """Draws tilts, (count,)."""
         drawn = torch.multinomial(self.weights, count, replacement=True, generator=generator)
         return GRID[drawn]
+
+
+def likelihood_of_labels(wrong: Tensor, was_wrong: Tensor) -> Tensor:
+    """Returns how likely each tilt makes it that a model is wrong where it was: logarithms, (G,).
+
+    Args:
+        wrong: NC's belief that it is wrong at labelled points, (n,).
+        was_wrong: Ones and zeros, (n,).
+    """
+    p = tilt_odds(wrong.double(), GRID)  # (n, G)
+    return torch.where(was_wrong.bool().unsqueeze(1), p, 1 - p).log().sum(dim=0)
+
+
+def likelihood_of_errors(expected: Tensor, squared: Tensor) -> Tensor:
+    """Does the same for squared errors, and what NC expected of them, (n,) each."""
+    ratio = (squared / expected.clamp(min=torch.finfo(expected.dtype).tiny)).double()
+    # As if errors were Gaussian, but one of them never says more than a few ordinary ones.
+    ratio = ratio.clamp(max=10.0).unsqueeze(1)
+    return (-0.5 * (GRID + ratio * (-GRID).exp())).sum(dim=0)
