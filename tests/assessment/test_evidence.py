@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import binom
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
@@ -16,6 +17,7 @@ from neural_complexity.assessment.evidence import (
     compare_held_out,
     compare_out_of_fold,
     learn_tilt,
+    prediction_powered,
     refit_out_of_fold,
 )
 from neural_complexity.assessment.tilt import GRID
@@ -134,3 +136,32 @@ def test_held_out_columns_are_in_order() -> None:
     held = (frame.iloc[C][list("dcba")], y[C])
     with pytest.raises(ValueError, match="held_out must have the columns of X_tr in their order"):
         assess(lambda x: x[:, :2], frame.iloc[A], y[A], frame.iloc[B], held_out=held)
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.3])
+def test_prediction_powered_intervals_hold_whatever_nc_believes(bias: float) -> None:
+    inside, n = 0, 300
+    for seed in range(n):
+        g = torch.Generator().manual_seed(seed)
+        p = torch.rand(100 + 4000, generator=g).double() * 0.4  # how often a model is wrong
+        was = (torch.rand(len(p), generator=g) < p).double()
+        told = (p + bias).clamp(max=1)
+        found = prediction_powered(
+            [(told[:100], was[:100])], told[100:], labels=True, confidence=0.9
+        )
+        assert found is not None
+        inside += found.low <= float(1 - p[100:].mean()) <= found.high
+    assert binom.ppf(0.001, n, 0.87) <= inside  # the normal distribution is not quite that of 100
+
+
+def test_prediction_powered_estimates_need_labels() -> None:
+    told = torch.full((9,), 0.2)
+    assert prediction_powered([], told, labels=True, confidence=0.95) is None
+    one = [(torch.tensor([0.2]), torch.tensor([0.0]))]
+    assert prediction_powered(one, told, labels=True, confidence=0.95) is None
+    tree = DecisionTreeClassifier(random_state=0).fit(X[A], y[A])
+    found = assess(tree, X[A], y[A], X[B], folds=5)
+    assert found.powered is not None
+    assert found.powered.low <= found.powered.value <= found.powered.high <= 1
+    assert "prediction-powered" in repr(found)
+    assert assess(tree, X[A], y[A], X[B]).powered is None

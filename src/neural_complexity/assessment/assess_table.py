@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity.assessment.draws import Drawn, draw_targets, how_many
-from neural_complexity.assessment.evidence import Checked, Pair, learn_tilt
+from neural_complexity.assessment.evidence import Checked, Pair, learn_tilt, prediction_powered
 from neural_complexity.assessment.metrics import Estimate, Metric, estimate_metrics
 from neural_complexity.assessment.moved import detect_move
 from neural_complexity.assessment.result import Assessment, Joint
@@ -58,14 +58,11 @@ def assess_table(
     wider = tilt.new(len(X_tr), None if moved is None else moved.auc)
     tilts = wider.sample(how_many(len(X_te)), stream(0, "tilts"))
     drawn = draw_targets(nc, (X_tr, Y_tr, X_te), H_te, tilts)
-    points, errors = drawn.losses, drawn.wrong if nc.labels else drawn.losses
+    points, told = drawn.losses, drawn.wrong if nc.labels else drawn.losses
+    errors, sure = told, dict[str, Any](labels=nc.labels, confidence=confidence)
     if pairs:
         points, errors = tilt_losses(nc, points, H_te, drawn.wrong, tilt)
-    if not points.isfinite().all():
-        largest = ", ".join(
-            f"{name} up to {t.abs().max():.3g}" for name, t in vars(snapshot).items()
-        )
-        raise ValueError(f"losses of predictions must be finite numbers, got {largest}")
+    _check_finite(points, snapshot)
     loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean().item()
     right = 1 - zero_one(snapshot.H_tr, snapshot.Y_tr).mean().item() if nc.labels else None
     return Assessment(
@@ -83,10 +80,19 @@ def assess_table(
         metrics=_metrics(nc, H_te, drawn.targets, metrics, names, confidence),
         moved=moved,
         checked=_check(nc, pairs, tilt),
+        powered=prediction_powered(pairs, told, **sure),
         joint=_joint(nc, H_te, drawn, wider),
         loss=nc.loss.name,
         training_points=len(X_tr),
     )
+
+
+def _check_finite(points: Tensor, snapshot: Snapshot) -> None:
+    if not points.isfinite().all():
+        largest = ", ".join(
+            f"{name} up to {t.abs().max():.3g}" for name, t in vars(snapshot).items()
+        )
+        raise ValueError(f"losses of predictions must be finite numbers, got {largest}")
 
 
 def _bound(

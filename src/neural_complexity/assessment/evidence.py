@@ -30,7 +30,7 @@ from neural_complexity.snapshot import Snapshot
 
 __all__ = ["Checked", "Labelled", "Pair", "believe_out_of_fold", "compare"]
 __all__ += ["compare_held_out", "compare_out_of_fold"]
-__all__ += ["gather_labelled", "learn_tilt", "refit_out_of_fold"]
+__all__ += ["gather_labelled", "learn_tilt", "prediction_powered", "refit_out_of_fold"]
 
 RESAMPLES = 1000  # of points, for intervals
 FOLDS = 5  # of NC's own, where those of the predictions are not known
@@ -257,6 +257,33 @@ def compare(nc: NeuralComplexity, known: list[Known], Y: Tensor, H: Tensor) -> P
     for rows, share, belief in known:
         told[rows.cpu()] += share * loss.expected(H[None, rows], belief)[0].double().cpu()
     return told, loss(H[None], Y[None])[0].double().cpu()
+
+
+def prediction_powered(
+    pairs: Sequence[Pair], told: Tensor, *, labels: bool, confidence: float
+) -> Estimate | None:
+    """Estimates accuracy, or squared error, so that the interval holds whatever NC believes.
+
+    What NC expects of new points is corrected by how far it was off at labelled ones, and both
+    count by their own noise. That holds if new points are like the labelled ones, of which there
+    must be at least two.
+
+    Args:
+        pairs: What NC believed of labelled points, and what was; see `compare_held_out`.
+        told: What it believes of new points, (N,).
+        labels: Whether targets are classes.
+        confidence: Of the interval.
+    """
+    off = [(true - believed).double() for believed, true in pairs]
+    if sum(map(len, off)) < 2:
+        return None
+    known = torch.cat(off)
+    value = float(told.double().mean() + known.mean())
+    noise = known.var(correction=1) / len(known) + told.double().var(correction=0) / len(told)
+    half = float(norm.isf((1 - confidence) / 2) * noise.sqrt())
+    value = 1 - value if labels else value
+    ends = np.clip([value - half, value + half], 0, 1 if labels else None)
+    return Estimate(float(np.clip(value, *ends)), float(ends[0]), float(ends[1]), confidence)
 
 
 def learn_tilt(nc: NeuralComplexity, pairs: list[Pair]) -> Tilt:

@@ -145,6 +145,9 @@ def _beside_folds(found: "Assessment") -> Table:
     if not folds:
         rows, note = [row[:3] for row in rows], "folds=5 puts cross-validation beside these."
     header = ("metric", "expected", "interval", "by folds", "their interval")
+    if found.powered is not None:
+        what = "accuracy" if found.accuracy_tr is not None else "squared error"
+        note += f" Valid whatever NC believes, if rows have not moved: {what} {found.powered}."
     if found.checked is not None:
         note += f" At labelled points that the model did not learn from, {found.checked}."
     return Table("Metrics on the new points", header[: len(rows[0])], tuple(rows), note)

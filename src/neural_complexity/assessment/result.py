@@ -72,6 +72,10 @@ class Assessment:
     cross-validation says, with its usual interval."""
     checked: Checked | None = None
     """How NC did at labelled points that the model did not learn from, where there are any."""
+    powered: Estimate | None = None
+    """Accuracy, or squared error, by what NC expects, corrected by how far it was off at labelled
+    points (prediction-powered inference): its interval holds whatever NC believes, if the new
+    points are like the labelled ones."""
     slices: tuple[Slice, ...] = ()
     """Where the model is expected to fail: slices of the test points by one feature, the worst
     first."""
@@ -104,6 +108,7 @@ class Assessment:
         return {name: value for name, value in vars(self).items() if name not in left_out} | {
             **{"bound": bound, "unlike": shift, "warnings": list(self.warnings)},
             **{"moved": self.moved and vars(self.moved), "metrics": metrics},
+            **{"powered": self.powered and vars(self.powered)},
             **{"cross_validated": folds, "checked": self.checked and self.checked.to_dict()},
             **{"test_points": len(self.points), "worst": self.worst()},
             **{"slices": [vars(one) for one in self.slices], "points": self.points.tolist()},
@@ -139,6 +144,7 @@ class Assessment:
             f"  bound of the gap     {bound}",
             *(f"  {name:20} {found}" for name, found in self.metrics.items()),
             *(f"  {f'{name}, folds':20} {found}" for name, found in self.cross_validated.items()),
+            *([f"  prediction-powered   {self.powered}"] if self.powered else []),
             *([f"  labelled points      {self.checked}"] if self.checked else []),
             f"  trust                {'unknown' if self.trust is None else f'{self.trust:.2f}'}",
             f"  distribution shift   {shift}",
