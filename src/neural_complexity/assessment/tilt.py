@@ -30,8 +30,8 @@ class Assumed:
     moving: float  # and what is added if the two kinds of points can always be told apart
 
 
-# Of labels, and of numbers. Of labels they are learned on synthetic tables by the experiment
-# `tilts`; of numbers they were chosen on tables for development, of labels.
+# Of labels, and of numbers. They were chosen on tables of labels for development; the experiment
+# `tilts` learns the same on synthetic tables of labels, within intervals.
 ASSUMED = {True: Assumed(0.25, 0.2, 2.0, 1.0), False: Assumed(0.25, 0.2, 2.0, 1.0)}
 
 
