@@ -34,7 +34,7 @@ def test_the_example_of_assess_runs_and_is_right(capsys: pytest.CaptureFixture[s
     assert abs(found["report"].accuracy_te - right) < 0.01
 
 
-@pytest.mark.filterwarnings("ignore:NC c")
+@pytest.mark.filterwarnings("ignore:NC c", "ignore:A budget of")
 def test_the_examples_of_meta_learning_and_of_the_regularizer_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

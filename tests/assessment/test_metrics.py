@@ -2,9 +2,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score, fbeta_score, make_scorer, precision_score
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    fbeta_score,
+    log_loss,
+    make_scorer,
+    mean_absolute_error,
+    mean_squared_error,
+    precision_score,
+    r2_score,
+)
 
-from neural_complexity.assessment.metrics import estimate_metrics
+from neural_complexity.assessment.metrics import AT_ONCE, estimate_metrics
 
 RANDOM = np.random.default_rng(0)
 NAMES = np.array(["no", "yes"])
@@ -91,3 +101,24 @@ def test_metrics_of_one_name_stay_apart() -> None:
     scorers = [make_scorer(fbeta_score, beta=b, pos_label="yes", zero_division=0) for b in (0.5, 2)]
     found = estimate_metrics(scorers, DRAWN, P, classes=NAMES)
     assert list(found) == ["fbeta_score", "fbeta_score (2)"]
+
+
+def test_metrics_of_labels_at_once_are_those_of_scikit_learn() -> None:
+    g = np.random.default_rng(0)
+    P, drawn = g.dirichlet(np.ones(3), 40), np.stack([g.permutation(40) % 3 for _ in range(9)])
+    found = {name: compute(drawn, P).tolist() for name, compute in AT_ONCE[True].items()}
+    losses = [log_loss(y, P) for y in drawn]
+    assert found["log_loss"] == pytest.approx(losses)
+    assert found["neg_log_loss"] == pytest.approx([-loss for loss in losses])
+    assert found["accuracy"] == pytest.approx([accuracy_score(y, P.argmax(axis=1)) for y in drawn])
+
+
+@pytest.mark.parametrize("name", AT_ONCE[False])
+def test_metrics_of_numbers_at_once_are_those_of_scikit_learn(name: str) -> None:
+    g = np.random.default_rng(0)
+    H, drawn = g.normal(size=30), g.normal(size=(9, 30))
+    drawn[3], drawn[4] = 1.0, H  # no spread, and no error
+    scorers = {"r2": r2_score, "mean_absolute_error": mean_absolute_error}
+    scorer = scorers.get(name, mean_squared_error)
+    assert AT_ONCE[False][name](drawn, H).tolist() == pytest.approx([scorer(y, H) for y in drawn])
+    assert np.isnan(AT_ONCE[False]["r2"](drawn[:, :1], H[:1])).all()

@@ -15,7 +15,7 @@ def outcome(smoke_runs: SmokeRuns) -> Outcome:
     return smoke_runs("tilts").outcome
 
 
-def drawn(assumed: Assumed, n: int = 600) -> dict[str, torch.Tensor]:
+def drawn(assumed: Assumed, n: int = 300) -> dict[str, torch.Tensor]:
     """Draws what is known of models whose tilts are as assumed, seen almost without noise."""
     g = torch.Generator().manual_seed(0)
     own = assumed.usual * torch.randn(n, generator=g).double()
@@ -29,7 +29,7 @@ def drawn(assumed: Assumed, n: int = 600) -> dict[str, torch.Tensor]:
 
 def test_what_was_assumed_is_learned_again() -> None:
     assumed = Assumed(0.5, 0.1, 3.0, 2.0)
-    found = tilts._learn(drawn(assumed), 150)
+    found = tilts._learn(drawn(assumed), 90)
     assert found.moving == pytest.approx(2.0, rel=0.2)
     assert found.few == pytest.approx(3.0, rel=0.3)
     assert found.usual == pytest.approx(0.5, rel=0.4)

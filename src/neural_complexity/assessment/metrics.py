@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import get_scorer, get_scorer_names
 
-__all__ = ["ENDS", "Estimate", "Metric", "estimate_metrics"]
+__all__ = ["AT_ONCE", "ENDS", "Estimate", "Metric", "estimate_metrics"]
 
 Array = NDArray[Any]
 ENDS = ("value", "low", "high")
@@ -106,9 +106,14 @@ def estimate_metrics(
         else:
             model = _ToldClasses(names[H.argmax(axis=1)], H, names)
         name, compute = _read(metric, model)
+        at_once = AT_ONCE[classes is not None].get(name) if isinstance(metric, str) else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a draw lacks a class
-            values = np.array([_value(compute, y if names is None else names[y]) for y in drawn])
+            if at_once is not None:
+                values = at_once(drawn, H)
+            else:
+                each = drawn if names is None else names[drawn]
+                values = np.array([_value(compute, y) for y in each])
         known = values[np.isfinite(values)]
         if not len(known) and metric in usual and metric not in asked:
             continue
@@ -126,10 +131,6 @@ def estimate_metrics(
 
 def _read(metric: Metric, model: _Told) -> tuple[str, Callable[[Array], Any]]:
     """Returns the name of a metric, and what computes it from targets."""
-    if metric in ("log_loss", "neg_log_loss") and model.shares is not None:
-        sign, shares = 1 if metric == "log_loss" else -1, model.shares.clip(LEAST)
-        # Scikit-learn's refuses draws that lack a class.
-        return str(metric), lambda y: sign * -np.log(shares[np.arange(len(y)), y]).mean()
     if isinstance(metric, str):
         known = get_scorer_names()
         if metric not in known and f"neg_{metric}" not in known:
@@ -145,6 +146,32 @@ def _read(metric: Metric, model: _Told) -> tuple[str, Callable[[Array], Any]]:
         got = type(metric).__name__
         raise TypeError(f"metric must be a name, a scorer or a function, got {got}")
     return str(getattr(metric, "__name__", metric)), lambda y: metric(y, model.answers)
+
+
+def _log_loss(drawn: Array, H: Array) -> Array:
+    # Scikit-learn's refuses draws that lack a class.
+    return np.asarray(-np.log(H.clip(LEAST))[np.arange(len(H)), drawn].mean(axis=1))
+
+
+def _r2(drawn: Array, H: Array) -> Array:
+    off, spread = np.square(drawn - H).mean(axis=1), drawn.var(axis=1)
+    known = np.where(spread > 0, 1 - off / np.where(spread > 0, spread, 1.0), 1.0 * (off == 0))
+    return known if len(H) > 1 else np.full(len(drawn), np.nan)
+
+
+# Usual metrics of all draws, (draws, N), and of what a model says: of classes, and of numbers.
+AT_ONCE: dict[bool, dict[str, Callable[[Array, Array], Array]]] = {
+    True: {
+        "accuracy": lambda drawn, H: (drawn == H.argmax(axis=1)).mean(axis=1),
+        "log_loss": _log_loss,
+        "neg_log_loss": lambda drawn, H: -_log_loss(drawn, H),
+    },
+    False: {
+        "r2": _r2,
+        "mean_absolute_error": lambda drawn, H: np.abs(drawn - H).mean(axis=1),
+        "mean_squared_error": lambda drawn, H: np.square(drawn - H).mean(axis=1),
+    },
+}
 
 
 def _value(compute: Callable[[Array], Any], y: Array) -> float:

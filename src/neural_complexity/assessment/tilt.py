@@ -31,7 +31,7 @@ class Assumed:
 
 
 # Of labels, and of numbers. They were chosen on tables of labels for development; the experiment
-# `tilts` learns the same on synthetic tables of labels, within intervals.
+# `tilts` learns such constants on synthetic tables of labels.
 ASSUMED = {True: Assumed(0.25, 0.2, 2.0, 1.0), False: Assumed(0.25, 0.2, 2.0, 1.0)}
 
 

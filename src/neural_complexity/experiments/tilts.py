@@ -45,6 +45,7 @@ LEARNED, SHIPPED = "learned on other tables", "in use"
 WAYS = {"NC": 0.0, "NC and 5-fold CV": 1.0}  # by how much labels out of fold count
 KINDS = {"as in training": False, "moved": True}  # new rows
 TAIL = 0.025  # below, and above, a 95 % interval
+STEP = 0.5  # of logarithms of constants, at first
 START = Assumed(0.25, 0.2, 2.0, 1.0)  # from which constants are learned
 APART = 0.65  # the AUC from which on rows are said to have moved
 FOLDS = 5
@@ -60,7 +61,7 @@ class Config(RunConfig):
     moved: float = 0.5  # The share of tables whose test inputs have moved.
     kinds: tuple[str, ...] = tuple(models.MODELS)  # Of models.
     resamples: Count = 6  # Of tables, for intervals.
-    evaluations: Count = 100  # Of the likelihood, at most, each time that constants are learned.
+    evaluations: Count = 150  # Of the likelihood, at most, each time that constants are learned.
 
 
 SMOKE: dict[str, Any] = {"tables": 4, "train_rows": (20, 30), "test_rows": 20, "resamples": 2}
@@ -200,7 +201,9 @@ def _learn(found: dict[str, Tensor], evaluations: int) -> Assumed:
         return -float(sum(each))
 
     start = np.log(list(asdict(START).values()))
-    options = {"maxfev": evaluations, "xatol": 0.02, "fatol": 1e-4}
+    # The usual first steps are a part of the start, which may be 0.
+    simplex = np.concatenate([start[None], start + STEP * np.eye(len(start))])
+    options = {"maxfev": evaluations, "xatol": 0.02, "fatol": 1e-4, "initial_simplex": simplex}
     best = minimize(cost, start, method="Nelder-Mead", options=options).x
     return Assumed(*(round(value, 3) for value in np.exp(np.clip(best, -6, 3)).tolist()))
 
