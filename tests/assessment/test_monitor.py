@@ -23,6 +23,13 @@ A, B = slice(0, 120), slice(120, 240)
 MODEL = LogisticRegression().fit(FRAME[A], TARGET[A])
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What these tests are about does not need it, and it takes most of the time.
+    slow = "neural_complexity.assessment.assess_table.detect_move"
+    monkeypatch.setattr(slow, lambda *_, **__: None)
+
+
 def test_chunks_that_are_harder_raise_an_alarm() -> None:
     monitor = Monitor(MODEL, FRAME[A], TARGET[A])
     usual = monitor.check(FRAME[B], "usual")
@@ -40,11 +47,7 @@ def test_chunks_that_are_harder_raise_an_alarm() -> None:
     assert "ALARM" in repr(found)
 
 
-def test_a_chunk_like_the_reference_raises_an_alarm_as_rarely_as_stated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slow = "neural_complexity.assessment.assess_table.detect_move"
-    monkeypatch.setattr(slow, lambda *_, **__: None)
+def test_a_chunk_like_the_reference_raises_an_alarm_as_rarely_as_stated() -> None:
     alarms, n, rate = 0, 60, 0.2
     for seed in range(n):
         rows = np.random.default_rng(seed).permutation(4000)
