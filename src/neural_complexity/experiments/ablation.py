@@ -19,6 +19,7 @@ from neural_complexity.experiments.base.run_folder import load_network, load_ten
 from neural_complexity.experiments.base.training import Setup, train_network
 from neural_complexity.meta import scores
 from neural_complexity.model.cached import embed_store
+from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
 
@@ -60,6 +61,7 @@ class Config(few_shot.FewShotConfig):
     training: few_shot.LabelTraining = few_shot.PAPERS  # The full NC with the paper's head.
     encoder: few_shot.LabelTraining = few_shot.PAPERS  # The NC whose image encoder all take over.
     networks: str = ""  # The folder of a run of `omniglot`, for that NC; trained here if empty.
+    shipped: bool = False  # Whether that NC is the shipped one, without a prototypical network.
 
 
 TINY = few_shot.TINY | {"updates": 2, "batch": 16, "decoder_layers": 1}
@@ -67,7 +69,7 @@ SHORT: Any = {"iterations": 100, "tasks": 8, "updates": 24, "batch": 40, "valida
 SMALL: Any = {"training": few_shot.direct(**TINY), "encoder": few_shot.posterior(**TINY)}
 SMALL |= few_shot.SMOKE | {"seeds": 2}
 LARGER: Any = {"encoder": few_shot.posterior(iterations=220, tasks=32), "eval_tasks": 128}
-LARGER |= {"training": few_shot.direct(**SHORT)}
+LARGER |= {"training": few_shot.direct(**SHORT), "shipped": True}
 # On two cores, `cpu` takes four hours.
 PRESETS = presets(Config, smoke=SMALL, cpu=LARGER, paper=few_shot.PAPERS_LEARNERS)
 
@@ -77,7 +79,9 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     recipe, seed, prefix = config.recipe(family.images.pixels.shape[1:]), config.seed, "inductive/"
     setup = Setup(family=family, recipe=recipe, seed=seed, device=config.device)
     history, state = {}, None
-    if config.networks:  # all must be there before hours pass
+    if config.shipped:
+        encoder, state = NeuralComplexity.pretrained("omniglot").to(config.device), {}
+    elif config.networks:  # all must be there before hours pass
         encoder = load_network(config.networks, "posterior", "omniglot", config.device)
         state = load_tensors(config.networks, f"{few_shot.PROTOTYPICAL}/", "omniglot")
     else:

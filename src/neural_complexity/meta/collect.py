@@ -34,7 +34,8 @@ class LearnerCollector:
     spread_weights: bool = True
     frozen: bool = False  # whether NC's image encoder is not trained: inputs are embedded only once
     device: str = "cpu"  # where NC and learners live
-    _embeddings: list[Embeddings] = field(default_factory=list, init=False)  # if frozen
+    # Of all inputs, one item; made when they are first needed if it is frozen and this is empty.
+    embeddings: list[Embeddings] = field(default_factory=list)
 
     def _rows(self, steps: Sequence[Snapshot], Y_te: Sequence[Tensor]) -> Collection:
         """Joins steps, with NaN for what diverged learners predict, so that the bank refuses it.
@@ -61,9 +62,9 @@ class LearnerCollector:
         assert isinstance(X, Points)
         if not self.frozen:
             return embed_store(nc, X.store, X.indices)
-        if not self._embeddings:
-            self._embeddings.append(embed_store(nc, X.store, every.to(X.device)))
-        return self._embeddings[0]
+        if not self.embeddings:
+            self.embeddings.append(embed_store(nc, X.store, every.to(X.device)))
+        return self.embeddings[0]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -120,7 +120,8 @@ class MetaLearner:
             if recipe is None:
                 raise ValueError("a recipe must be given where there are no collections, got none")
             own: dict[str, Any] = {n: getattr(settings, n) for n in ("tasks", "spread_weights")}
-            own |= {"frozen": self.inputs.embeddings is not None, "device": str(nc.device)}
+            known = [] if self.inputs.embeddings is None else [self.inputs.embeddings]
+            own |= {"frozen": bool(known), "embeddings": known, "device": str(nc.device)}
             collector = TaskCollector(family=family, recipe=recipe, seed=seed, **own)
             collections = CollectionQueue(collector)
         self.nc, self.family, self.seed, self.training = nc, family, seed, settings
