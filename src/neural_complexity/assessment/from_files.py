@@ -199,9 +199,7 @@ def _read_out_of_fold(path: Path, table: Table) -> NDArray[Any]:
     file = read_file(path, numbered=True)
     H = numbers(str(path), file.predictions()).double()
     H = H.unsqueeze(1) if H.ndim == 1 else H
-    if len(H) != len(table.X_tr):
-        wanted = f"{len(table.X_tr)} rows, one for each training row"
-        raise ValueError(f"{path} must have {wanted}, got {len(H)}")
+    _check_rows([str(path)], [H], [len(table.X_tr)])
     if table.model.classes is None:
         return H.numpy()
     header = file.header()
@@ -258,17 +256,11 @@ def _predictions(files: ModelFiles, M: int, N: int) -> tuple[File, list[Any]]:
         if told.header() != other.header():
             raise ValueError(f"{train} and {told.path} must have the same columns, got others")
         H = [other.predictions(), told.predictions()]
-        for path, part, rows, kind in ((train, H[0], M, "training"), (told.path, H[1], N, "test")):
-            if len(part) != rows:
-                wanted = f"{rows} rows, one for each {kind} row"
-                raise ValueError(f"{path} must have {wanted}, got {len(part)}")
+        _check_rows((str(train), str(told.path)), H, (M, N))
         return told, H
     if not told.is_table and "H_tr" in told.arrays:
         H = [told["H_tr"], told["H_te"]]
-        for name, part, rows, kind in (("H_tr", H[0], M, "training"), ("H_te", H[1], N, "test")):
-            if len(part) != rows:
-                wanted = f"{rows} rows, one for each {kind} row"
-                raise ValueError(f"{name} of {told.path} must have {wanted}, got {len(part)}")
+        _check_rows((f"H_tr of {told.path}", f"H_te of {told.path}"), H, (M, N))
         return told, H
     whole = told.predictions()
     if len(whole) != M + N:
@@ -277,6 +269,15 @@ def _predictions(files: ModelFiles, M: int, N: int) -> tuple[File, list[Any]]:
             f"for each test row, got {len(whole)}; two files go with --predictions-train"
         )
     return told, [whole[:M], whole[M:]]
+
+
+def _check_rows(names: Sequence[str], H: Sequence[Any], rows: Sequence[int]) -> None:
+    """Refuses predictions that are not one for each training and each test row."""
+    kinds = ("training", "test")
+    for name, part, count, kind in zip(names, H, rows, kinds[: len(H)], strict=True):
+        if len(part) != count:
+            wanted = f"{count} rows, one for each {kind} row"
+            raise ValueError(f"{name} must have {wanted}, got {len(part)}")
 
 
 def _labels(nc: NeuralComplexity, path: Path, y: Any, told: File) -> tuple[Any, list[Any] | None]:

@@ -1,14 +1,14 @@
 """What a monitor found, chunk by chunk: its frame, its figure and its page."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
 
 from neural_complexity.assessment.metrics import ENDS
+from neural_complexity.assessment.page import slices_of
 from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, plain, render, to_png
 from neural_complexity.assessment.result import Assessment
 
@@ -114,7 +114,6 @@ class History:
         bottom.axhline(0.5, color=LIKE, lw=0.9, ls="--")
         bottom.set(ylabel="told from\ntraining (AUC)", xlabel="chunks; filled: rows have moved")
         bottom.set(ylim=(0.4, 1.04))
-        bottom.xaxis.set_major_locator(MaxNLocator(nbins=NAMED, integer=True))
         ticks = range(0, len(self.checks), -(-len(self.checks) // NAMED))
         names = [plain(self.checks[i].name) for i in ticks]
         bottom.set_xticks(list(ticks), names, rotation=25, ha="right")
@@ -163,13 +162,9 @@ class History:
         last = next((check for check in reversed(self.checks) if check.alarm), None)
         if last is None or not last.assessment.slices:
             return []
-        rows = tuple(
-            (str(one), str(one.rows), f"{one.error:.3g}") for one in last.assessment.slices
-        )
+        found = slices_of(last.assessment, f"Where it will fail in {last.name}")
         moved = last.assessment.moved
-        note = f"In that chunk, {moved}." if moved is not None else ""
-        header = ("rows where", "rows", "expected error")
-        return [Table(f"Where it will fail in {last.name}", header, rows, note)]
+        return [found if moved is None else replace(found, note=f"{found.note} The {moved}.")]
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self.checks)) or "no chunks"

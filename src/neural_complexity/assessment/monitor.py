@@ -38,8 +38,9 @@ class Monitor:
 
     An alarm says that the error that NC expects on a chunk is larger than on reference points that
     the model did not learn from, by more than chance: the reference of `fit`, or else the training
-    points, predicted by refits out of fold. If a chunk is like the reference, it raises an alarm
-    with a probability of at most `false_alarms`. All chunks are compared with one reference: if it
+    points, predicted by refits out of fold. If a chunk is like a reference of `fit`, it raises an
+    alarm with a probability of at most `false_alarms`. With training points that is so only about,
+    as refits have learned from fewer. All chunks are compared with one reference: if it
     is small, and easier than most by chance, many of them raise one. A change in how labels depend
     on inputs cannot be seen without labels.
 
@@ -273,7 +274,9 @@ def _in_order_of_time(frame: pd.DataFrame, timestamp: str) -> pd.DataFrame:
     if types.is_numeric_dtype(frame[timestamp]):  # of which unit?
         raise ValueError(f"column {timestamp} must hold dates or times, got numbers")
     try:
-        times = pd.to_datetime(frame[timestamp], utc=_has_offsets(frame[timestamp]))
+        # Text may have several offsets from UTC, as where clocks are changed.
+        local = frame[timestamp].astype(object).map(lambda cell: isinstance(cell, str)).any()
+        times = pd.to_datetime(frame[timestamp], utc=bool(local)).dt.tz_localize(None)
     except (ValueError, TypeError) as error:
         raise ValueError(f"column {timestamp} must hold dates or times, got {error}") from None
     if times.isna().any():
@@ -283,15 +286,6 @@ def _in_order_of_time(frame: pd.DataFrame, timestamp: str) -> pd.DataFrame:
     frame.index.name = None  # which may be that of the column
     frame[timestamp] = times
     return frame.iloc[np.argsort(times.to_numpy(), kind="stable")]
-
-
-def _has_offsets(times: "pd.Series[Any]") -> bool:
-    """Whether text has several offsets from UTC, as where clocks are changed."""
-    try:
-        pd.to_datetime(times)
-    except ValueError as error:
-        return "utc=True" in str(error)
-    return False
 
 
 def _named(chunks: Mapping[Any, Any] | Iterable[Any]) -> Iterator[tuple[Any, Any]]:

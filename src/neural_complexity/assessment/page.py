@@ -13,7 +13,7 @@ from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, re
 if TYPE_CHECKING:
     from neural_complexity.assessment.result import Assessment
 
-__all__ = ["ASSUMED", "draw", "tables_of", "to_page"]
+__all__ = ["ASSUMED", "draw", "slices_of", "tables_of", "to_page"]
 
 NAMED = 5  # of the worst points that the figure names
 COLUMNS = 8  # features of a row that the page shows
@@ -107,7 +107,7 @@ def tables_of(found: "Assessment") -> list[Table]:
         _losses(found),
         *([_beside_folds(found)] if found.metrics else []),
         *([_shift(found)] if found.moved is not None else []),
-        *([_slices(found)] if found.slices else []),
+        *([slices_of(found)] if found.slices else []),
         _worst(found),
     ]
 
@@ -180,13 +180,12 @@ def _shift(found: "Assessment") -> Table:
     return Table("Have the data moved?", ("", "training rows and new rows"), tuple(rows))
 
 
-def _slices(found: "Assessment") -> Table:
+def slices_of(found: "Assessment", title: str = "Where it will fail") -> Table:
+    """Returns the slices of new rows where the model is expected to fail."""
     what = "share of wrong answers" if found.accuracy_tr is not None else "squared error"
     rows = tuple((str(one), str(one.rows), f"{one.error:.3g}") for one in found.slices)
     overall = "" if found.errors is None else f"Of all rows: {found.errors.mean():.3g}."
-    return Table(
-        "Where it will fail", ("new rows where", "rows", f"expected {what}"), rows, overall
-    )
+    return Table(title, ("new rows where", "rows", f"expected {what}"), rows, overall)
 
 
 def _worst(found: "Assessment") -> Table:
