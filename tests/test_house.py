@@ -17,7 +17,8 @@ TESTS = Path(__file__).parent
 # A module imports its own layer or lower ones.
 LAYERS = [
     {"seeding", "files", "points"},
-    {"task", "losses", "workspace", "progress"},
+    {"task", "beliefs", "workspace", "progress"},
+    {"losses"},
     {"snapshot", "ledger"},
     {"convert"},
     {"tasks", "learners", "reliability"},

@@ -1,5 +1,4 @@
 import re
-from functools import partial
 
 import numpy as np
 import pytest
@@ -8,18 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from neural_complexity.beliefs import Categorical, Gaussian, Histogram
 from neural_complexity.losses import (
-    Categorical,
-    Gaussian,
-    Histogram,
     Loss,
+    PinballLoss,
     PointLoss,
+    absolute_error,
     cross_entropy,
     smoothed_cross_entropy,
     squared_error,
     zero_one,
 )
-from neural_complexity.seeding import stream
 
 numbers = st.floats(-100, 100)
 sizes = st.integers(1, 6)
@@ -37,6 +35,69 @@ def test_expected_squared_error_is_its_gaussian_integral(
     belief = Gaussian(torch.full((1, 1, 1), mean), torch.full((1, 1, 1), variance))
     expected = squared_error.expected(torch.full((1, 1, 1), h), belief)
     torch.testing.assert_close(expected.flatten(), (integral / weights.sum()).reshape(1))
+
+
+BELIEFS = {
+    "Gaussian": Gaussian(torch.tensor([[[0.7]]]), torch.tensor([[[2.0]]])),
+    "Histogram": Histogram(
+        torch.tensor([[[0.3, -1.0, 2.0, 0.5]]]), torch.tensor([[[-3.0, -1.0, 0.0, 0.5, 4.0]]])
+    ),
+}
+of_numbers = pytest.mark.parametrize("belief", BELIEFS.values(), ids=list(BELIEFS))
+
+
+def targets(belief: Gaussian | Histogram) -> tuple[Tensor, Tensor]:
+    """Returns many targets in the middle of parts of the belief, (n,), and their probabilities."""
+    middles = (torch.arange(50_000, dtype=torch.float64) + 0.5) / 50_000
+    if isinstance(belief, Gaussian):
+        Y = belief.map(Tensor.double).sample(middles.expand(1, 1, -1).mT)[:, 0]
+        return Y, torch.full_like(Y, 1 / len(Y))
+    low, width = (t.double().flatten() for t in (belief.edges[..., :-1], belief.widths))
+    p = belief.probabilities.double().flatten()[:, None].expand(-1, len(middles)) / len(middles)
+    return (low[:, None] + width[:, None] * middles).flatten(), p.flatten()
+
+
+@of_numbers
+@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("h", [-50.0, -1.5, 0.2, 0.7, 5.0, 60.0])
+def test_a_pinball_loss_is_expected_as_it_is_on_average(
+    belief: Gaussian | Histogram, quantile: float, h: float
+) -> None:
+    loss, (Y, p) = PinballLoss(quantile), targets(belief)
+    found = loss(torch.full((1, len(Y), 1), h, dtype=torch.float64), Y.view(1, -1, 1)).flatten()
+    H, exact = torch.full((1, 1, 1), h, dtype=torch.float64), belief.map(Tensor.double)
+    mean = (p * found).sum()
+    assert loss.expected(H, exact).item() == pytest.approx(mean.item(), rel=1e-3)
+    variance = (p * (found - mean).square()).sum()
+    assert loss.variance(H, exact).item() == pytest.approx(variance.item(), rel=1e-3)
+
+
+@of_numbers
+def test_a_quantile_of_the_belief_has_the_least_expected_pinball_loss(
+    belief: Gaussian | Histogram,
+) -> None:
+    H = torch.linspace(-4, 5, 9001, dtype=torch.float64).view(-1, 1, 1)
+    many = type(belief)(*(t.double().expand(9001, 1, -1) for t in vars(belief).values()))
+    for quantile in (0.2, 0.5, 0.8):
+        best = H[PinballLoss(quantile).expected(H, many).argmin()].item()
+        u = torch.tensor([[[quantile]], [[0.5]]], dtype=torch.float64)
+        if isinstance(belief, Gaussian):
+            assert best == pytest.approx(belief.sample(u).item(), abs=2e-3)
+        else:
+            reached = belief.probabilities.double().flatten().cumsum(dim=0)
+            at = int((reached < quantile).sum())
+            low, width = (t.double().flatten()[at] for t in (belief.edges, belief.widths))
+            share = belief.probabilities.double().flatten()[at]
+            exact = low + width * (1 - (reached[at] - quantile) / share)
+            assert best == pytest.approx(exact.item(), abs=2e-3)
+
+
+def test_the_absolute_error_is_a_pinball_loss() -> None:
+    H, Y = torch.tensor([[[1.0, 2.0], [0.0, 0.0]]]), torch.tensor([[[0.0, 0.0], [3.0, -3.0]]])
+    assert absolute_error(H, Y).tolist() == [[1.5, 3.0]]
+    assert absolute_error.unit(torch.tensor([2.0, 4.0])) == 3
+    with pytest.raises(ValueError, match="quantile must be between 0 and 1, got 1"):
+        PinballLoss(1)
 
 
 def test_shapes_are_not_broadcast() -> None:
@@ -179,65 +240,3 @@ def test_what_is_no_label_is_refused(loss: PointLoss, Y: torch.Tensor, sentence:
 def test_a_belief_about_other_classes_is_refused(loss: Loss) -> None:
     with pytest.raises(ValueError, match="logits must be of the 4 classes that are believed in"):
         loss.expected(torch.zeros(1, 2, 3), Categorical(torch.zeros(1, 2, 4)))
-
-
-def make_histogram(seed: int = 0, bins: int = 12) -> Histogram:
-    answers = torch.randn(2, 5, bins, dtype=torch.double, generator=stream(seed, "answers"))
-    mean, scale = torch.tensor([1.0]).double(), torch.tensor([2.0]).double()
-    return Histogram.standard(answers, mean, scale)
-
-
-def draw(belief: Histogram, count: int) -> Tensor:
-    """Draws targets of a histogram, (count, B, N)."""
-    flat = belief.probabilities.flatten(0, 1)
-    chosen = flat.multinomial(count, replacement=True, generator=stream(0, "bins")).T
-    chosen = chosen.view(count, *belief.logits.shape[:2], 1)
-    low, width = (t.expand(count, -1, -1, -1).gather(-1, chosen).squeeze(-1) for t in _ends(belief))
-    return low + width * torch.rand(low.shape, dtype=torch.double, generator=stream(0, "within"))
-
-
-def _ends(belief: Histogram) -> tuple[Tensor, Tensor]:
-    return belief.edges[..., :-1], belief.widths
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_histogram_has_the_moments_of_its_draws(seed: int) -> None:
-    belief = make_histogram(seed)
-    Y = draw(belief, 200_000)
-    H = torch.randn(2, 5, 1, dtype=torch.double, generator=stream(0, "h"))
-    losses = (H.squeeze(-1) - Y).square()
-    close = partial(torch.testing.assert_close, rtol=0.03, atol=0.01)  # of 200,000 draws
-    torch.testing.assert_close(belief.prediction.squeeze(-1), Y.mean(dim=0), rtol=0.03, atol=0.1)
-    close(belief.variance.squeeze(-1), Y.var(dim=0))
-    close(squared_error.expected(H, belief), losses.mean(dim=0))
-    close(squared_error.variance(H, belief), losses.var(dim=0))
-
-
-def test_a_histogram_is_surprised_by_the_interval_of_a_target() -> None:
-    belief = make_histogram()
-    expected = -belief.probabilities.log()
-    torch.testing.assert_close(belief.surprise(belief.centres[..., 3:4]), expected[..., 3])
-    torch.testing.assert_close(belief.surprise(belief.edges[..., :1] - 99), expected[..., 0])
-    torch.testing.assert_close(belief.surprise(belief.edges[..., -1:] + 99), expected[..., -1])
-    loss = squared_error.supervise(belief, belief.centres[..., 3:4])
-    torch.testing.assert_close(loss, expected[..., 3].mean())
-    torch.testing.assert_close(belief.probabilities.sum(dim=-1), torch.ones(2, 5).double())
-
-
-def test_a_histogram_is_around_its_mean_in_its_unit() -> None:
-    belief = make_histogram(bins=10)
-    edges = belief.edges[0, 0]
-    torch.testing.assert_close(edges[[0, 5, 10]], torch.tensor([-15.0, 1.0, 17.0]).double())
-    assert edges.diff()[5] < edges.diff()[9] / 3
-
-
-def test_targets_drawn_from_a_normal_belief_have_its_moments_and_follow_a_tilt() -> None:
-    belief = Gaussian(torch.tensor([[[1.0], [-2.0]]]), torch.tensor([[[0.25], [4.0]]]))
-    u = torch.rand(2, 20_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
-    u = u.clamp(1e-9, 1 - 1e-9)
-    y = belief.sample(u)
-    torch.testing.assert_close(y.mean(dim=0), belief.mean[0, :, 0].double(), atol=0.05, rtol=0)
-    torch.testing.assert_close(y.var(dim=0), belief.variance[0, :, 0].double(), atol=0, rtol=0.05)
-    H = torch.zeros(2, 1)
-    tilted = belief.draw(H, torch.full((20_000,), 4.0).double().log(), u)
-    torch.testing.assert_close(tilted, 2 * y)  # four times the squared error

@@ -1,168 +1,22 @@
-"""Losses per point, beliefs about targets, and the expected loss under a belief."""
+"""Losses per point, and the expected loss under a belief about the target."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.functional import log_softmax, softmax, softplus
+from torch.nn.functional import log_softmax, softplus
 
-from neural_complexity.points import TensorFields
+from neural_complexity.beliefs import Belief, Categorical, Gaussian, Histogram
 
-__all__ = ["LOSSES", "LabelLoss", "Loss", "RealLoss", "cross_entropy", "squared_error", "zero_one"]
-__all__ += ["Belief", "Categorical", "Gaussian", "Histogram", "PointLoss"]
-__all__ += ["smoothed_cross_entropy", "tilt_odds"]
+__all__ = ["LOSSES", "LabelLoss", "Loss", "PinballLoss", "PointLoss", "RealLoss"]
+__all__ += ["absolute_error", "cross_entropy", "smoothed_cross_entropy", "squared_error"]
+__all__ += ["zero_one"]
 
-SURE = 1e-4  # no probability that is tilted is surer than this
 PointLoss = Callable[[Tensor, Tensor], Tensor]  # of predictions and targets; one value per point
-
-
-@dataclass(frozen=True)
-class Belief(TensorFields, ABC):
-    """A distribution of the target at each test point; its fields are tensors (B, N, C)."""
-
-    @property
-    def prediction(self) -> Tensor:
-        """What to predict, (B, N, C), if the belief is all there is: the first field."""
-        first: Tensor = next(iter(vars(self).values()))
-        return first
-
-    def draw(self, H: Tensor, tilts: Tensor, u: Tensor) -> Tensor:
-        """Draws targets of the first task, (draws, n), where a model's predictions H, (n, C), are.
-
-        Args:
-            H: Logits, or outputs.
-            tilts: What is added, in each draw, to the log-odds that the model is wrong, or to the
-                logarithm of its squared error, (draws,).
-            u: Uniform random numbers, (2, draws, n).
-        """
-        h, y = H.double(), self.sample(u).T
-        return (h + (y - h) * (tilts / 2).exp()).T
-
-    @abstractmethod
-    def sample(self, u: Tensor) -> Tensor:
-        """Draws targets of the first task, (draws, n), by numbers from 0 to 1, (2, draws, n)."""
-
-
-def tilt_odds(wrong: Tensor, tilts: Tensor) -> Tensor:
-    """Returns probabilities (n,) whose log-odds are moved by tilts (G,), (n, G)."""
-    odds = wrong.clamp(SURE, 1 - SURE).logit()
-    return (odds.unsqueeze(-1) + tilts.to(odds)).sigmoid()
-
-
-@dataclass(frozen=True)
-class Gaussian(Belief):
-    """An independent normal distribution per point and output."""
-
-    mean: Tensor  # (B, N, C)
-    variance: Tensor  # (B, N, C)
-
-    def sample(self, u: Tensor) -> Tensor:
-        """Draws the first output, (draws, n)."""
-        mean, variance = (t[0, :, 0].double() for t in (self.mean, self.variance))
-        return mean.addcmul(variance.sqrt(), torch.special.ndtri(u[0]))
-
-
-@dataclass(frozen=True)
-class Categorical(Belief):
-    """A probability for each class, given as unnormalised logarithms."""
-
-    logits: Tensor  # (B, N, C)
-
-    @property
-    def probabilities(self) -> Tensor:
-        """The probability of each class, (B, N, C)."""
-        return softmax(self.logits, dim=-1)
-
-    def draw(self, H: Tensor, tilts: Tensor, u: Tensor) -> Tensor:
-        """Draws whether a model's answer is right, and if not, which one is, (draws, n)."""
-        p = self.probabilities[0].double()  # (n, C)
-        own = H.argmax(dim=1)
-        wrong = tilt_odds(1 - p.gather(1, own.unsqueeze(1)).squeeze(1), tilts).T  # (draws, n)
-        others = p.scatter(1, own.unsqueeze(1), 0.0).cumsum(dim=1)  # (n, C)
-        asked = (u[1].T * others[:, -1:]).contiguous()
-        other = torch.searchsorted(others, asked, right=True).T.clamp(max=p.shape[1] - 1)
-        return torch.where(u[0] < wrong, other, own)
-
-    def sample(self, u: Tensor) -> Tensor:
-        """Draws labels, (draws, n)."""
-        reached = self.probabilities[0].double().cumsum(dim=1)
-        found = torch.searchsorted(reached, u[0].T.contiguous()).T
-        return found.clamp(max=reached.shape[1] - 1)
-
-
-WIDEST = 8.0  # standard deviations from the mean at which a histogram ends
-
-
-@dataclass(frozen=True)
-class Histogram(Belief):
-    """A probability for each interval of one output, within which the target is uniform."""
-
-    logits: Tensor  # (B, N, bins)
-    edges: Tensor  # (B, N, bins + 1), ascending
-
-    @classmethod
-    def standard(cls, answers: Tensor, mean: Tensor, scale: Tensor) -> "Histogram":
-        """Returns the belief of answers, (B, N, bins): intervals are narrow around the mean.
-
-        Mean and scale are (C,) or (B, 1, C), with one output.
-        """
-        edges = cls.standard_edges(answers.shape[-1]).to(answers)
-        return cls(answers, (edges * scale + mean).expand(*answers.shape[:-1], -1))
-
-    @staticmethod
-    def standard_edges(bins: int) -> Tensor:
-        """Returns the edges of intervals in standard units, (bins + 1,)."""
-        edges = torch.linspace(-3, 3, bins + 1, dtype=torch.float64).sinh()
-        return WIDEST * edges / edges[-1]
-
-    @property
-    def prediction(self) -> Tensor:
-        """The mean, (B, N, 1)."""
-        return self.mean
-
-    @property
-    def probabilities(self) -> Tensor:
-        """The probability of each interval, (B, N, bins)."""
-        return softmax(self.logits, dim=-1)
-
-    @property
-    def centres(self) -> Tensor:
-        """The middle of each interval, (B, N, bins)."""
-        return (self.edges[..., 1:] + self.edges[..., :-1]) / 2
-
-    @property
-    def widths(self) -> Tensor:
-        """The length of each interval, (B, N, bins)."""
-        return self.edges.diff(dim=-1)
-
-    @property
-    def mean(self) -> Tensor:
-        """The mean, (B, N, 1)."""
-        return (self.probabilities * self.centres).sum(dim=-1, keepdim=True)
-
-    @property
-    def variance(self) -> Tensor:
-        """The variance, (B, N, 1)."""
-        spread = (self.centres - self.mean).square() + self.widths.square() / 12
-        return (self.probabilities * spread).sum(dim=-1, keepdim=True)
-
-    def sample(self, u: Tensor) -> Tensor:
-        """Draws targets, (draws, n)."""
-        reached = self.probabilities[0].double().cumsum(dim=1)
-        found = torch.searchsorted(reached, u[0].T.contiguous()).clamp(max=reached.shape[1] - 1)
-        low, width = (t[0].double().gather(1, found) for t in (self.edges[..., :-1], self.widths))
-        return (low + u[1].T * width).T
-
-    def surprise(self, Y: Tensor) -> Tensor:
-        """Computes -log p of the intervals that targets (B, N, 1) are in; (B, N)."""
-        inner = self.edges[..., 1:-1].contiguous()
-        found = torch.searchsorted(inner, Y.contiguous())  # (B, N, 1)
-        return -log_softmax(self.logits, dim=-1).gather(-1, found).squeeze(-1)
 
 
 class Loss(ABC):
@@ -244,28 +98,22 @@ class LabelLoss(Loss):
     labels, seen, answers = True, 2, 1
 
 
-_NUMBERS = "a squared error needs a belief about real targets"
-
-
 class SquaredError(RealLoss):
     """The squared error (h - y)^2, averaged over outputs."""
 
     name = "squared_error"
 
     def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
-        if H.shape != Y.shape:
-            shapes = f"{tuple(H.shape)} against {tuple(Y.shape)}"
-            raise ValueError(f"predictions must have the shape of the targets, got {shapes}")
-        return (H - Y).square().mean(dim=-1)
+        return _errors(H, Y).square().mean(dim=-1)
 
     def expected(self, H: Tensor, belief: Belief) -> Tensor:
         """Computes E (h - y)^2 = (h - mean)^2 + variance per point."""
-        assert isinstance(belief, Gaussian | Histogram), _NUMBERS
+        belief = _of_numbers(belief)
         return ((H - belief.mean).square() + belief.variance).mean(dim=-1)
 
     def variance(self, H: Tensor, belief: Belief) -> Tensor:
         """Computes Var (h - y)^2; 4 variance (h - mean)^2 + 2 variance^2 of a Gaussian."""
-        assert isinstance(belief, Gaussian | Histogram), _NUMBERS
+        belief = _of_numbers(belief)
         if isinstance(belief, Histogram):
             p, off, w = belief.probabilities, (H - belief.centres).square(), belief.widths.square()
             fourth = (p * (off.square() + off * w / 2 + w.square() / 80)).sum(dim=-1)
@@ -274,6 +122,47 @@ class SquaredError(RealLoss):
         v = belief.variance
         each = 4 * v * (H - belief.mean).square() + 2 * v.square()  # (B, N, C)
         return each.mean(dim=-1) / H.shape[-1]
+
+
+class PinballLoss(RealLoss):
+    """The loss of a quantile, factor * max(q (y - h), (q - 1) (y - h)), averaged over outputs.
+
+    Args:
+        quantile: q, between 0 and 1; the best prediction is this quantile of the target.
+        factor: With q = 1/2 and 2, this is the absolute error.
+    """
+
+    name = "pinball"
+
+    def __init__(self, quantile: float, factor: float = 1.0) -> None:
+        if not 0 < quantile < 1:
+            raise ValueError(f"quantile must be between 0 and 1, got {quantile}")
+        self.quantile, self.factor = quantile, factor
+
+    def __call__(self, H: Tensor, Y: Tensor) -> Tensor:
+        """Computes the loss of predictions H, (B, N, C), for targets Y, as (B, N)."""
+        above = -_errors(H, Y)
+        each = torch.maximum(self.quantile * above, (self.quantile - 1) * above)
+        return self.factor * each.mean(dim=-1)
+
+    def expected(self, H: Tensor, belief: Belief) -> Tensor:
+        """Computes q (mean - h) + E max(h - y, 0) per point."""
+        belief = _of_numbers(belief)
+        below, _ = belief.shortfall(H)
+        return self.factor * (self.quantile * (belief.mean - H) + below).mean(dim=-1)
+
+    def variance(self, H: Tensor, belief: Belief) -> Tensor:
+        """Computes the variance from the mean squares on both sides of h; outputs are apart."""
+        belief, q = _of_numbers(belief), self.quantile
+        first, below = belief.shortfall(H)
+        above = (belief.variance + (H - belief.mean).square() - below).clamp(min=0)
+        means = q * (belief.mean - H) + first  # (B, N, C)
+        each = (q**2 * above + (1 - q) ** 2 * below - means.square()).clamp(min=0)
+        return self.factor**2 * each.mean(dim=-1) / H.shape[-1]
+
+    def unit(self, scale: Tensor) -> Tensor:
+        """Returns the size of a loss, a scalar: that of y, not of its square."""
+        return scale.mean()
 
 
 class CrossEntropy(LabelLoss):
@@ -315,6 +204,18 @@ class ZeroOne(LabelLoss):
         return wrong * (1 - wrong)
 
 
+def _errors(H: Tensor, Y: Tensor) -> Tensor:
+    if H.shape != Y.shape:
+        shapes = f"{tuple(H.shape)} against {tuple(Y.shape)}"
+        raise ValueError(f"predictions must have the shape of the targets, got {shapes}")
+    return H - Y
+
+
+def _of_numbers(belief: Belief) -> Gaussian | Histogram:
+    assert isinstance(belief, Gaussian | Histogram), "numbers need a belief about real targets"
+    return belief
+
+
 def _check_labels(H: Tensor, Y: Tensor) -> None:
     if H.shape[:-1] != Y.shape or Y.dtype != torch.int64:
         wanted = "whole numbers of type torch.int64, one for each row of logits"
@@ -336,7 +237,8 @@ def _probabilities(H: Tensor, belief: Belief) -> Tensor:
     return p
 
 
-squared_error, cross_entropy, zero_one = SquaredError(), CrossEntropy(), ZeroOne()
+squared_error, absolute_error = SquaredError(), PinballLoss(0.5, factor=2.0)
+cross_entropy, zero_one = CrossEntropy(), ZeroOne()
 
 
 def smoothed_cross_entropy(smoothing: float) -> PointLoss:

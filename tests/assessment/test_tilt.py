@@ -10,7 +10,7 @@ from neural_complexity.assessment.tilt import (
     likelihood_of_errors,
     likelihood_of_labels,
 )
-from neural_complexity.losses import tilt_odds
+from neural_complexity.beliefs import tilt_odds
 
 close = torch.testing.assert_close
 PRIOR = Tilt.prior(ASSUMED[True])

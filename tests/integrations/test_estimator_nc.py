@@ -11,8 +11,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
+from neural_complexity.beliefs import Categorical
 from neural_complexity.integrations.estimator_nc import LEAST, EstimatorNC
-from neural_complexity.losses import Categorical
 from neural_complexity.regularizers.loop import NCRegularizer
 
 random = np.random.default_rng(0)

@@ -15,11 +15,12 @@ from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
+from neural_complexity.beliefs import Categorical
 from neural_complexity.integrations import sklearn as estimators
 from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor, Training
 from neural_complexity.learners.fit import Recipe, evaluate
 from neural_complexity.learners.networks import mlp
-from neural_complexity.losses import Categorical, cross_entropy
+from neural_complexity.losses import cross_entropy
 from neural_complexity.model.cached import CachedStates, Encoder
 from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity

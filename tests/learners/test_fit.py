@@ -25,11 +25,7 @@ from neural_complexity.learners.fit import (
     warmup_cosine,
 )
 from neural_complexity.learners.networks import mlp
-from neural_complexity.losses import (
-    cross_entropy,
-    squared_error,
-    zero_one,
-)
+from neural_complexity.losses import cross_entropy, squared_error, zero_one
 from neural_complexity.points import Points, indexed, raw
 from neural_complexity.regularizers.penalties import oracle_penalty
 from neural_complexity.seeding import stream

@@ -3,7 +3,8 @@ import torch
 from torch import Tensor
 
 from glyphs import thumbnails
-from neural_complexity.losses import Categorical, cross_entropy
+from neural_complexity.beliefs import Categorical
+from neural_complexity.losses import cross_entropy
 from neural_complexity.model.cached import (
     CachedEmbeddings,
     CachedStates,

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from conftest import labelled_snapshot, random_snapshot
-from neural_complexity.losses import Gaussian, cross_entropy
+from neural_complexity.beliefs import Gaussian
+from neural_complexity.losses import cross_entropy
 from neural_complexity.model import encoders
 from neural_complexity.model import judgement as judging
 from neural_complexity.model.card import Card

@@ -9,7 +9,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.metrics import log_loss
 from torch import Tensor
 
-from neural_complexity.losses import Histogram
+from neural_complexity.beliefs import Histogram
 from neural_complexity.model.kernel_regression import (
     REGRESSIONS,
     Regressions,

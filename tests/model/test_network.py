@@ -14,14 +14,9 @@ from safetensors.torch import save_file
 from torch.nn.functional import softplus
 
 from conftest import labelled_snapshot, random_snapshot
+from neural_complexity.beliefs import Categorical, Gaussian
 from neural_complexity.learners.fit import Recipe, train_learners
-from neural_complexity.losses import (
-    Categorical,
-    Gaussian,
-    cross_entropy,
-    squared_error,
-    zero_one,
-)
+from neural_complexity.losses import absolute_error, cross_entropy, squared_error, zero_one
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.model import heads as heads_package
 from neural_complexity.model.card import Card
@@ -489,6 +484,15 @@ def test_the_predicted_accuracy_is_the_belief_in_the_chosen_class(
 def test_the_direct_head_predicts_no_accuracy(head: str) -> None:
     with pytest.raises(ValueError, match="belief needs the posterior head"):
         make_labelled(head).predict_accuracy(*labelled_snapshot().tensors())
+
+
+def test_another_loss_is_expected_under_the_belief() -> None:
+    nc, s = make("posterior"), random_snapshot()
+    told = nc.predict_loss(*s.tensors(), loss=absolute_error)
+    belief = nc.belief(s.X_tr, s.Y_tr, s.X_te)
+    torch.testing.assert_close(told, absolute_error.expected(s.H_te, belief).mean(dim=1))
+    with pytest.raises(ValueError, match="zero_one needs labels, got an NC for real targets"):
+        nc.predict_loss(*s.tensors(), loss=zero_one)
 
 
 def test_real_targets_have_no_accuracy() -> None:

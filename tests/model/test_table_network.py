@@ -11,9 +11,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
+from neural_complexity.beliefs import Categorical, Histogram
 from neural_complexity.integrations.estimator_nc import EstimatorNC
 from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
-from neural_complexity.losses import Categorical, Histogram
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.judgement import features, judge
 from neural_complexity.model.network import NeuralComplexity

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from conftest import convolutional, flat, labelled_snapshot
+from neural_complexity.beliefs import Categorical, Gaussian
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import Recipe
-from neural_complexity.losses import Categorical, Gaussian, cross_entropy
+from neural_complexity.losses import cross_entropy
 from neural_complexity.model.cached import Encoder, cache, embed_store
 from neural_complexity.model.network import Context, NeuralComplexity
 from neural_complexity.regularizers.nc import (

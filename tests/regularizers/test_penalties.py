@@ -13,12 +13,7 @@ from conftest import flat
 from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import Recipe, evaluate, fit
 from neural_complexity.learners.networks import mlp
-from neural_complexity.losses import (
-    Loss,
-    cross_entropy,
-    smoothed_cross_entropy,
-    squared_error,
-)
+from neural_complexity.losses import Loss, cross_entropy, smoothed_cross_entropy, squared_error
 from neural_complexity.regularizers.penalties import (
     NORMS,
     VariationalDropout,

@@ -13,7 +13,8 @@ from neural_complexity.assessment.metrics import Estimate, Metric, estimate_metr
 from neural_complexity.assessment.moved import detect_move
 from neural_complexity.assessment.result import Assessment, Joint
 from neural_complexity.assessment.tilt import GRID, Tilt
-from neural_complexity.losses import tilt_odds, zero_one
+from neural_complexity.beliefs import tilt_odds
+from neural_complexity.losses import zero_one
 from neural_complexity.model.judgement import TEST_PART
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.reliability.gap_bounds import Interval

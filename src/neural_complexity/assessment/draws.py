@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neural_complexity.losses import Belief, zero_one
+from neural_complexity.beliefs import Belief
+from neural_complexity.losses import zero_one
 from neural_complexity.model.judgement import PARTS, TEST_PART, choose_parts
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream

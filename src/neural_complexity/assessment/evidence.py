@@ -21,9 +21,10 @@ from neural_complexity.assessment.tilt import (
     likelihood_of_errors,
     likelihood_of_labels,
 )
+from neural_complexity.beliefs import Belief
 from neural_complexity.convert import arrays_in as given
 from neural_complexity.convert.folds import choose_folds, take
-from neural_complexity.losses import Belief, squared_error, zero_one
+from neural_complexity.losses import squared_error, zero_one
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neural_complexity.losses import tilt_odds
+from neural_complexity.beliefs import tilt_odds
 
 __all__ = ["ASSUMED", "GRID", "Assumed", "Tilt", "likelihood_of_errors", "likelihood_of_labels"]
 

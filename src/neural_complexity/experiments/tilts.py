@@ -25,12 +25,13 @@ from neural_complexity.assessment.moved import detect_move
 from neural_complexity.assessment.report import COLORS, Table
 from neural_complexity.assessment.tilt import ASSUMED, GRID, Assumed, Tilt, likelihood_of_labels
 from neural_complexity.baselines.estimates import LEAST
+from neural_complexity.beliefs import tilt_odds
 from neural_complexity.experiments.base import table_models as models
 from neural_complexity.experiments.base.config import AtLeast, Count, RunConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, pivot, select
-from neural_complexity.losses import tilt_odds, zero_one
+from neural_complexity.losses import zero_one
 from neural_complexity.meta.scores import Estimate, estimate_mean
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback

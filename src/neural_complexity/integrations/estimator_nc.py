@@ -10,7 +10,8 @@ import torch
 from sklearn.base import clone
 from torch import Tensor
 
-from neural_complexity.losses import Belief, Categorical, cross_entropy
+from neural_complexity.beliefs import Belief, Categorical
+from neural_complexity.losses import cross_entropy
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.heads import Head, Sets
 from neural_complexity.model.network import NeuralComplexity

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from neural_complexity.losses import Gaussian
+from neural_complexity.beliefs import Gaussian
 
 __all__ = ["ClosedForm", "GaussianProcess", "Kernel", "fourier_features", "gaussian_process"]
 __all__ += ["nearest_neighbour", "polynomial", "rbf", "ridge"]

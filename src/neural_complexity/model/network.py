@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.losses import LOSSES, Belief, cross_entropy, squared_error, zero_one
+from neural_complexity.beliefs import Belief
+from neural_complexity.losses import LOSSES, Loss, cross_entropy, squared_error, zero_one
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.card import Card, read_nc, write_nc
 from neural_complexity.model.encoders import make_image_encoder
@@ -208,24 +209,40 @@ class NeuralComplexity(nn.Module):
         return self.predict_points(X_tr, Y_tr, H_tr, X_te, H_te).mean(dim=1)
 
     def predict_loss(
-        self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
+        self,
+        X_tr: Tensor,
+        Y_tr: Tensor,
+        H_tr: Tensor,
+        X_te: Tensor,
+        H_te: Tensor,
+        *,
+        loss: Loss | None = None,
     ) -> Tensor:
-        """Predicts the test loss, training loss plus predicted gap, (B,); see `predict_points`."""
-        return self.predict(X_tr, Y_tr, H_tr, X_te, H_te) + self.loss(H_tr, Y_tr).mean(dim=1)
+        """Predicts the test loss, training loss plus predicted gap, (B,); see `predict_points`.
+
+        Another `loss` than NC's own, as `losses.absolute_error`, is expected under NC's belief.
+
+        Raises:
+            ValueError: Also if that is a loss of other targets, or the head has no beliefs.
+        """
+        if loss is None:
+            gap = self.predict(X_tr, Y_tr, H_tr, X_te, H_te)
+            return gap + self.loss(H_tr, Y_tr).mean(dim=1)
+        self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
+        if loss.labels != self.labels:
+            kinds = ("labels", "real targets")
+            wanted, got = kinds if loss.labels else kinds[::-1]
+            raise ValueError(f"{loss.name} needs {wanted}, got an NC for {got}")
+        belief = self.believe(self.encode(X_tr, Y_tr, X_te, classes=H_te.shape[-1]))
+        return loss.expected(H_te, belief).mean(dim=1)
 
     def predict_accuracy(
         self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
     ) -> Tensor:
-        """Predicts the accuracy from beliefs in labels, (B,); see `predict_points`.
-
-        Raises:
-            ValueError: Also if targets are real, or the head has no beliefs.
-        """
-        self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
+        """Predicts the accuracy from beliefs in labels, (B,); see `predict_loss`."""
         if not self.labels:
             raise ValueError("an accuracy needs labels, got an NC for real targets")
-        belief = self.believe(self.encode(X_tr, Y_tr, X_te, classes=H_te.shape[-1]))
-        return 1 - zero_one.expected(H_te, belief).mean(dim=1)
+        return 1 - self.predict_loss(X_tr, Y_tr, H_tr, X_te, H_te, loss=zero_one)
 
     def calibrate(self, held_out: Sequence[tuple[Snapshot, Tensor]]) -> None:
         """Measures how far NC is off on learners it has not seen, and keeps it in `calibration`.

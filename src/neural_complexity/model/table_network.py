@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from neural_complexity.losses import Histogram
+from neural_complexity.beliefs import Histogram
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import attend
 from neural_complexity.model.kernel_regression import (

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.losses import Categorical, Gaussian
+from neural_complexity.beliefs import Categorical, Gaussian
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import soft_k_means
 from neural_complexity.model.heads import Sets

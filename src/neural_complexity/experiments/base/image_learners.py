@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity import ledger
+from neural_complexity.beliefs import Categorical
 from neural_complexity.experiments.base import one_dataset
 from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import Parts
@@ -20,7 +21,7 @@ from neural_complexity.experiments.base.run_folder import HEADS, RunFolder, load
 from neural_complexity.experiments.base.training import Head, Setup, train_network
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Recipe, Regularizer
-from neural_complexity.losses import Categorical, cross_entropy, zero_one
+from neural_complexity.losses import cross_entropy, zero_one
 from neural_complexity.meta.collect import log_steps
 from neural_complexity.meta.executor import CollectionQueue, process_pool
 from neural_complexity.meta.optimize import Status

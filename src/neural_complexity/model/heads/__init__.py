@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from neural_complexity.losses import LOSSES, Belief
+from neural_complexity.beliefs import Belief
+from neural_complexity.losses import LOSSES
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import SetNetwork
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from neural_complexity.losses import Belief, Histogram
+from neural_complexity.beliefs import Belief, Histogram
 from neural_complexity.model.architecture import Architecture
 from neural_complexity.model.attention import SetNetwork
 from neural_complexity.model.heads import FOR_LABELS, Head, Sets
