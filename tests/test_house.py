@@ -16,7 +16,8 @@ ROOT = Path(neural_complexity.__file__).parent
 TESTS = Path(__file__).parent
 # A module imports its own layer or lower ones.
 LAYERS = [
-    {"seeding", "files", "points"},
+    {"seeding", "locks", "points"},
+    {"files"},
     {"task", "losses", "workspace", "progress"},
     {"snapshot", "ledger"},
     {"convert"},

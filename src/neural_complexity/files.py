@@ -2,40 +2,90 @@
 
 import json
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-__all__ = ["read_json", "read_tensors", "write_bytes", "write_json", "write_tensors", "write_text"]
+from neural_complexity.locks import lock_file
+
+__all__ = ["PART", "name_file", "read_json", "read_tensors", "replacing", "write_bytes"]
+__all__ += ["write_json", "write_tensors", "write_text"]
+
+PART = ".nc-part"  # what the names of unfinished files end with
 
 
-def write_bytes(path: Path, content: bytes | Iterator[bytes | memoryview]) -> None:
-    """Writes a file, of parts if it is large, so that nobody ever sees less than all of it."""
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Opens a new file that takes the place of an old one, if there is one, once it is whole.
+
+    Nobody ever sees less than all of it. As when written in place, a link stays, and so do the
+    permissions of the old file; those of a new one follow the umask.
+    """
+    path = Path(os.path.realpath(path))
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} must be in a folder that exists, got no {path.parent}")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} must be a file or not exist, got a folder or a device")
+    part = None
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
+        _remove_leftovers(path.parent)
+        with _open_part(path) as file:
+            part = Path(file.name)
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp's default would hide results from colleagues
-        os.replace(name, path)
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+            part.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # the name, too, survives a power cut
         finally:
             os.close(folder)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a full disk does not say which file did not fit
+        if part is not None:
+            part.unlink(missing_ok=True)
+        name_file(error, path)
         raise
+
+
+def name_file(error: BaseException, path: Path) -> None:
+    """Makes an error of the system, such as that of a full disk, say which file it is about."""
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        error.filename = str(path)
+
+
+def _open_part(path: Path) -> BinaryIO:
+    """Opens a new file beside a path, locked, so that others do not take it for a leftover."""
+    while True:
+        file = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}").open("xb")
+        try:
+            if lock_file(file.fileno()) and os.fstat(file.fileno()).st_nlink:
+                return file
+        except OSError:  # a file system without locks, on which leftovers are not told
+            return file
+        file.close()  # somebody was faster than the lock
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Deletes what processes that are no more have left of files that they did not finish."""
+    for part in folder.glob(f".*{PART}"):
+        with suppress(OSError), part.open("r+b") as file:  # finished in the meantime, or not ours
+            if lock_file(file.fileno()):
+                part.unlink()
+
+
+def write_bytes(path: Path, content: bytes | Iterator[bytes | memoryview]) -> None:
+    """Writes a file, of parts if it is large, whole or not at all."""
+    with replacing(path) as file:
+        file.writelines([content] if isinstance(content, bytes) else content)
 
 
 def write_text(path: Path, content: str) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neural_complexity.files import read_json, write_json
+from neural_complexity.files import name_file, read_json, write_json
 from neural_complexity.points import raw, restore
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.families import check_sizes
@@ -77,8 +77,9 @@ class MemoryBank:
             with (folder / ROWS).open("wb") as file:
                 # Written through a map, a full disk would kill the process without a word.
                 os.posix_fallocate(file.fileno(), 0, (capacity + slack) * dtype.itemsize)
-        except OSError:
+        except OSError as error:
             (folder / ROWS).unlink()
+            name_file(error, folder / ROWS)
             raise
         self._rows = np.memmap(folder / ROWS, dtype, "r+")
         self.flush()
