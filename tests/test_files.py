@@ -9,8 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save
 
-from neural_complexity.files import PART, read_json, replacing, write_bytes, write_json, write_text
+from neural_complexity.files import (
+    PART,
+    read_json,
+    read_tensors,
+    replacing,
+    write_bytes,
+    write_json,
+    write_tensors,
+    write_text,
+)
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(
@@ -46,6 +59,49 @@ def test_reading_something_else_says_so(tmp_path: Path, content: bytes) -> None:
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="file must be in a folder that exists, got no "):
         write_text(tmp_path / "gone" / "file", "")
+
+
+TENSORS = {
+    "weights": torch.arange(6, dtype=torch.float32).view(2, 3).T,
+    "labels": torch.tensor([3, 1]),
+    "none": torch.zeros(0, 3),
+    "one": torch.tensor(True),
+    "half": torch.ones(2, dtype=torch.bfloat16),
+}
+
+
+@given(st.integers(0, 10**6), st.integers(0, 7))
+def test_a_flipped_bit_is_never_read(
+    tmp_path_factory: pytest.TempPathFactory, place: int, bit: int
+) -> None:
+    path = tmp_path_factory.mktemp("flipped") / "file"
+    write_tensors(path, TENSORS, {"format": "a", "note": "b"})
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 1 << bit
+    path.write_bytes(content)
+    try:
+        tensors, header = read_tensors(path)
+    except ValueError as error:
+        assert "file must" in str(error)  # noqa: PT017
+        return
+    # Blanks at the end of a header mean nothing, nor does what the checksum is called.
+    assert {"format": "a", "note": "b"}.items() <= header.items()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in TENSORS.items())
+
+
+def test_damage_is_called_so_and_files_without_a_checksum_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_tensors(path, TENSORS, {"note": "b"})
+    tensors, header = read_tensors(path)
+    assert header == {"note": "b"}
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    sentence = r"file must have the checksum [0-9a-f]{8} that .*, got [0-9a-f]{8}: it is damaged"
+    with pytest.raises(ValueError, match=sentence):
+        read_tensors(path)
+    path.write_bytes(save(tensors, {"note": "b"}))  # as earlier versions did
+    assert read_tensors(path)[1] == {"note": "b"}
 
 
 @pytest.fixture

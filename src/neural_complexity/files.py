@@ -4,21 +4,24 @@ import json
 import os
 import secrets
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from neural_complexity.locks import lock_file
 
-__all__ = ["PART", "name_file", "read_json", "read_tensors", "replacing", "write_bytes"]
-__all__ += ["write_json", "write_tensors", "write_text"]
+__all__ = ["CHECKSUM", "PART", "name_file", "read_json", "read_tensors", "replacing", "verify"]
+__all__ += ["write_bytes", "write_json", "write_tensors", "write_text"]
 
 PART = ".nc-part"  # what the names of unfinished files end with
+CHECKSUM = "checksum"  # what files call theirs
 
 
 @contextmanager
@@ -112,18 +115,43 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
     """Writes tensors and a header of text to one safetensors file, whole or not at all."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # An empty header next to no tensors would be written in a way that cannot be read.
-    write_bytes(path, save(whole, header or None))
+    write_bytes(path, save(whole, {**header, CHECKSUM: _checksum(whole, header)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Reads tensors and header of a safetensors file; runs no code from it."""
+    """Reads tensors and header of a safetensors file; runs no code from it.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is of another kind, or changed after it was written.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a safetensors file, got no such file")
     try:
         with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
-    except SafetensorError as error:
+            names, header = list(file.keys()), file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in names}
+            expected = header.pop(CHECKSUM, None)  # which files of earlier versions do not have
+            found = None if expected is None else _checksum(tensors, header)
+    # A type of numbers that this version of PyTorch lacks, or knows in part, is no error of either.
+    except (SafetensorError, AttributeError, RuntimeError) as error:
         got = f"a damaged one ({error})"
         raise ValueError(f"{path} must be a safetensors file, got {got}") from None
+    verify(str(path), expected, found)
+    return tensors, header
+
+
+def verify(what: str, expected: object, found: object) -> None:
+    """Refuses what has another checksum than it was written with."""
+    if found != expected:
+        wanted = f"the checksum {expected} that it was written with"
+        raise ValueError(f"{what} must have {wanted}, got {found}: it is damaged")
+
+
+def _checksum(tensors: dict[str, Tensor], header: dict[str, str]) -> str:
+    """Returns a checksum of all that is in a safetensors file, in hexadecimal."""
+    kinds = [(name, str(t.dtype), list(t.shape)) for name, t in sorted(tensors.items())]
+    total = zlib.crc32(json.dumps([sorted(header.items()), kinds]).encode())
+    for _, tensor in sorted(tensors.items()):
+        total = zlib.crc32(tensor.flatten().view(torch.uint8).numpy(), total)
+    return f"{total:08x}"
