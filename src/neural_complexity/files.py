@@ -2,13 +2,17 @@
 
 import json
 import os
+import reprlib
 import secrets
 import stat
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import UnionType
+from typing import Any, BinaryIO, Literal, get_args, get_origin
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,8 +21,8 @@ from torch import Tensor
 
 from neural_complexity.locks import lock_file
 
-__all__ = ["CHECKSUM", "PART", "name_file", "read_json", "read_tensors", "replacing", "verify"]
-__all__ += ["write_bytes", "write_json", "write_tensors", "write_text"]
+__all__ = ["CHECKSUM", "PART", "check_types", "name_file", "read_json", "read_tensors"]
+__all__ += ["replacing", "verify", "write_bytes", "write_json", "write_tensors", "write_text"]
 
 PART = ".nc-part"  # what the names of unfinished files end with
 CHECKSUM = "checksum"  # what files call theirs
@@ -110,6 +114,35 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}")
     return content
+
+
+def check_types(types: Mapping[str, Any], values: dict[str, Any]) -> None:
+    """Refuses values from JSON, by name, that are of other types than given, or not finite."""
+    for name, kind in types.items():
+        if name in values and not _fits(values[name], kind):
+            wanted = getattr(kind, "__name__", str(kind))
+            raise TypeError(f"{name} must be of type {wanted}, got {reprlib.repr(values[name])}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value from JSON is of a type; that of a class is any object."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return any(_fits(value, option) for option in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple and isinstance(value, list):
+        each = inner[:1] * len(value) if inner[-1] is ... else inner
+        return len(value) == len(each) and all(map(_fits, value, each))
+    if origin is dict and isinstance(value, dict):
+        return all(_fits(each, inner[1]) for each in value.values())
+    if kind is Any or is_dataclass(kind):
+        return kind is Any or isinstance(value, dict)
+    if kind is int:
+        return type(value) is int and abs(value) <= sys.maxsize
+    if kind is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
+    return type(value) is kind
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
