@@ -189,7 +189,10 @@ def test_numbers_that_no_nc_has_are_refused(
         ({"sizes": [[1, 2]]}, "sizes must be of type"),
         ({"sizes": [[1, 2], [3, 1e400]]}, "sizes must be of type"),
         ({"sizes": [[1, 2], [3, 2]]}, "sizes of test sets must be from 1, got 3 to 2"),
-        ({"names": ["a"]}, "names must be those of 8 features, got 1"),
+        (
+            {"names": ["a"]},
+            r"features must have shape \(8, 1\) in a calibration of 8 learners, got",
+        ),
         ({"note": 3}, "note must be of type str, got 3"),
     ],
 )
@@ -199,6 +202,10 @@ def test_a_calibration_of_something_else_is_refused(
     path = tmp_path / "nc.safetensors"
     write(path, small(), {"calibration": content})
     with pytest.raises(ValueError, match=f"{path} must hold a complete NC, got .*{sentence}"):
+        read_nc(path, NeuralComplexity)
+    one = {"calibration.features": torch.zeros(8, 1)}
+    write(path, small(), {"calibration": {"names": ["a"]}}, **one)
+    with pytest.raises(ValueError, match="names must be those of 8 features, got 1"):
         read_nc(path, NeuralComplexity)
     write(path, small(), {"provenance": {"classes": ["a"]}})
     with pytest.raises(ValueError, match="classes must be 3, got 1"):

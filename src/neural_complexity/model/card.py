@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from neural_complexity import ledger
 from neural_complexity.files import check_types, read_tensors, write_tensors
 from neural_complexity.model.architecture import Architecture
-from neural_complexity.reliability.calibration import Calibration
+from neural_complexity.reliability.calibration import FEATURES, Calibration
 
 if TYPE_CHECKING:
     from neural_complexity.model.network import NeuralComplexity
@@ -170,10 +170,13 @@ def read_nc(path: Path, kind: type["NeuralComplexity"]) -> "NeuralComplexity":
     try:
         nc = _build(json.loads(text["architecture"]), own, kind)
         nc.card = Card.from_json(json.loads(text["provenance"]))
-        if nc.card.classes and not nc.symmetric and len(nc.card.classes) != nc.outputs:
-            raise ValueError(f"classes must be {nc.outputs}, got {len(nc.card.classes)}")
+        fixed = nc.labels and not nc.symmetric and nc.card.classes is not None
+        if fixed and (got := len(nc.card.classes or ())) != nc.outputs:
+            raise ValueError(f"classes must be {nc.outputs}, got {got}")
         if "calibration" in text or known:
             nc.calibration = Calibration.read(known, text["calibration"])
+            if (got := len(nc.calibration.names)) != len(FEATURES):
+                raise ValueError(f"names must be those of {len(FEATURES)} features, got {got}")
     except DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         reason = f"no {reason}" if isinstance(error, KeyError) else reason
