@@ -16,9 +16,9 @@ ROOT = Path(neural_complexity.__file__).parent
 TESTS = Path(__file__).parent
 # A module imports its own layer or lower ones.
 LAYERS = [
-    {"seeding", "files", "points"},
-    {"task", "beliefs", "workspace", "progress"},
-    {"losses"},
+    {"seeding", "locks", "points"},
+    {"files", "beliefs"},
+    {"task", "losses", "workspace", "progress"},
     {"snapshot", "ledger"},
     {"convert"},
     {"tasks", "learners", "reliability"},

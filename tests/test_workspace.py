@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.workspace import Workspace, fingerprint
+from neural_complexity.workspace import Workspace, fingerprint, users_code
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,73 @@ def test_a_fingerprint_is_the_same_in_another_process() -> None:
         for _ in range(2)
     }
     assert len(texts) == 1
+
+
+CODE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+LAYER, NAMED = nn.ReLU, {"layer": nn.ReLU}
+
+class Net(nn.Module):
+    rate = 0.1
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(1, 4), nn.Linear(4, 1)
+
+    def forward(self, X):
+        return self.last(F.dropout(F.relu(self.first(X)), self.rate, self.training))
+
+class Own(Net):
+    pass
+
+def activation(X):
+    return [F.relu(x) for x in X]
+
+def helper():
+    return activation
+
+def itself():
+    return itself() if LAYER else helper()
+
+def inner():
+    return lambda: [LAYER() for _ in range(2)]
+
+def enclosing():
+    own = activation
+    return lambda X: own(X)
+
+THINGS = {
+    "class": Net, "subclass": Own, "object": Own(), "method": Own().forward,
+    "makes a class": lambda: Own(), "global": lambda: LAYER(), "in a dictionary": lambda: NAMED,
+    "calls": lambda: helper(), "calls itself": itself, "inside": inner, "encloses": enclosing(),
+    "default": lambda X, f=activation: f(X), "partial": __import__("functools").partial(helper),
+}
+"""
+
+
+def written(code: str) -> dict[str, str]:
+    """Returns the fingerprints of the code of things as written in a script."""
+    script: dict[str, Any] = {"__name__": "script"}
+    exec(code, script)
+    return {name: fingerprint(users_code(thing)) for name, thing in script["THINGS"].items()}
+
+
+def test_code_is_followed_to_all_that_users_wrote_of_it() -> None:
+    before = written(CODE)
+    assert written(CODE) == before
+    assert written(f"# A line more.\n{CODE}") == before
+    after = written(CODE.replace("relu", "tanh").replace("ReLU", "Tanh"))
+    assert [name for name, text in before.items() if after[name] == text] == []
+    changed = written(CODE.replace("rate = 0.1", "rate = 0.2"))
+    others = {name for name, text in before.items() if changed[name] == text}
+    assert others == set(before) - {"class", "subclass", "object", "method", "makes a class"}
+
+
+def test_code_of_packages_is_told_by_its_names() -> None:
+    assert users_code(nn.Linear(1, 1), torch.optim.Adam, np.mean, fingerprint, Workspace) == []
 
 
 def test_a_part_is_done_once_and_kept(tmp_path: Path) -> None:

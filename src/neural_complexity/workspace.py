@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from torch import Tensor, nn
 
 from neural_complexity.files import read_tensors, write_tensors
 
-__all__ = ["Workspace", "fingerprint"]
+__all__ = ["Workspace", "fingerprint", "users_code"]
 
 FILE = ".safetensors"
+OWN = __name__.split(".")[0]  # the package
 Tensors = dict[str, Tensor]
 NAMED = torch.dtype | torch.device | Path | Enum  # their text says all about them
 
@@ -97,6 +99,77 @@ class Workspace:
         if file := self.path(name, FILE):
             file.unlink(missing_ok=True)
             shutil.rmtree(str(self.path(name)), ignore_errors=True)
+
+
+def users_code(*things: object) -> list[Any]:
+    """Returns the code that users wrote of what things are made of, as JSON.
+
+    Names do not tell functions and classes apart: whoever edits a script keeps them. So what code
+    refers to, such as global values, belongs to it, and what that refers to, but for what is of
+    Python, of this library or of an installed package.
+    """
+    found, seen, todo = list[Any](), dict[int, object](), list(things)
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, str | bytes | Tensor | np.ndarray):
+            continue
+        seen[id(thing)] = thing  # kept, so that no other thing gets its id
+        users = _is_users(thing if isinstance(thing, FunctionType | type) else type(thing))
+        if isinstance(thing, partial):
+            todo += [thing.func, *thing.args, *thing.keywords.values()]
+        elif isinstance(thing, MethodType):
+            todo += [thing.__func__, thing.__self__]
+        elif isinstance(thing, staticmethod | classmethod | property):
+            todo += [thing.fget if isinstance(thing, property) else thing.__func__]
+        elif isinstance(thing, Mapping):
+            todo += thing.values()
+        elif isinstance(thing, list | tuple | set | frozenset):
+            todo += thing
+        elif isinstance(thing, FunctionType):
+            cells = [cell for cell in thing.__closure__ or () if cell != CellType()]
+            todo += [cell.cell_contents for cell in cells]
+            todo += [thing.__defaults__, thing.__kwdefaults__]
+            if users:
+                named = _globals(thing)
+                found.append([_describe(thing, ()), _values(named)])
+                todo += named.values()
+        elif isinstance(thing, type):
+            if users:
+                named = {name: v for name, v in vars(thing).items() if not name.startswith("__")}
+                found.append([_describe(thing, ()), _values(named)])
+                todo += [*vars(thing).values(), *thing.__bases__]
+        elif users or is_dataclass(thing) or isinstance(thing, nn.Module):
+            todo += [type(thing), *getattr(thing, "__dict__", {}).values()]
+    return sorted(found, key=json.dumps)
+
+
+def _is_users(thing: Any) -> bool:
+    """Whether a module, function or class is not of Python, this library or a package."""
+    name = thing.__name__ if isinstance(thing, ModuleType) else str(thing.__module__)
+    path = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return not installed and name.split(".")[0] not in {*sys.stdlib_module_names, OWN}
+
+
+def _globals(function: FunctionType) -> dict[str, Any]:
+    """Returns the global values that a function refers to, also in functions inside it, by name."""
+    names, todo = set[str](), [function.__code__]
+    while todo:
+        code = todo.pop()
+        names |= set(code.co_names)
+        todo += [const for const in code.co_consts if isinstance(const, CodeType)]
+    found = {name: function.__globals__[name] for name in names & set(function.__globals__)}
+    for name, module in list(found.items()):  # of which attributes are asked for
+        if isinstance(module, ModuleType) and _is_users(module):
+            found |= {f"{name}.{n}": getattr(module, n) for n in names if hasattr(module, n)}
+    return found
+
+
+def _values(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Describes what says by itself what it is, unlike the code of users or an address."""
+    codes = FunctionType, type, ModuleType
+    own = {n: v for n, v in named.items() if not (isinstance(v, codes) and _is_users(v))}
+    return {n: _describe(v, ()) for n, v in sorted(own.items()) if " at 0x" not in repr(v)}
 
 
 def _hash(content: bytes) -> str:

@@ -2,6 +2,7 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +11,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from conftest import random_snapshot
+from neural_complexity.files import read_json, write_json
 from neural_complexity.meta.bank import MemoryBank
 from neural_complexity.points import indexed, raw, values
 from neural_complexity.seeding import stream
@@ -160,7 +162,7 @@ def test_a_full_disk_is_found_out_at_once_and_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left on device: '.*/bank/rows'"):
         make(8, tmp_path / "bank")
     assert list((tmp_path / "bank").iterdir()) == []
 
@@ -199,13 +201,72 @@ def test_a_damaged_or_missing_bank_is_refused(tmp_path: Path) -> None:
         MemoryBank.open(tmp_path / "bank", LIKE, {"count": 5, "dropped": 0})
     state = (tmp_path / "bank" / "bank.json").read_text()
     for damage in ('"count"', '"float64"', '"shape"'):
-        (tmp_path / "bank" / "bank.json").write_text(state.replace(damage, '"odd"'))
+        damaged = state.replace(damage, '"odd"')
+        (tmp_path / "bank" / "bank.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"bank.json must have the checksum .* it is damaged"):
+            MemoryBank.open(tmp_path / "bank", LIKE)
+        (tmp_path / "bank" / "bank.json").write_text(damaged.replace('"checksum": "', '"note": "'))
         with pytest.raises(ValueError, match=r"bank.json must describe a bank, got no"):
             MemoryBank.open(tmp_path / "bank", LIKE)
     (tmp_path / "bank" / "bank.json").write_text(state)
     os.truncate(tmp_path / "bank" / "rows", 10)
-    with pytest.raises(ValueError, match="rows must be a file of 960 bytes"):
+    with pytest.raises(ValueError, match="rows must be a file of 1024 bytes"):
         MemoryBank.open(tmp_path / "bank", LIKE)
+
+
+@given(
+    flips=st.lists(st.integers(0, 13 * 128 * 8 - 1), min_size=1, max_size=3, unique=True),
+    added=st.integers(9, 40),
+)
+def test_flipped_bits_are_found_in_every_row_that_can_be_drawn(
+    tmp_path_factory: pytest.TempPathFactory, flips: list[int], added: int
+) -> None:
+    folder = tmp_path_factory.mktemp("bank")
+    bank = make(8, folder / "bank", slack=5)
+    bank.add(*numbered(0, added))
+    bank.flush()
+    path, row = folder / "bank" / "rows", bank._rows.dtype
+    content = bytearray(path.read_bytes())
+    assert (len(content), row.itemsize) == (13 * 128, 128)
+    for flip in flips:
+        content[flip // 8] ^= 1 << flip % 8
+    path.write_bytes(content)
+    assert row.fields is not None
+    drawn, end = {number % 13 for number in range(added - 8, added)}, row.fields["checksum"][1] + 4
+    # Neither between rows, nor where the next rows will be, is there anything to damage.
+    hit = [flip for flip in flips if flip // 1024 in drawn and flip // 8 % 128 < end]
+    if hit:
+        rows = "|".join({str(flip // 1024) for flip in hit})
+        sentence = rf"row ({rows}) of .*bank/rows must have the checksum .*, got .*: it is damaged"
+        with pytest.raises(ValueError, match=sentence):
+            MemoryBank.open(folder / "bank", LIKE)
+    else:
+        MemoryBank.open(folder / "bank", LIKE)
+
+
+def test_an_older_row_in_the_place_of_a_newer_one_is_found(tmp_path: Path) -> None:
+    bank = make(4, tmp_path / "bank")
+    bank.add(*numbered(0, 4))
+    before = bank._rows[2].copy()
+    bank.add(*numbered(4, 4))
+    bank._rows[2] = before  # as where a disk lost what was written
+    bank.flush()
+    with pytest.raises(ValueError, match="row 2 of .* must have the checksum"):
+        MemoryBank.open(tmp_path / "bank", LIKE)
+
+
+def test_banks_without_checksums_are_opened(tmp_path: Path) -> None:
+    bank = make(4, tmp_path / "bank")
+    names = [name for name in bank._rows.dtype.names or () if name != "checksum"]
+    rows = np.zeros(4, np.dtype([(n, *bank._rows.dtype[n].subdtype) for n in names], align=True))  # type: ignore[misc]
+    rows.tofile(tmp_path / "bank" / "rows")
+    state = read_json(tmp_path / "bank" / "bank.json")
+    del state["checksum"], state["fields"]["checksum"]
+    write_json(tmp_path / "bank" / "bank.json", state)
+    earlier = MemoryBank.open(tmp_path / "bank", LIKE)
+    earlier.add(*numbered(0, 6))
+    earlier.flush()
+    assert content(MemoryBank.open(tmp_path / "bank", LIKE)) == {2, 3, 4, 5}
 
 
 def test_points_are_kept_as_indices_and_come_back_as_points(tmp_path: Path) -> None:

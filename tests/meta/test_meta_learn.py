@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neural_complexity.files import read_json
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp, mlp
 from neural_complexity.losses import cross_entropy
@@ -67,6 +68,26 @@ def test_a_plan_gives_the_same_nc_however_often_it_is_interrupted(
     with pytest.raises(ValueError, match="must be of the same settings, got"):
         meta_learn(blobs(), recipe(), PLAN, folder=tmp_path, seed=1, **SMALL)
     assert not again.training
+
+
+def test_a_folder_is_used_by_one_call_at_a_time_and_left_with_the_result_alone(
+    tmp_path: Path,
+) -> None:
+    few = Plan(iterations=2, updates=1, learners=10, chosen_by=2)
+
+    def again(*_: object) -> None:  # while the first call is at work
+        with pytest.raises(BlockingIOError, match="must be used by one run at a time, got another"):
+            meta_learn(blobs(), recipe(), few, folder=tmp_path, **SMALL)
+
+    meta_learn(blobs(), recipe(), few, folder=tmp_path, **{**SMALL, "progress": again})
+    left = {"nc.safetensors", "plan.safetensors", "report.json"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+    # Killed as soon as NC was saved, the rest is done by the next call.
+    (tmp_path / "report.json").unlink()
+    (tmp_path / "training").mkdir()
+    nc = meta_learn(blobs(), recipe(), few, folder=tmp_path, **SMALL)
+    assert {path.name for path in tmp_path.iterdir()} == left
+    assert read_json(tmp_path / "report.json") == nc.provenance["report"]
 
 
 class Sines:

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +40,16 @@ def test_equal_runs_have_equal_fingerprints_and_others_do_not() -> None:
 
     assert run() == run()
     assert len({run(), run(seed=1), run(lr=0.02), run(width=16)}) == 4
+
+
+def test_learners_of_one_shape_and_name_are_told_apart() -> None:
+    def run(activation: str) -> str:
+        script: dict[str, Any] = {"nn": nn, "Layer": getattr(nn, activation)}
+        exec("make = lambda: nn.Sequential(nn.Linear(1, 1), Layer(), nn.Dropout(0.1))", script)
+        return MetaRun(Sinusoids(), script["make"], 0, "cpu", {"width": 8, "heads": 2}).fingerprint
+
+    assert run("ReLU") == run("ReLU")
+    assert run("ReLU") != run("Tanh")
 
 
 def test_a_group_of_learners_is_trained_once() -> None:

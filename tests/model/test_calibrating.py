@@ -21,9 +21,14 @@ from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model import judgement as judging
 from neural_complexity.model.card import Card
 from neural_complexity.model.heads import HEADS
-from neural_complexity.model.judgement import FEATURES, FEATURES_OF_LABELS, features, judge
+from neural_complexity.model.judgement import features, judge
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.reliability.calibration import Calibration, shift_p_values
+from neural_complexity.reliability.calibration import (
+    FEATURES,
+    FEATURES_OF_LABELS,
+    Calibration,
+    shift_p_values,
+)
 from neural_complexity.reliability.gap_bounds import METHODS, PAC, margin, rank
 from neural_complexity.reliability.methods import Method
 from neural_complexity.seeding import stream
@@ -195,6 +200,7 @@ def header_of(path: Path) -> dict[str, str]:
     content = path.read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     found: dict[str, str] = header["__metadata__"]
+    del found["checksum"]  # what is changed on purpose has another, or none
     return found
 
 

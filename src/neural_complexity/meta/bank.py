@@ -1,13 +1,17 @@
 """The memory bank: a ring of snapshots from which NC is trained."""
 
+import json
 import os
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from neural_complexity.files import read_json, write_json
+from neural_complexity.files import CHECKSUM, name_file, read_json, verify, write_json
 from neural_complexity.points import raw, restore
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.families import check_sizes
@@ -17,6 +21,7 @@ __all__ = ["Arrays", "Collection", "MemoryBank", "from_arrays", "to_arrays"]
 Collection = tuple[Snapshot, Tensor]  # rows for the bank and their Y_te, (B, N, C)
 Arrays = dict[str, np.ndarray]  # the same by name, of which `Points` are their indices
 STATE, ROWS = "bank.json", "rows"  # the files of a bank on disk
+BLOCK = 4096  # rows that are verified at a time: bounds memory
 
 
 def to_arrays(snapshot: Snapshot, Y_te: Tensor) -> Arrays:
@@ -44,7 +49,8 @@ class MemoryBank:
     The first snapshot and Y_te, (B, N, C), give shapes and types, and are not stored; `like` are
     inputs whose store indices are of, if the snapshot has indices in their place. Further `slack`
     rows physically stay: a bank on disk can be put back to any earlier count as long as at most so
-    many rows were added since, which makes resuming exact. With a folder, rows are memory-mapped.
+    many rows were added since, which makes resuming exact. With a folder, rows are memory-mapped,
+    and each has a checksum, which `open` verifies.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class MemoryBank:
         self.count = 0  # rows ever added
         self.dropped = 0  # rows refused because they were not finite
         kinds = [(n, a.dtype, a.shape[1:]) for n, a in to_arrays(snapshot, Y_te).items()]
+        kinds += [] if folder is None else [(CHECKSUM, np.dtype(np.uint32), ())]
         # The fields of a row stand side by side: drawing one touches one place in memory, not six.
         dtype = np.dtype(kinds, align=True)
         if folder is None:
@@ -77,8 +84,9 @@ class MemoryBank:
             with (folder / ROWS).open("wb") as file:
                 # Written through a map, a full disk would kill the process without a word.
                 os.posix_fallocate(file.fileno(), 0, (capacity + slack) * dtype.itemsize)
-        except OSError:
+        except OSError as error:
             (folder / ROWS).unlink()
+            name_file(error, folder / ROWS)
             raise
         self._rows = np.memmap(folder / ROWS, dtype, "r+")
         self.flush()
@@ -92,15 +100,18 @@ class MemoryBank:
         if not path.is_file():
             raise ValueError(f"{folder} must hold a memory bank, got no {STATE} there")
         state = read_json(path)
+        if (expected := state.pop(CHECKSUM, None)) is not None:  # earlier versions wrote none
+            verify(str(path), expected, _checksum(state))
         bank.folder, bank._like = folder, like
         try:
             bank.capacity, bank.slack = state["capacity"], state["slack"]
             bank.count, bank.dropped = state["count"], state["dropped"]
             kinds = [(n, f["dtype"], tuple(f["shape"])) for n, f in state["fields"].items()]
             dtype = np.dtype(kinds, align=True)
+            length = (bank.capacity + bank.slack) * dtype.itemsize
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{folder / STATE} must describe a bank, got no {error}") from None
-        path, length = folder / ROWS, (bank.capacity + bank.slack) * dtype.itemsize
+        path = folder / ROWS
         if not path.is_file() or path.stat().st_size != length:
             raise ValueError(f"{path} must be a file of {length} bytes, got another size or none")
         bank._rows = np.memmap(path, dtype, "r+")
@@ -109,6 +120,7 @@ class MemoryBank:
                 told = f"{folder} must be at most {bank.slack} rows past {earlier['count']}"
                 raise ValueError(f"{told}, got {bank.count}")
             bank.count, bank.dropped = earlier["count"], earlier["dropped"]
+        bank._verify()
         return bank
 
     def __len__(self) -> int:
@@ -121,7 +133,7 @@ class MemoryBank:
         what is itself a square.
         """
         arrays, dtype, size = to_arrays(snapshot, Y_te), self._rows.dtype, len(self._rows)
-        rows = np.empty(len(snapshot), dtype)
+        rows = np.zeros(len(snapshot), dtype)  # also between the fields, for the checksum
         for name, array in arrays.items():
             kind = dtype[name]
             if (array.shape[1:], array.dtype) != (kind.shape, kind.base):
@@ -133,8 +145,11 @@ class MemoryBank:
         stored = int(finite.sum())
         self.count, self.dropped = self.count + stored, self.dropped + len(rows) - stored
         rows = (rows if stored == len(rows) else rows[finite.numpy()])[-size:]  # the newest
+        numbers = np.arange(self.count - len(rows), self.count)
+        if CHECKSUM in (dtype.names or ()):
+            rows[CHECKSUM] = _checksums(rows, numbers)
         # Unlike an assignment, this copies each row as a whole, which is faster.
-        np.put(self._rows, np.arange(self.count - len(rows), self.count) % size, rows)
+        np.put(self._rows, numbers % size, rows)
         return stored
 
     def sample(self, batch: int, generator: torch.Generator, *, run: int = 1) -> Collection:
@@ -149,7 +164,8 @@ class MemoryBank:
         first = torch.randint(len(self), (-(-batch // run),), generator=generator)
         age = (first[:, None] + torch.arange(run)).flatten()[:batch] % len(self)
         rows = np.take(self._rows, ((self.count - 1 - age) % len(self._rows)).numpy())
-        return from_arrays({name: rows[name] for name in rows.dtype.names or ()}, self._like)
+        names = set(rows.dtype.names or ()) - {CHECKSUM}
+        return from_arrays({name: rows[name] for name in names}, self._like)
 
     def flush(self) -> None:
         """Brings a bank on disk to a state that `open` finds; in memory it does nothing."""
@@ -158,8 +174,33 @@ class MemoryBank:
         self._rows.flush()
         kinds = {name: self._rows.dtype[name] for name in self._rows.dtype.names or ()}
         fields = {n: {"shape": k.shape, "dtype": k.base.name} for n, k in kinds.items()}
-        write_json(self.folder / STATE, {**self.state(), "fields": fields})
+        content = {**self.state(), "fields": fields}
+        write_json(self.folder / STATE, {**content, CHECKSUM: _checksum(content)})
 
     def state(self) -> dict[str, int]:
         """Returns the counters that, with the rows on disk, are the bank."""
         return {name: getattr(self, name) for name in ("capacity", "slack", "count", "dropped")}
+
+    def _verify(self) -> None:
+        """Refuses rows that are not as they were written, of those that can be drawn."""
+        for start in range(self.count - len(self), self.count, BLOCK):
+            numbers = np.arange(start, min(start + BLOCK, self.count))
+            rows = np.take(self._rows, numbers % len(self._rows))
+            if CHECKSUM not in (rows.dtype.names or ()):
+                return
+            expected, found = rows[CHECKSUM], _checksums(rows, numbers)
+            for place in np.flatnonzero(expected != found):
+                what = f"row {numbers[place] % len(self._rows)} of {self.folder}/{ROWS}"
+                verify(what, f"{expected[place]:08x}", f"{found[place]:08x}")
+
+
+def _checksum(content: Any) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
+
+
+def _checksums(rows: np.ndarray, numbers: Iterable[int]) -> np.ndarray:
+    """Returns the checksum of each row and its number, without which an older row would do, too."""
+    assert rows.dtype.fields is not None
+    bits = rows.view(np.uint8).reshape(len(rows), -1)[:, : rows.dtype.fields[CHECKSUM][1]]
+    pairs = zip(bits, numbers, strict=True)
+    return np.array([zlib.crc32(row, int(number)) for row, number in pairs], dtype=np.uint32)

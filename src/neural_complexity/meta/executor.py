@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from neural_complexity.files import write_bytes
 from neural_complexity.meta.bank import Arrays, Collection, from_arrays, to_arrays
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.tasks.families import check_sizes
@@ -72,7 +73,7 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
                 for earlier in folder.glob("queue-*"):
                     shutil.rmtree(earlier)
             self.folder = Path(tempfile.mkdtemp(prefix="queue-", dir=folder))
-            (self.folder / COLLECTOR).write_bytes(content)
+            write_bytes(self.folder / COLLECTOR, content)
 
     def publish(self, version: int, nc: NeuralComplexity) -> None:
         """Makes the weights that NC has now available to jobs, as a version."""

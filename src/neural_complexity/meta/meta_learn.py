@@ -3,6 +3,7 @@
 import math
 import time
 import warnings
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from rich.console import Console
 from torch import Tensor
 
 from neural_complexity.files import write_json
+from neural_complexity.locks import lock_folder
 from neural_complexity.meta import meta_run
 from neural_complexity.meta.executor import Collection
 from neural_complexity.meta.meta_run import FINISHED, Learner, MetaRun, Plan, Tasks
@@ -33,7 +35,7 @@ __all__ = ["meta_learn"]
 
 CONFIDENCE = 0.95  # of the bounds that users ask for
 EPOCHS = 400  # how often NC sees each point of a dataset: after more, it knows them by heart
-FILE = "nc.safetensors"  # the finished NC, in the folder
+FILE, REPORT = "nc.safetensors", "report.json"  # the finished NC, in the folder, and its report
 PART = 4096  # points that are noted at a time: bounds memory
 
 
@@ -72,6 +74,7 @@ def meta_learn(
         architecture: Fields of `Architecture`, such as `width=256`.
 
     Raises:
+        BlockingIOError: If another process has the folder.
         TypeError: If tasks or learner are of another kind.
         ValueError: If the budget is no time, tasks are too few, or the folder is of another run.
     """
@@ -79,21 +82,47 @@ def meta_learn(
     given = budget if isinstance(budget, Plan) else meta_run.seconds(budget)
     run = MetaRun(tasks, learner, seed, device, {"head": head, **architecture})
     work = Workspace(None if folder is None else Path(folder), run.fingerprint)
-    plan = _plan(run, given, work, start)
-    if work.folder is not None and (work.folder / FILE).exists():
-        nc = NeuralComplexity.load(work.folder / FILE)
-        if nc.card.fingerprint != run.fingerprint:
-            raise ValueError(f"{folder} must be of the same settings, got others")
-        return nc.eval().to(device)
-    with ProgressDisplay(Console(stderr=True, quiet=progress is not True)) as display:
-        callback = progress if callable(progress) else display if progress else None
-        nc = _learn(run, plan, work, callback, start)
-        if progress is True:
-            text = describe(nc.card.report)
-            display.console.print(text, markup=False, highlight=False, soft_wrap=True)
+    # Nobody changes a finished NC any more: its folder need not even be writable.
+    used = None if work.folder is None or (work.folder / FILE).exists() else work.folder
+    with nullcontext() if used is None else lock_folder(used):
+        if (nc := _finished(run, given, work)) is not None:
+            return nc
+        plan = _plan(run, given, work, start)
+        with ProgressDisplay(Console(stderr=True, quiet=progress is not True)) as display:
+            callback = progress if callable(progress) else display if progress else None
+            nc = _learn(run, plan, work, callback, start)
+            if progress is True:
+                text = describe(nc.card.report)
+                display.console.print(text, markup=False, highlight=False, soft_wrap=True)
     if not nc.card.report.beats_the_mean_gap:
         warnings.warn(nc.card.report.verdict, stacklevel=2)
     return nc
+
+
+def _finished(run: MetaRun, given: float | Plan, work: Workspace) -> NeuralComplexity | None:
+    """Returns the NC of a folder that has one; refuses that of other settings."""
+    if work.folder is None or not (work.folder / FILE).exists():
+        return None
+    nc = NeuralComplexity.load(work.folder / FILE)
+    if nc.card.fingerprint != run.fingerprint:
+        raise ValueError(f"{work.folder} must be of the same settings, got others")
+    _check_plan(given, Plan(**nc.card.plan), work)
+    _finish(nc, work)
+    return nc.eval().to(run.device)
+
+
+def _finish(nc: NeuralComplexity, work: Workspace) -> None:
+    """Does what is left when NC is saved, also where a kill came between the two."""
+    if work.folder is not None:
+        if not (work.folder / REPORT).exists():
+            write_json(work.folder / REPORT, nc.card.report.to_json())
+        work.remove("training")
+
+
+def _check_plan(given: float | Plan, begun: Plan, work: Workspace) -> None:
+    if isinstance(given, Plan) and given != begun:
+        sentence = f"budget must be the plan that {work.folder} was begun with, {begun}"
+        raise ValueError(f"{sentence}, got {given}")
 
 
 def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> Plan:
@@ -104,9 +133,7 @@ def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> P
     begun = work.read("plan")
     if begun is not None:
         kept = Plan(**begun[1])
-        if isinstance(given, Plan) and given != kept:
-            sentence = f"budget must be the plan that {work.folder} was begun with, {kept}"
-            raise ValueError(f"{sentence}, got {given}")
+        _check_plan(given, kept, work)
         return kept
     if isinstance(given, Plan):
         plan = given
@@ -176,8 +203,7 @@ def _learn(
     nc.card = replace(nc.card, notes=notes)
     if work.folder is not None:
         nc.save(work.folder / FILE)
-        write_json(work.folder / "report.json", nc.card.report.to_json())
-        work.remove("training")
+    _finish(nc, work)
     return nc
 
 

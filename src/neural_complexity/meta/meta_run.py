@@ -26,7 +26,7 @@ from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import ArrayStore, Minibatches, Splits
-from neural_complexity.workspace import Workspace, fingerprint
+from neural_complexity.workspace import Workspace, fingerprint, users_code
 
 __all__ = ["FINISHED", "Learner", "MetaRun", "Part", "Plan", "TaskList", "Tasks"]
 __all__ += ["make_plan", "make_recipe", "seconds"]
@@ -146,8 +146,12 @@ class MetaRun:
         with seeded(seed, "weights"):
             self.nc = NeuralComplexity.for_tasks(example, **{**sizes, **fields}).to(device)
         # All that decides the result but the plan. Of a user's own family the tasks say more than
-        # its name does.
+        # its name does, and of a learner the network and the code.
         known = self.recipe, self.nc.architecture, seed, example.X_tr, example.Y_tr
+        with seeded(seed, "network"):
+            network = self.recipe.make()
+        layers = re.sub(" at 0x[0-9a-f]+", "", repr(network))
+        known = *known, layers, users_code(self.family, self.recipe, network)
         self.fingerprint = fingerprint(self.family, self.held_out, self.largest, *known)
         self.together = 8 if isinstance(tasks, Splits) else 64  # learners that run at once
         h = stack(self.recipe.make, 2, stream(0, "probe"))

@@ -15,6 +15,7 @@ __all__ = ["Architecture"]
 
 LEAST = {"self_layers": 0, "rounds": 0, "clip": 0, "table_layers": 0}
 LEAST |= {"extra_rows": 0, "bins": 0}  # of what may be zero; 1 for other numbers
+MOST = {"rounds": 1000, "bins": 10_000}  # of what has a price, but perhaps no weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,8 @@ class Architecture:
             least, got = LEAST.get(field.name, 1), getattr(self, field.name)
             if field.type in (int, float) and not got >= least:
                 raise ValueError(f"{field.name} must be at least {least}, got {got}")
+            if field.name in MOST and got > (most := MOST[field.name]):
+                raise ValueError(f"{field.name} must be at most {most}, got {got}")
         if len(self.shape) not in (1, 3) or min(self.shape) < 1:
             wanted = "a number of features or (channels, height, width)"
             raise ValueError(f"inputs must be {wanted}, got {self.inputs}")

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from neural_complexity import ledger
-from neural_complexity.files import read_tensors, write_tensors
-from neural_complexity.reliability.calibration import Calibration
+from neural_complexity.files import check_types, read_tensors, write_tensors
+from neural_complexity.model.architecture import Architecture
+from neural_complexity.reliability.calibration import FEATURES, Calibration
 
 if TYPE_CHECKING:
     from neural_complexity.model.network import NeuralComplexity
@@ -28,6 +30,13 @@ IN_FILES = {"fingerprint": "identity", "context_size": "shown"}
 FORMAT, VERSION = "neural-complexity", "2"
 READABLE = ("1", VERSION)  # version 1 knew no calibration
 CALIBRATED = "calibration."  # what the names of a calibration's tensors start with
+# What a report says of a third of the learners.
+KIND = {"what": str, "learners": int, "from": float, "to": float, "mean_error": float}
+KIND |= {"bias": float}
+# Layers that an architecture may have of a kind that it does not use.
+UNUSED = 64
+UNITS = ("x_scale", "y_scale")
+NOT_NEGATIVE = (*UNITS, "variance", "running_var")  # how the names of such tensors end
 # What a damaged file can lead to.
 DAMAGE = (AttributeError, ArithmeticError, LookupError, TypeError, RuntimeError, ValueError)
 
@@ -56,12 +65,12 @@ class HeldOutReport:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "HeldOutReport":
-        """Reads what `to_json` returned."""
+        """Reads what `to_json` returned; refuses fields of other types."""
+        check_types(cls.__annotations__, values)
         own = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        report = cls(**own | {"kinds": tuple(own.get("kinds", ()))})
-        if not isinstance(report.verdict, str):
-            raise TypeError(f"the verdict is of type {type(report.verdict).__name__}")
-        return report
+        for kind in own.get("kinds", ()):
+            check_types(KIND, {name: kind[name] for name in KIND})
+        return cls(**own | {"kinds": tuple(own.get("kinds", ()))})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +102,18 @@ class Card:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Card":
         """Reads what `to_json` returned; refuses fields of other types or impossible values."""
-        if not isinstance(values, dict):
-            raise TypeError(f"the provenance is of type {type(values).__name__}")
         names = {IN_FILES.get(f.name, f.name): f.name for f in fields(cls) if f.name != "notes"}
-        own = {names[name]: value for name, value in values.items() if name in names}
+        own = {names[n]: value for n, value in dict(values).items() if n in names}
+        check_types(cls.__annotations__, own)
         if own.get("classes") is not None:
             own["classes"] = tuple(own["classes"])
+            if len(set(own["classes"])) < len(own["classes"]):
+                raise ValueError("classes must be different, got one twice")
         if "report" in own:
-            own["report"] = HeldOutReport.from_json(dict(own["report"]))
+            own["report"] = HeldOutReport.from_json(own["report"])
         card = cls(**own, notes={n: value for n, value in values.items() if n not in names})
-        if not isinstance(card.context_size, int) or card.context_size < 1:
-            raise ValueError(f"the context size is {card.context_size}")
+        if card.context_size < 1:
+            raise ValueError(f"the context size must be at least 1, got {card.context_size}")
         card._known()
         return card
 
@@ -123,7 +133,7 @@ class Card:
         return torch.from_numpy(np.isin(_checksums(X), self._known())).to(X.device)
 
     def _known(self) -> NDArray[np.uint32]:
-        return np.frombuffer(base64.b64decode(self.learned_from), dtype="<u4")
+        return np.frombuffer(base64.b64decode(self.learned_from, validate=True), dtype="<u4")
 
 
 def _checksums(X: Tensor) -> NDArray[np.uint32]:
@@ -158,13 +168,58 @@ def read_nc(path: Path, kind: type["NeuralComplexity"]) -> "NeuralComplexity":
     own = {name: t for name, t in tensors.items() if not name.startswith(CALIBRATED)}
     known = {name.removeprefix(CALIBRATED): t for name, t in tensors.items() if name not in own}
     try:
-        nc = kind(**json.loads(text["architecture"]))
-        nc.load_state_dict(own)
+        nc = _build(json.loads(text["architecture"]), own, kind)
         nc.card = Card.from_json(json.loads(text["provenance"]))
+        fixed = nc.labels and not nc.symmetric and nc.card.classes is not None
+        if fixed and (got := len(nc.card.classes or ())) != nc.outputs:
+            raise ValueError(f"classes must be {nc.outputs}, got {got}")
         if "calibration" in text or known:
             nc.calibration = Calibration.read(known, text["calibration"])
+            if (got := len(nc.calibration.names)) != len(FEATURES):
+                raise ValueError(f"names must be those of {len(FEATURES)} features, got {got}")
     except DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = f"no {reason}" if isinstance(error, KeyError) else reason
         raise ValueError(f"{path} must hold a complete NC, got a damaged one ({reason})") from None
     ledger.record_known(nc.card.knows)
+    return nc
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves random numbers out: on the meta device, the first ones take seconds of imports."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.normal_:
+            return args[0]
+        return (torch.empty if func is torch.randn else func)(*args, **(kwargs or {}))
+
+
+def _build(
+    fields: dict[str, Any], tensors: dict[str, Tensor], kind: type["NeuralComplexity"]
+) -> "NeuralComplexity":
+    """Returns an NC of these weights; nothing that is larger than they are is ever built."""
+    check_types(Architecture.__annotations__, fields)
+    a, most = Architecture(**fields), max(len(tensors), UNUSED)  # a layer has at least a tensor
+    for name in (name for name in fields if name.endswith("_layers")):
+        if (got := getattr(a, name)) > most:
+            raise ValueError(f"{name} must be at most {most}, got {got}")
+    with torch.device("meta"), _Undrawn():  # where tensors have shapes, and nothing else
+        expected = {name: tuple(t.shape) for name, t in kind(**fields).state_dict().items()}
+    for name in sorted({*expected, *tensors}):
+        wanted, got = expected.get(name), tuple(tensors[name].shape) if name in tensors else None
+        if wanted != got:
+            raise ValueError(f"{name} must have shape {wanted}, got {got}")
+        if tensors[name].is_complex():
+            raise TypeError(f"{name} must be real numbers, got {tensors[name].dtype}")
+    nc = kind(**fields)
+    nc.load_state_dict(tensors)
+    for name, tensor in nc.state_dict().items():  # in the precision in which it is used
+        if not tensor.isfinite().all():
+            raise ValueError(f"{name} must be finite, got NaN or infinity")
+        if name.endswith(NOT_NEGATIVE) and (tensor < 0).any():
+            raise ValueError(f"{name} must not be negative, got {tensor.min().item():.3g}")
+        if name in UNITS and not tensor.all():
+            raise ValueError(f"{name} must be positive, got 0")
     return nc

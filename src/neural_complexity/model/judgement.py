@@ -14,29 +14,22 @@ from neural_complexity.model.card import CONTEXT_SIZE
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.table_network import describe_cells
 from neural_complexity.points import map_inputs, values
-from neural_complexity.reliability.calibration import Calibration, join
+from neural_complexity.reliability.calibration import (
+    FEATURES,
+    FEATURES_OF_LABELS,
+    Calibration,
+    join,
+)
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 
-__all__ = ["FEATURES", "PARTS", "TEST_PART", "Judgement", "choose_parts", "features", "judge"]
+__all__ = ["PARTS", "TEST_PART", "Judgement", "choose_parts", "features", "judge"]
 __all__ += ["judge_minibatches", "measure"]
 
 PARTS = 4  # of the training points that NC answers from, at most
 TEST_PART = 2048  # test points at a time: bounds memory
 NUMBERS = 2**19  # points times classes at a time, likewise
 VALUES = 2**22  # of inputs that are looked at at a time, likewise
-# What a person would call each feature.
-FEATURES = (
-    "training loss",
-    "predicted test loss",
-    "spread of NC's prediction",
-    "shift from training to test inputs",
-    "size of the inputs",
-    "size of the training targets",
-    "size of the predictions",
-    "NC's surprise at training targets",
-)
-FEATURES_OF_LABELS = (*FEATURES[:5], "balance of the classes", "confidence", FEATURES[-1])
 LARGE = 10.0  # standard deviations from which on inputs are all the same: far away
 SMALL = 1e-3  # differences of losses below this part of their unit tell nothing
 

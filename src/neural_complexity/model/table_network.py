@@ -91,7 +91,7 @@ class TableNetwork(nn.Module):
         if not a.table_layers:
             return
         self.on_tokens = nn.Linear(3 * REGRESSIONS + OWN, width)
-        self.extra_rows = nn.Parameter(0.02 * torch.randn(a.extra_rows, width))
+        self.extra_rows = nn.Parameter(torch.randn(a.extra_rows, width).mul_(0.02))
         self.norm = nn.LayerNorm(width)
         self.answers = nn.Linear(width, answers)
         nn.init.zeros_(self.answers.weight)  # at first, beliefs are those of the regressions

@@ -9,9 +9,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Calibration", "Shift", "detect_shift", "join", "shift_p_values"]
+from neural_complexity.files import check_types
+
+__all__ = [
+    "FEATURES",
+    "FEATURES_OF_LABELS",
+    "Calibration",
+    "Shift",
+    "detect_shift",
+    "join",
+    "shift_p_values",
+]
 
 TENSORS = ("predicted", "true", "spread", "features")
+# What tells learners and tasks apart, as a person would call it.
+FEATURES = (
+    "training loss",
+    "predicted test loss",
+    "spread of NC's prediction",
+    "shift from training to test inputs",
+    "size of the inputs",
+    "size of the training targets",
+    "size of the predictions",
+    "NC's surprise at training targets",
+)
+FEATURES_OF_LABELS = (*FEATURES[:5], "balance of the classes", "confidence", FEATURES[-1])
 STANDS_OUT = 3.0  # standard deviations from the mean that a feature is told by itself
 BLOCK = 64  # learners compared at a time: bounds memory
 ROUNDING = 1e-9  # of distances that should be equal
@@ -44,11 +66,15 @@ class Calibration:
                 raise ValueError(f"{name} must have {wanted}, got {got}")
             if not tensor.is_floating_point() or tensor.isnan().any():
                 raise ValueError(f"{name} must be real numbers, got {tensor.dtype} or NaN")
-            if name != "true" and not tensor.isfinite().all():
-                raise ValueError(f"{name} must be finite, got infinity")
+            # What is so large that its square is infinite has no variance.
+            if name != "true" and not tensor.double().square().sum().isfinite():
+                raise ValueError(f"{name} must be finite, got infinity, or next to it")
             object.__setattr__(self, name, tensor.detach().cpu().double())
         if not (self.spread > 0).all():
             raise ValueError("spread must be positive, got zero or less")
+        for name, (low, high) in zip(("training", "test"), self.sizes, strict=True):
+            if not 1 <= low <= high:
+                raise ValueError(f"sizes of {name} sets must be from 1, got {low} to {high}")
 
     def __len__(self) -> int:
         return self.predicted.numel()
@@ -74,9 +100,9 @@ class Calibration:
         """Returns what `tensors` and `text` describe; raises errors of any kind if damaged."""
         own: dict[str, Any] = {name: tensors[name] for name in TENSORS}
         rest = json.loads(text)
-        M, N = ((int(low), int(high)) for low, high in rest["sizes"])
-        names, note = tuple(map(str, rest["names"])), str(rest["note"])
-        return cls(**own, names=names, sizes=(M, N), note=note)
+        check_types(cls.__annotations__, rest)
+        M, N = ((low, high) for low, high in rest["sizes"])
+        return cls(**own, names=tuple(rest["names"]), sizes=(M, N), note=rest["note"])
 
     def beyond(self, M: int, N: int) -> str:
         """Returns a sentence if a set is less than half or more than twice as large as those."""

@@ -10,7 +10,6 @@ import math
 import os
 import struct
 import tarfile
-import tempfile
 import textwrap
 import zlib
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from scipy.io import loadmat
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from neural_complexity.files import replacing
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.images import Images, Part, SingleDataset
 from neural_complexity.workspace import Workspace
@@ -82,11 +82,10 @@ def find_file(file: DataFile, data: Path, download: bool = True) -> Path:
     for url in file.urls if download else ():
         try:
             own.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=own.parent, prefix=f".{own.name}.") as kept:
-                part = Path(kept) / own.name  # moved when it is whole and its checksum is right
-                pooch.HTTPDownloader(timeout=TIMEOUT)(url, str(part), None)
-                _check(part, file, url)
-                return part.replace(own)
+            with replacing(own) as part:  # when it is whole and its checksum is right
+                pooch.HTTPDownloader(timeout=TIMEOUT)(url, part, None)
+                _check(Path(part.name), file, url)
+            return own
         except OSError as error:  # no network, no such page, a full disk
             said = textwrap.shorten(str(error), 100, placeholder=" ...")
             reason = f"and downloading it failed ({type(error).__name__}: {said})"

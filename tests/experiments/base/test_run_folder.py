@@ -1,10 +1,11 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from neural_complexity.experiments.base.config import BaseConfig
-from neural_complexity.experiments.base.experiment import Parts
+from neural_complexity.experiments.base.experiment import Parts, load_experiment
 from neural_complexity.experiments.base.run_folder import (
     HEADS,
     RunFolder,
@@ -14,10 +15,13 @@ from neural_complexity.experiments.base.run_folder import (
     load_tensors,
     write_report,
 )
-from neural_complexity.files import write_tensors
+from neural_complexity.files import PART, write_tensors
+from neural_complexity.locks import LOCK, lock_folder
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns
+
+EXPERIMENT = load_experiment("sinusoid")
 
 
 def test_a_folder_is_claimed_once(tmp_path: Path) -> None:
@@ -31,7 +35,8 @@ def test_a_folder_is_claimed_once(tmp_path: Path) -> None:
 
 
 def test_a_start_that_was_killed_leaves_room_for_the_next(tmp_path: Path) -> None:
-    (tmp_path / ".config.json.x3f").touch()
+    (tmp_path / f".config.json.x3f{PART}").touch()
+    (tmp_path / LOCK).touch()
     RunFolder(tmp_path).start("sinusoid", BaseConfig())
     assert RunFolder(tmp_path).read_config()["experiment"] == "sinusoid"
 
@@ -90,3 +95,25 @@ def test_folders_without_networks_are_refused(tmp_path: Path) -> None:
         load_tensors(str(tmp_path), "a/", "omniglot")
     write_tensors(tmp_path / "figures.safetensors", {"a/x": torch.ones(2), "b": torch.ones(1)}, {})
     assert set(load_tensors(str(tmp_path), "a/", "omniglot")) == {"x"}
+
+
+def test_a_folder_is_used_by_one_run_at_a_time(tmp_path: Path) -> None:
+    folder, config = RunFolder(tmp_path), BaseConfig()
+    with lock_folder(tmp_path):
+        for use in (
+            partial(folder.start, "sinusoid", config),
+            partial(folder.perform, EXPERIMENT, config, lambda *_: None),
+        ):
+            with pytest.raises(BlockingIOError, match="must be used by one run at a time, got"):
+                use()
+
+
+def test_work_that_a_kill_left_is_removed_and_not_done_again(tmp_path: Path) -> None:
+    folder, done = RunFolder(tmp_path), (tmp_path / "rows.jsonl")
+    done.touch()
+    assert folder.finished
+    folder.work.mkdir()  # killed between the rows and the end
+    assert not folder.finished
+    folder.perform(EXPERIMENT, BaseConfig(), lambda *_: None)
+    assert folder.finished
+    assert list(tmp_path.iterdir()) == [done]

@@ -2,6 +2,7 @@
 
 import platform
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from neural_complexity import files
 from neural_complexity.assessment.report import Table, render, to_markdown
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, load_experiment
 from neural_complexity.experiments.base.rows import commit, read_rows, write_rows
+from neural_complexity.locks import LOCK, lock_folder
 from neural_complexity.meta.optimize import Status
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
@@ -37,20 +39,26 @@ class RunFolder:
 
     def start(self, experiment: str, config: Any) -> None:
         """Claims an empty or new folder for a run."""
+        self._check_empty()
+        content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
+        try:
+            with lock_folder(self.path):
+                self._check_empty()  # nor has another run claimed it in the meantime
+                files.write_json(self.path / "config.json", content)
+        except OSError:
+            with suppress(OSError):  # only if it is empty
+                self.path.rmdir()
+            raise
+
+    def _check_empty(self) -> None:
         left = list(self.path.iterdir()) if self.path.is_dir() else [self.path]
         # What a start that was killed left does not count.
-        if self.path.exists() and not all(p.name.startswith(".config.json.") for p in left):
+        killed = all(p.name == LOCK or p.name.endswith(files.PART) for p in left)
+        if self.path.exists() and not killed:
             raise ValueError(
                 f"--out must be a new or empty folder, got {self.path}; "
                 "choose another, or go on with the run in it by --resume"
             )
-        content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
-        self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            files.write_json(self.path / "config.json", content)
-        except OSError:
-            self.path.rmdir()
-            raise
 
     def read_config(self) -> dict[str, Any]:
         """Returns experiment, commit and config as the run was started."""
@@ -68,11 +76,21 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run's results are all there."""
-        return (self.path / "rows.jsonl").is_file()
+        """Whether the run's results are all there, and nothing else."""
+        return (self.path / "rows.jsonl").is_file() and not self.work.exists()
 
     def perform(self, experiment: Experiment, config: Any, callback: ProgressCallback) -> None:
-        """Runs an experiment, from where an earlier session stopped, and writes the results."""
+        """Runs an experiment, from where an earlier session stopped, and writes the results.
+
+        Raises:
+            BlockingIOError: If another process has the folder.
+        """
+        with lock_folder(self.path):
+            if not (self.path / "rows.jsonl").is_file():
+                self._perform(experiment, config, callback)
+            shutil.rmtree(self.work, ignore_errors=True)
+
+    def _perform(self, experiment: Experiment, config: Any, callback: ProgressCallback) -> None:
         outcome = experiment.run(config, Workspace(self.work, fingerprint(config)), callback)
         started = self.read_config()
         first = started.pop("commit")  # a run that went on at another commit belongs to both
@@ -90,7 +108,6 @@ class RunFolder:
         files.write_json(self.path / "run.json", content)
         # The rows come last and mark the run as finished.
         write_rows(self.path / "rows.jsonl", [replace(r, commit=made_by) for r in outcome.rows])
-        shutil.rmtree(self.work, ignore_errors=True)
 
     def results(self) -> tuple[Outcome, dict[str, Any]]:
         """Returns what the run left, without its networks, and the description of the machine."""
