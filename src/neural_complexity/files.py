@@ -186,5 +186,5 @@ def _checksum(tensors: dict[str, Tensor], header: dict[str, str]) -> str:
     kinds = [(name, str(t.dtype), list(t.shape)) for name, t in sorted(tensors.items())]
     total = zlib.crc32(json.dumps([sorted(header.items()), kinds]).encode())
     for _, tensor in sorted(tensors.items()):
-        total = zlib.crc32(tensor.flatten().view(torch.uint8).numpy(), total)
+        total = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, total)
     return f"{total:08x}"

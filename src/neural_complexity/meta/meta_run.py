@@ -147,11 +147,11 @@ class MetaRun:
             self.nc = NeuralComplexity.for_tasks(example, **{**sizes, **fields}).to(device)
         # All that decides the result but the plan. Of a user's own family the tasks say more than
         # its name does, and of a learner the network and the code.
-        known = self.recipe, self.nc.architecture, seed, example.X_tr, example.Y_tr
         with seeded(seed, "network"):
             network = self.recipe.make()
         layers = re.sub(" at 0x[0-9a-f]+", "", repr(network))
-        known = *known, layers, users_code(self.family, self.recipe, network)
+        code = users_code(self.family, self.recipe, network)
+        known = self.recipe, layers, code, self.nc.architecture, seed, example.X_tr, example.Y_tr
         self.fingerprint = fingerprint(self.family, self.held_out, self.largest, *known)
         self.together = 8 if isinstance(tasks, Splits) else 64  # learners that run at once
         h = stack(self.recipe.make, 2, stream(0, "probe"))

@@ -171,12 +171,12 @@ def read_nc(path: Path, kind: type["NeuralComplexity"]) -> "NeuralComplexity":
         nc = _build(json.loads(text["architecture"]), own, kind)
         nc.card = Card.from_json(json.loads(text["provenance"]))
         fixed = nc.labels and not nc.symmetric and nc.card.classes is not None
-        if fixed and (got := len(nc.card.classes or ())) != nc.outputs:
-            raise ValueError(f"classes must be {nc.outputs}, got {got}")
+        if fixed and (count := len(nc.card.classes or ())) != nc.outputs:
+            raise ValueError(f"classes must be {nc.outputs}, got {count}")
         if "calibration" in text or known:
             nc.calibration = Calibration.read(known, text["calibration"])
-            if (got := len(nc.calibration.names)) != len(FEATURES):
-                raise ValueError(f"names must be those of {len(FEATURES)} features, got {got}")
+            if (count := len(nc.calibration.names)) != len(FEATURES):
+                raise ValueError(f"names must be those of {len(FEATURES)} features, got {count}")
     except DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         reason = f"no {reason}" if isinstance(error, KeyError) else reason
