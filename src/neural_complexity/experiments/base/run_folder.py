@@ -45,6 +45,7 @@ class RunFolder:
                 "choose another, or go on with the run in it by --resume"
             )
         content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
+        content["threads"] = torch.get_num_threads()
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             files.write_json(self.path / "config.json", content)
@@ -53,7 +54,7 @@ class RunFolder:
             raise
 
     def read_config(self) -> dict[str, Any]:
-        """Returns experiment, commit and config as the run was started."""
+        """Returns experiment, commit, config and threads as the run was started."""
         if not (self.path / "config.json").is_file():
             raise ValueError(f"{self.path} must be the folder of a run, got no config.json there")
         content = files.read_json(self.path / "config.json")
