@@ -28,7 +28,9 @@ def to_arrays(snapshot: Snapshot, Y_te: Tensor) -> Arrays:
 
 def from_arrays(arrays: Arrays, like: Tensor | None = None) -> Collection:
     """Undoes `to_arrays`; indices stay indices but where inputs that are `like` them are given."""
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    # What came from another process may be read-only.
+    own = {name: np.require(array, requirements="W") for name, array in arrays.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in own.items()}
     Y_te = tensors.pop("Y_te")
     if like is not None:
         tensors |= {name: restore(tensors[name], like) for name in ("X_tr", "X_te")}

@@ -13,8 +13,8 @@ from torch import Tensor
 from neural_complexity import ledger
 from neural_complexity.learners.fit import Recipe, warmup_cosine
 from neural_complexity.meta.bank import MemoryBank
-from neural_complexity.meta.collect import TaskCollector
-from neural_complexity.meta.executor import CollectionQueue, Job
+from neural_complexity.meta.collect import Job, TaskCollector
+from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss, pseudo_predictions
 from neural_complexity.meta.optimize import ScheduledOptimizer, Status
 from neural_complexity.model.network import NeuralComplexity
