@@ -162,6 +162,21 @@ class MemoryBank:
         fields = {n: {"shape": k.shape, "dtype": k.base.name} for n, k in kinds.items()}
         write_json(self.folder / STATE, {**self.state(), "fields": fields})
 
+    def refresh(self) -> None:
+        """Sees what another process, which adds to this bank on disk, had added when it flushed.
+
+        Several processes may sample a bank that one fills. None sees a row half-written as long as
+        at most `slack` rows are added between two times that it does this.
+        """
+        assert self.folder is not None, "only a bank on disk is shared"
+        state = read_json(self.folder / STATE)
+        self.count, self.dropped = state["count"], state["dropped"]
+
+    @property
+    def row_bytes(self) -> int:
+        """What a row takes, in memory or on disk."""
+        return self._rows.dtype.itemsize
+
     def state(self) -> dict[str, int]:
         """Returns the counters that, with the rows on disk, are the bank."""
         return {name: getattr(self, name) for name in ("capacity", "slack", "count", "dropped")}
