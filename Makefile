@@ -92,7 +92,7 @@ lint: install
 
 bench: install
 	rm -f benchmarks/last-run.jsonl
-	cd benchmarks && for name in learners nc_step bank images large collectors assess_rows; do ../$(BIN)/python $$name.py || exit 1; done
+	cd benchmarks && for name in learners nc_step bank images large collectors assess_rows busy; do ../$(BIN)/python $$name.py || exit 1; done
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -11,7 +11,7 @@ from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.collect import SplitCollector
-from neural_complexity.meta.executor import CollectionQueue, process_pool
+from neural_complexity.meta.executor import CollectionQueue, ProcessPool
 from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import seeded, stream
@@ -92,8 +92,8 @@ def main() -> None:
     hold_memory()
     torch.set_num_threads(1)
     updates = balance()
-    with process_pool() as pool, CollectionQueue(collector(), pool) as elsewhere:
-        apart = learner(elsewhere, 1, updates)
+    with ProcessPool() as pool:
+        apart = learner(CollectionQueue(collector(), pool), 1, updates)
         in_turn, threaded = (learner(CollectionQueue(collector()), 0, updates) for _ in range(2))
         one, two, second = seconds_each(
             partial(advance, in_turn, 1),

@@ -16,7 +16,7 @@ ROOT = Path(neural_complexity.__file__).parent
 TESTS = Path(__file__).parent
 # A module imports its own layer or lower ones.
 LAYERS = [
-    {"seeding", "locks", "points"},
+    {"seeding", "locks", "points", "cores"},
     {"files", "beliefs"},
     {"task", "losses", "workspace", "progress"},
     {"snapshot", "ledger"},
@@ -33,7 +33,7 @@ LAYERS = [
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.py")
 # Packages that only an extra installs, or that are slow to import and seldom needed.
 EXTRAS = {"lightning", "onnx", "onnxruntime", "onnxscript", "pyarrow", "tensorboard"}
-EXTRAS |= {"torch.utils.tensorboard"}
+EXTRAS |= {"distributed", "ray", "torch.utils.tensorboard"}
 BELIEFS = {"Belief", "Gaussian", "Categorical", "Head", "PosteriorHead", "DirectHead", "Sets"}
 # The only ones that step an optimizer, and the loop of a user that experiments are about.
 LOOPS = {"learners/fit.py", "meta/optimize.py", "experiments/base/plain_loop.py"}

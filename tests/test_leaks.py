@@ -22,8 +22,7 @@ from neural_complexity.experiments.base.few_shot_images import draw_held_out_tas
 from neural_complexity.experiments.base.one_dataset import load_data
 from neural_complexity.ledger import recording
 from neural_complexity.losses import cross_entropy
-from neural_complexity.meta.collect import SplitCollector
-from neural_complexity.meta.executor import Job
+from neural_complexity.meta.collect import Job, SplitCollector
 from smoke_runs import SmokeRuns
 
 # Keys that say what a learner was trained with; all others say which learner, and on what.

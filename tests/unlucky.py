@@ -10,8 +10,8 @@ import torch
 
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
-from neural_complexity.meta.collect import TaskCollector
-from neural_complexity.meta.executor import Collection, Job
+from neural_complexity.meta.bank import Collection
+from neural_complexity.meta.collect import Job, TaskCollector
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.tasks.families import Sinusoids
 

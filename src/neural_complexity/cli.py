@@ -16,6 +16,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 import neural_complexity
 from neural_complexity.assessment.model_files import ModelFiles, StreamFiles
+from neural_complexity.cores import passive_threads
 from neural_complexity.model.shipped import SHIPPED
 from neural_complexity.reliability.methods import Method
 
@@ -206,7 +207,8 @@ def _check_out(out: Path | None, *kinds: str) -> None:
 
 def _commands() -> Any:
     """Returns the module that does the work; help and errors do not wait for it."""
-    return import_module("neural_complexity.commands")
+    with passive_threads():  # of torch, which is loaded with it
+        return import_module("neural_complexity.commands")
 
 
 def parse(kind: Any, words: list[str], **options: Any) -> Any:

@@ -4,12 +4,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from tyro.conf import FlagConversionOff
 
 from neural_complexity.assessment.from_files import assess_files, monitor_files
 from neural_complexity.assessment.report import to_markdown, to_rich
 from neural_complexity.cli import PROGRAM, Assess, Monitor, Run, Scorecard, parse
+from neural_complexity.cores import free_cores
 from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import load_experiment
 from neural_complexity.experiments.base.rows import commit
@@ -37,6 +39,7 @@ def run(given: Run, fields: list[str]) -> None:
         if then != commit():
             print(f"note: started at {then}, goes on at {commit()}", file=sys.stderr)
         config = config_from_dict(experiment.config, started["config"])
+        _use_free_cores(started.get("threads"))
     else:
         preset = given.preset or "cpu"
         if preset not in experiment.presets:
@@ -54,6 +57,7 @@ def run(given: Run, fields: list[str]) -> None:
             config=(FlagConversionOff,),
         )
         folder = RunFolder(given.out or Path(f"runs/{given.experiment}-{preset}-{config.seed}"))
+        _use_free_cores()
         folder.start(given.experiment, config)
     if not folder.finished:
         hold_memory()
@@ -90,6 +94,7 @@ def score(given: Scorecard) -> None:
 
 def assess(given: Assess) -> None:
     """Assesses a model from its files."""
+    _use_free_cores()
     nc, out = None if given.nc is None else find_nc(given.nc), given.out
     options = {name: getattr(given, name) for name in ("confidence", "method", "out_of_fold")}
     assessment, notes = assess_files(nc, given, metrics=given.metrics, **options)
@@ -104,6 +109,7 @@ def assess(given: Assess) -> None:
 
 def monitor(given: Monitor) -> None:
     """Monitors a model from its files."""
+    _use_free_cores()
     nc, out = None if given.nc is None else find_nc(given.nc), given.out
     names = ("confidence", "false_alarms", "metrics", "out_of_fold")
     history, notes = monitor_files(given, nc=nc, **{name: getattr(given, name) for name in names})
@@ -114,6 +120,13 @@ def monitor(given: Monitor) -> None:
         write_text(out, history.to_html())
     elif out is not None:
         write_text(out, history.to_df().to_csv())
+
+
+def _use_free_cores(threads: int | None = None) -> None:
+    """Sets the number of threads: that of a run that goes on, whose sums are then the same."""
+    free = free_cores()
+    if free is not None:
+        torch.set_num_threads(threads or free)
 
 
 def _console() -> Console:

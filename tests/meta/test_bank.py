@@ -286,3 +286,43 @@ def test_points_are_kept_as_indices_and_come_back_as_points(tmp_path: Path) -> N
         drawn, _ = each.sample(20, stream(0, "x"))
         assert torch.equal(values(drawn.X_te), raw(drawn.X_te)[..., None].double())
         assert torch.isin(raw(drawn.X_tr), torch.arange(6)).all()
+
+
+def test_a_hundred_million_rows_cost_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A sparse file: disks are seldom so empty.
+    monkeypatch.setattr(os, "posix_fallocate", lambda file, _, length: os.truncate(file, length))
+    points, size = torch.arange(8.0).view(8, 1, 1), 10**8
+    data = Snapshot(*[points] * 5), points
+    bank = MemoryBank(*data, capacity=size, folder=tmp_path)
+    bank.count = size - 3  # the next rows stand at the end and at the start
+    bank.add(*data)
+    assert (len(bank), bank.row_bytes) == (size, 6 * points.element_size())
+    stored = bank._rows["Y_te"].reshape(size)
+    assert (*stored[-3:], *stored[:5]) == tuple(range(8))
+    sampled, _ = bank.sample(16, stream(0, "rows"))
+    assert len(sampled) == 16
+    bank.flush()
+    assert MemoryBank.open(tmp_path, points).state() == bank.state()
+    file = (tmp_path / "rows").stat()
+    assert file.st_size == size * bank.row_bytes
+    assert 512 * file.st_blocks < 10**6
+
+
+def test_others_sample_a_bank_that_one_fills(tmp_path: Path) -> None:
+    points = torch.arange(4.0).view(4, 1, 1)
+    data = Snapshot(*[points] * 5), points
+    bank = MemoryBank(*data, capacity=6, slack=4, folder=tmp_path)
+    bank.add(*data)
+    bank.flush()
+    other = MemoryBank.open(tmp_path, points)
+    before = other.sample(50, stream(0, "rows"))[1]
+    bank.add(Snapshot(*[points + 9] * 5), points + 9)
+    assert torch.equal(other.sample(50, stream(0, "rows"))[1], before)  # none of it half-written
+    bank.flush()
+    other.refresh()
+    for both in zip(
+        *(b.sample(50, stream(0, "rows"))[0].tensors() for b in (bank, other)), strict=True
+    ):
+        assert torch.equal(*both)

@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import unlucky
 from glyphs import thumbnails
 from neural_complexity.learners.fit import Recipe, diverged
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.losses import cross_entropy, squared_error
-from neural_complexity.meta.bank import MemoryBank
-from neural_complexity.meta.collect import SplitCollector, TaskCollector, log_steps
-from neural_complexity.meta.executor import Collection, Job
+from neural_complexity.meta.bank import Collection, MemoryBank
+from neural_complexity.meta.collect import Job, SplitCollector, TaskCollector, TimeLimit, log_steps
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import raw
 from neural_complexity.regularizers.nc import nc_penalty
@@ -242,3 +242,13 @@ def test_impossible_sizes_are_refused() -> None:
         replace(collector, looks=1)
     with pytest.raises(ValueError, match="tasks must be at least 1, got 0"):
         replace(collector, tasks=0)
+
+
+def test_a_time_limit_is_for_other_processes() -> None:
+    limited = TimeLimit(unlucky.plain(), 60.0)
+    nc = NeuralComplexity.for_tasks(unlucky.family.sample(8, stream(0, "units")), width=8)
+    with pytest.raises(ValueError, match="a time limit must be for other processes, got this one"):
+        limited(nc, Job(0, 0, 0.5))
+    elsewhere = replace(limited, caller=0)
+    found, expected = elsewhere(nc, Job(0, 0, 0.5)), unlucky.plain()(nc, Job(0, 0, 0.5))
+    assert torch.equal(found[0].H_te, expected[0].H_te)

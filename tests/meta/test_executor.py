@@ -3,12 +3,14 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from pickle import PicklingError
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,9 @@ from torch import Tensor
 
 import unlucky
 from neural_complexity.learners.fit import Recipe
-from neural_complexity.meta.executor import Collection, CollectionQueue, Job, process_pool
+from neural_complexity.meta.bank import Collection
+from neural_complexity.meta.collect import Job, TimeLimit
+from neural_complexity.meta.executor import CollectionQueue, ProcessPool
 from neural_complexity.meta.trainer import MetaLearner, MetaTraining, meta_train
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed
@@ -180,28 +184,19 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, stops: list[int]) -> None:
 def test_neither_processes_nor_their_deaths_nor_an_interruption_change_anything(
     tmp_path: Path,
 ) -> None:
-    run, folder = tmp_path / "run", tmp_path / "queues"
+    run = tmp_path / "run"
     expected = session(CollectionQueue(plain()))
     assert differ(expected, train(learner(CollectionQueue(plain()), 1)))  # something can change
     unlucky = Unlucky(tmp_path, dies=(1,))
-    (folder / "queue-killed").mkdir(parents=True)  # of an earlier process
-    with (
-        process_pool() as pool,
-        CollectionQueue(unlucky, pool, folder=folder) as queue,
-        pytest.raises(KeyboardInterrupt),
-    ):
-        session(queue, run, partial(interrupt, 4))
-    assert not list(folder.iterdir())
+    with ProcessPool() as pool, pytest.raises(KeyboardInterrupt):
+        session(CollectionQueue(unlucky, pool), run, partial(interrupt, 4))
 
     def kill(iteration: int) -> None:
         if iteration == 4:
             os.kill(alive(tmp_path)[0], signal.SIGKILL)  # whatever it does
 
-    with process_pool(2) as pool, CollectionQueue(unlucky, pool, folder=folder) as queue:
-        assert_same(expected, session(queue, run, kill))
-        assert queue.folder is not None
-        assert not list(queue.folder.glob("version-*"))  # all forgotten
-    assert not list(folder.iterdir())
+    with ProcessPool(2) as pool:
+        assert_same(expected, session(CollectionQueue(unlucky, pool), run, kill))
     assert len((tmp_path / "asked-1").read_text().splitlines()) == 2
     assert {threads for _, threads, _ in jobs_done(tmp_path)} == {"1"}
     assert not alive(tmp_path)
@@ -223,13 +218,13 @@ def assert_equal(one: Collection, other: Collection) -> None:
     assert torch.equal(one[1], other[1])
 
 
-@pytest.mark.parametrize("make", [lambda: None, lambda: ThreadPoolExecutor(1), process_pool])
+@pytest.mark.parametrize("make", [nullcontext, lambda: ThreadPoolExecutor(2), ProcessPool])
 def test_every_executor_returns_what_the_collector_does(
-    make: Callable[[], Executor | None], tmp_path: Path
+    make: Callable[[], AbstractContextManager[Executor | None]],
 ) -> None:
     nc, jobs = make_nc(), [Job(0, 0, 0.0), Job(1, 0, 0.5), Job(2, 1, 0.5)]
-    pool = make()
-    with pool or nullcontext(), CollectionQueue(plain(), pool, folder=tmp_path) as queue:
+    with make() as pool:
+        queue = CollectionQueue(plain(), pool)
         queue.publish(0, nc)
         with torch.no_grad():
             next(nc.parameters()).zero_()
@@ -241,12 +236,55 @@ def test_every_executor_returns_what_the_collector_does(
         queue.forget(index=2, version=1)
         with pytest.raises(ValueError, match="job 1 must be submitted before it is taken"):
             queue.take(1)
-        with pytest.raises(ValueError, match="version 0 must be published before job 3 is"):
+        with pytest.raises(ValueError, match="job 3 must be of a published version, got 0"):
             queue.submit(Job(3, 0, 0.0))
         assert_equal(queue.take(2), made[2])
     for job, version, collection in zip(jobs, (make_nc(), make_nc(), nc), made, strict=True):
         assert_equal(collection, plain()(version, job))
-    assert not list(tmp_path.iterdir())
+
+
+def test_another_run_on_the_same_queue_has_its_own_weights() -> None:
+    one, other, job = make_nc(), make_nc(), Job(0, 0, 0.5)
+    with torch.no_grad():
+        next(other.parameters()).zero_()
+    with ProcessPool() as pool:
+        queue = CollectionQueue(plain(), pool)
+        for nc in (one, other):  # both are version 0 to them
+            queue.forget()
+            queue.publish(0, nc)
+            queue.submit(job)
+            assert_equal(queue.take(0), plain()(nc, job))
+
+
+class Counting(ThreadPoolExecutor):
+    """Counts what is sent to workers."""
+
+    sent = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.sent += len(args[2])
+        return super().submit(fn, *args, **kwargs)
+
+
+def test_weights_travel_once_for_each_version_not_for_each_job() -> None:
+    with Counting(1) as pool:
+        queue = CollectionQueue(plain(), pool)
+        for version in range(2):
+            queue.publish(version, make_nc())
+            for index in range(4):
+                queue.submit(Job(index + 4 * version, version, 0.5))
+        for index in range(8):
+            queue.take(index)
+        assert pool.sent == 3  # the collector and two versions
+
+
+def test_a_worker_that_lacks_the_weights_is_sent_them(tmp_path: Path) -> None:
+    with ProcessPool(2) as pool:
+        queue = CollectionQueue(Unlucky(tmp_path, hangs=(0,)), pool)
+        queue.publish(0, make_nc())
+        queue.submit(Job(0, 0, 0.5))  # brings the weights to one worker, which is busy for good
+        queue.submit(Job(1, 0, 0.5))
+        assert_equal(queue.take(1), plain()(make_nc(), Job(1, 0, 0.5)))
 
 
 def test_inputs_by_index_come_back_as_indices() -> None:
@@ -257,59 +295,70 @@ def test_inputs_by_index_come_back_as_indices() -> None:
         zeros = torch.zeros(1, 2, 1)
         return Snapshot(X, zeros, zeros, X, zeros), zeros
 
-    with CollectionQueue(collect) as queue:
-        queue.publish(0, make_nc())
-        queue.submit(Job(0, 0, 0.0))
-        snapshot, _ = queue.take(0)
+    queue = CollectionQueue(collect)
+    queue.publish(0, make_nc())
+    queue.submit(Job(0, 0, 0.0))
+    snapshot, _ = queue.take(0)
     assert torch.equal(snapshot.X_tr, torch.tensor([[1, 2]]))
 
 
 def test_what_goes_wrong_in_a_worker_is_said_where_it_is_taken(tmp_path: Path) -> None:
     nc = make_nc()
     collector = Unlucky(tmp_path, always_dies=(1,), fails=(0,), hangs=(3,))
-    with process_pool() as pool, CollectionQueue(collector, pool) as queue:
+    with ProcessPool() as pool:
+        queue = CollectionQueue(collector, pool)
         queue.publish(0, nc)
         for index in range(4):
             queue.submit(Job(index, 0, 0.5))
         with pytest.raises(RuntimeError) as failed:
             queue.take(0)
         assert str(failed.value) == "collection 0 failed: ValueError: I cannot"
-        assert "in __call__" in str(failed.value.__cause__.__cause__)  # type: ignore[union-attr]
-        with pytest.raises(RuntimeError, match="^collection 1 failed: 3 workers in turn died of"):
+        assert "in __call__" in "".join(traceback.format_exception(failed.value))
+        with pytest.raises(RuntimeError, match="^collection 1 failed: 3 workers died of it"):
             queue.take(1)
         assert_equal(queue.take(2), plain()(nc, Job(2, 0, 0.5)))  # the rest is untouched
         wait_for((tmp_path / "asked-3").exists)
         wait_for(lambda: (tmp_path / "asked-3").read_text().endswith("\n"))
     assert not alive(tmp_path)  # also in the middle of a job
-    assert queue.folder is not None
-    assert not queue.folder.exists()
-    with pytest.raises(ValueError, match="job 3 must be submitted before it is taken"):
-        queue.take(3)
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(print)
 
 
 def test_jobs_lost_with_a_worker_are_begun_again_before_they_are_taken(tmp_path: Path) -> None:
-    with process_pool() as pool:
+    with ProcessPool() as pool:
         queue = CollectionQueue(Unlucky(tmp_path, dies=(0,)), pool)
         queue.publish(0, make_nc())
         for index in range(3):
             queue.submit(Job(index, 0, 0.5))
         queue.take(0)
         wait_for((tmp_path / "asked-2").exists)
-        queue.close()
+
+
+def test_a_collection_that_takes_too_long_is_tried_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hung = Unlucky(tmp_path, hangs=(0,))
+    with ProcessPool() as pool:
+        queue = CollectionQueue(TimeLimit(hung, 0.2), pool)
+        queue.publish(0, make_nc())
+        queue.submit(Job(0, 0, 0.5))
+        with pytest.raises(RuntimeError, match="^collection 0 failed: 3 workers died of it"):
+            queue.take(0)
+    assert "unlucky.py" in capfd.readouterr().err  # where it was
+    assert len(jobs_done(tmp_path)) == 3
 
 
 ORPHAN = """
 import sys, time
 from pathlib import Path
 from unlucky import Unlucky, family
-from neural_complexity.meta.executor import CollectionQueue, Job, process_pool
+from neural_complexity.meta.collect import Job
+from neural_complexity.meta.executor import CollectionQueue, ProcessPool
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    queue = CollectionQueue(Unlucky(folder, hangs=(0,)), process_pool(), folder=folder)
+    queue = CollectionQueue(Unlucky(folder, hangs=(0,)), ProcessPool())
     queue.publish(0, NeuralComplexity.for_tasks(family.sample(8, stream(0, "units")), width=8))
     queue.submit(Job(0, 0, 0.0))
     time.sleep(60)
@@ -318,10 +367,10 @@ if __name__ == "__main__":
 
 def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(ORPHAN)
+    (tmp_path / "temporary").mkdir()
     path = os.pathsep.join([str(Path(unlucky.__file__).parent), *sys.path])
-    parent = subprocess.Popen(
-        [sys.executable, tmp_path / "run.py", tmp_path], env={**os.environ, "PYTHONPATH": path}
-    )
+    own = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path / "temporary")}
+    parent = subprocess.Popen([sys.executable, tmp_path / "run.py", tmp_path], env=own)
     try:
         wait_for((tmp_path / "asked-0").exists)
         wait_for(lambda: (tmp_path / "asked-0").read_text().endswith("\n"))
@@ -330,16 +379,16 @@ def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
         parent.kill()
         parent.wait()
     wait_for(lambda: not alive(tmp_path))
+    assert not list((tmp_path / "temporary").iterdir())  # nor are files left
 
 
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        process_pool(0)
+        ProcessPool(0)
     with pytest.raises(ValueError, match="threads must be at least 1, got -1"):
-        process_pool(threads=-1)
-    with process_pool() as pool, pytest.raises((AttributeError, PicklingError), match="pickle"):
-        CollectionQueue(lambda *_: None, pool, folder=tmp_path)  # type: ignore[arg-type]
-    assert not list(tmp_path.iterdir())
+        ProcessPool(threads=-1)
+    with ProcessPool() as pool, pytest.raises((AttributeError, PicklingError), match="pickle"):
+        CollectionQueue(lambda *_: None, pool)  # type: ignore[arg-type,return-value]
     meta = learner(CollectionQueue(plain()), 1, Workspace(tmp_path))
     meta.iterate()
     meta.save()

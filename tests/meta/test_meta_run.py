@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import cross_entropy, squared_error
-from neural_complexity.meta.executor import Job
+from neural_complexity.meta.collect import Job
 from neural_complexity.meta.meta_run import (
     PARTS,
     MetaRun,

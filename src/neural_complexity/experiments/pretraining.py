@@ -26,6 +26,7 @@ from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, pivot, show
 from neural_complexity.experiments.base.training import Part
 from neural_complexity.losses import cross_entropy, squared_error
+from neural_complexity.meta.parallel import in_parallel
 from neural_complexity.meta.pretrain import Pretraining, pretrain
 from neural_complexity.meta.scores import estimate_mean
 from neural_complexity.model.network import NeuralComplexity
@@ -72,6 +73,9 @@ class Config(BaseConfig):
     lr: Annotated[float, POSITIVE] = 0.001  # The peak learning rate.
     growth: Part = 0.3  # The part of training in which tables grow to their size.
     checkpoints: Count = 1000  # On the way.
+    devices: Count = (
+        1  # Processes that share the tables of an update, with a GPU each if there are.
+    )
     eval_tasks: Annotated[int, AtLeast(2)] = 1024  # Tables that results are of, of each kind.
 
     def family(self, moved: float | None = None) -> Tables:
@@ -119,9 +123,9 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     """Trains the NC, and compares its beliefs with a forest's on other tables."""
     nc = config.make().to(config.device)
     own = work.sub("tables", config)
-    options: dict[str, Any] = {"seed": config.seed, "work": own, "callback": callback}
-    learns = bool(config.network.table_layers)
-    history = pretrain(nc, config.family(), config.training(), **options) if learns else []
+    learns, learn = bool(config.network.table_layers), partial(pretrain, seed=config.seed, work=own)
+    given = nc, config.family(), config.training()
+    history = in_parallel(config.devices, learn, *given, callback=callback) if learns else []
     nc.card = replace(nc.card, context_size=config.most_rows)
     parts, rows = Parts(work, len(INPUTS), callback), list[Row]()
     for inputs, moved in INPUTS.items():

@@ -33,7 +33,9 @@ def to_arrays(snapshot: Snapshot, Y_te: Tensor) -> Arrays:
 
 def from_arrays(arrays: Arrays, like: Tensor | None = None) -> Collection:
     """Undoes `to_arrays`; indices stay indices but where inputs that are `like` them are given."""
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    # What came from another process may be read-only.
+    own = {name: np.require(array, requirements="W") for name, array in arrays.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in own.items()}
     Y_te = tensors.pop("Y_te")
     if like is not None:
         tensors |= {name: restore(tensors[name], like) for name in ("X_tr", "X_te")}
@@ -176,6 +178,21 @@ class MemoryBank:
         fields = {n: {"shape": k.shape, "dtype": k.base.name} for n, k in kinds.items()}
         content = {**self.state(), "fields": fields}
         write_json(self.folder / STATE, {**content, CHECKSUM: _checksum(content)})
+
+    def refresh(self) -> None:
+        """Sees what another process, which adds to this bank on disk, had added when it flushed.
+
+        Several processes may sample a bank that one fills. None sees a row half-written as long as
+        at most `slack` rows are added between two times that it does this.
+        """
+        assert self.folder is not None, "only a bank on disk is shared"
+        state = read_json(self.folder / STATE)
+        self.count, self.dropped = state["count"], state["dropped"]
+
+    @property
+    def row_bytes(self) -> int:
+        """What a row takes, in memory or on disk."""
+        return self._rows.dtype.itemsize
 
     def state(self) -> dict[str, int]:
         """Returns the counters that, with the rows on disk, are the bank."""

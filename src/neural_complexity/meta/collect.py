@@ -1,6 +1,8 @@
 """Collections: learners trained under the current NC, recorded as rows for the bank."""
 
-from collections.abc import Sequence
+import faulthandler
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -8,7 +10,7 @@ from torch import Tensor
 
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Recipe, diverged
-from neural_complexity.meta.executor import Collection, Job
+from neural_complexity.meta.bank import Collection
 from neural_complexity.model.cached import CachedEmbeddings, cache, embed_store, subsample
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings, Points, join
@@ -19,7 +21,45 @@ from neural_complexity.task import Task, TaskFamily
 from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import Minibatches, Splits
 
-__all__ = ["LearnerCollector", "SplitCollector", "TaskCollector", "log_steps"]
+__all__ = ["Collector", "Job", "LearnerCollector", "SplitCollector", "TaskCollector"]
+__all__ += ["TimeLimit", "log_steps"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One collection to be made."""
+
+    index: int  # which collection of the run
+    version: int  # of NC, whose weights regularize the learners
+    weight: float  # of NC in their objective
+
+
+Collector = Callable[[NeuralComplexity, Job], Collection]
+"""Returns rows for the bank as a pure function of the job and of NC, which has the weights of the
+job's version and may be moved to another device. Rows of learners that diverged are returned, too.
+"""
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """A collector for workers that end themselves, as if they had died, when one takes too long.
+
+    They print where they were. Not for an executor of threads, which would end this process.
+    """
+
+    collector: Collector
+    seconds: float  # for a collection
+    caller: int = field(default_factory=os.getpid)
+
+    def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
+        """Makes a collection in time."""
+        if os.getpid() == self.caller:
+            raise ValueError("a time limit must be for other processes, got this one")
+        faulthandler.dump_traceback_later(self.seconds, exit=True)
+        try:
+            return self.collector(nc, job)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

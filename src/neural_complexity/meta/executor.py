@@ -1,103 +1,73 @@
 """Where collections are made: in this process, or by any `concurrent.futures.Executor`."""
 
+import concurrent.futures as cf
 import os
 import pickle
-import shutil
 import signal
 import sys
-import tempfile
 import threading
-from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, partial
 from multiprocessing import connection, get_context
-from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 
-from neural_complexity.files import write_bytes
+from neural_complexity.cores import passive_threads
 from neural_complexity.meta.bank import Arrays, Collection, from_arrays, to_arrays
+from neural_complexity.meta.collect import Collector, Job
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.tasks.families import check_sizes
 
-__all__ = ["Collection", "CollectionQueue", "Collector", "Job", "process_pool"]
+__all__ = ["CollectionQueue", "ProcessPool", "RayExecutor", "connect"]
 
 ATTEMPTS = 3  # at a collection of which workers die
-COLLECTOR, FILE = "collector.pickle", "version-{:09d}.safetensors"  # for workers
 
 
-@dataclass(frozen=True)
-class Job:
-    """One collection to be made."""
-
-    index: int  # which collection of the run
-    version: int  # of NC, whose weights regularize the learners
-    weight: float  # of NC in their objective
-
-
-Collector = Callable[[NeuralComplexity, Job], Collection]
-"""Returns rows for the bank as a pure function of the job and of NC, which has the weights of the
-job's version and may be moved to another device. Rows of learners that diverged are returned, too.
-"""
-
-
-class CollectionQueue(AbstractContextManager["CollectionQueue"]):
+class CollectionQueue:
     """Collections that were asked for; they depend on the collector alone, not on the executor.
 
-    Inputs that are `Points` come back as the bank keeps them: as indices.
-
     Args:
-        collector: Makes them. With an executor it is pickled, so it must be of classes and
-            functions that can be imported.
+        collector: Makes them. An executor gets it pickled: workers must be able to import it.
         executor: Runs the collector; the caller's to shut down. If `None`, a collection is made in
             this process when it is taken.
-        folder: Where weights are kept for the executor; what earlier queues left there is removed,
-            so only one at a time can have it. A temporary folder if `None`.
     """
 
-    def __init__(
-        self, collector: Collector, executor: Executor | None = None, *, folder: Path | None = None
-    ) -> None:
+    def __init__(self, collector: Collector, executor: cf.Executor | None = None) -> None:
         self.collector, self.executor = collector, executor
         self.networks: dict[int, NeuralComplexity] = {}  # by version
-        self.asked: dict[int, tuple[Job, Future[Arrays]]] = {}  # by index
-        self.folder: Path | None = None
-        if executor is not None:
-            content = pickle.dumps(collector)
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                for earlier in folder.glob("queue-*"):
-                    shutil.rmtree(earlier)
-            self.folder = Path(tempfile.mkdtemp(prefix="queue-", dir=folder))
-            write_bytes(self.folder / COLLECTOR, content)
+        self.asked: dict[int, tuple[Job, cf.Future[Arrays | None]]] = {}  # by index
+        self._sent = set[str]()  # unique names of what is pickled for workers, by version
+        self._pickled = {} if executor is None else {-1: (uuid4().hex, pickle.dumps(collector))}
 
     def publish(self, version: int, nc: NeuralComplexity) -> None:
         """Makes the weights that NC has now available to jobs, as a version."""
         self.networks[version] = deepcopy(nc)
-        if self.folder is not None:
-            nc.save(self.folder / FILE.format(version))
+        if self.executor is not None:
+            self._pickled[version] = uuid4().hex, pickle.dumps(nc)
 
     def submit(self, job: Job) -> None:
         """Asks for a collection, perhaps again; its version must have been published."""
         if job.version not in self.networks:
-            told = f"version {job.version} must be published before job {job.index} is submitted"
-            raise ValueError(f"{told}, got no such version")
-        future = Future[Arrays]()  # which `take` fulfils, if there is no executor
-        if self.executor is not None and self.folder is not None:
-            path, dtype = self.folder / FILE.format(job.version), torch.get_default_dtype()
-            future = self.executor.submit(_collect, path, job, dtype)
+            raise ValueError(f"job {job.index} must be of a published version, got {job.version}")
+        future = cf.Future[Arrays | None]()  # which `take` fulfils, if there is no executor
+        if self.executor is not None:
+            needed = dict(self._pickled[v] for v in (-1, job.version))
+            # Weights travel with the first job of their version, and again where they are missed.
+            new = needed.keys() - (set() if job.index in self.asked else self._sent)
+            self._sent |= new
+            how = list(needed), {n: needed[n] for n in new}, torch.get_default_dtype()
+            future = self.executor.submit(_collect, job, *how)
         self.asked[job.index] = job, future
 
     def take(self, index: int) -> Collection:
-        """Waits for a collection; may be repeated until it is forgotten.
+        """Waits for a collection, with indices for `Points`; may be repeated until it is forgotten.
 
-        Raises:
-            RuntimeError: If the collector failed in a worker, whose traceback is the cause, or
-                ended its process again and again.
+        A `RuntimeError` says that the collector failed in a worker, whose traceback is the cause,
+        that it ended its process again and again, or that the executor gave up.
         """
         if index not in self.asked:
             raise ValueError(f"job {index} must be submitted before it is taken, got no such job")
@@ -108,20 +78,30 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
             if attempt:
                 self.submit(job)  # alone: if a worker dies again, it is this job that ended it
             try:
-                result = self.asked[index][1].result()
-            except BrokenExecutor as error:
+                return from_arrays(self._wait(index))
+            except cf.BrokenExecutor as error:
                 died = error
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                raise RuntimeError(f"collection {index} failed: {reason}") from error
-            else:
-                for other, (lost, future) in sorted(self.asked.items()):
-                    broken = future.done() and isinstance(future.exception(), BrokenExecutor)
-                    if other > index and broken:  # lost with the worker that died
-                        self.submit(lost)
-                return from_arrays(result)
-        told = f"collection {index} failed: {ATTEMPTS} workers in turn died of it"
-        raise RuntimeError(f"{told}; was there too little memory? The job was {job}") from died
+                reason = str(error) or "the executor gave it up; is its scheduler gone?"
+                told = f"collection {index} failed: {type(error).__name__}: {reason}"
+                raise RuntimeError(told) from error
+        raise RuntimeError(f"collection {index} failed: {ATTEMPTS} workers died of it") from died
+
+    def _wait(self, index: int) -> Arrays:
+        while True:
+            self._resubmit(index, type(None))  # their workers lacked something
+            if (future := self.asked[index][1]).done() and (found := future.result()) is not None:
+                self._resubmit(index, cf.BrokenExecutor)  # lost with a worker that died
+                return found
+            pending = [future for _, future in self.asked.values() if not future.done()]
+            cf.wait(pending, return_when=cf.FIRST_COMPLETED)
+
+    def _resubmit(self, index: int, kind: type) -> None:
+        """Submits jobs from an index on again whose result or exception is of a kind."""
+        for job, future in list(self.asked.values()):
+            ended = job.index >= index and future.done() and not future.cancelled()
+            if ended and isinstance(future.exception() or future.result(), kind):
+                self.submit(job)
 
     def forget(self, *, index: int = sys.maxsize, version: int = sys.maxsize) -> None:
         """Drops the collections below an index and the versions below a version."""
@@ -129,80 +109,92 @@ class CollectionQueue(AbstractContextManager["CollectionQueue"]):
             self.asked.pop(old)[1].cancel()
         for old in [v for v in self.networks if v < version]:
             del self.networks[old]
-            if self.folder is not None:
-                (self.folder / FILE.format(old)).unlink(missing_ok=True)
-
-    def close(self, *_: object) -> None:
-        """Drops all that is kept, and what has not begun."""
-        self.forget()
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            _load.cache_clear()
-
-    __exit__ = close
+            self._pickled.pop(old, None)
 
 
-def _collect(network: Path, job: Job, dtype: torch.dtype) -> Arrays:
-    """Makes a collection in a worker, with tasks and learners of the caller's default type."""
-    torch.set_default_dtype(dtype)
-    return to_arrays(*_load(network.with_name(COLLECTOR))(_load(network), job))
+_kept: dict[str, Any] = {}  # in a worker: its last collector and network, by name
 
 
-@lru_cache(maxsize=2)  # the collector and the last network
-def _load(path: Path) -> Any:
-    """Reads what a queue wrote."""
-    collects = path.name == COLLECTOR
-    return pickle.loads(path.read_bytes()) if collects else NeuralComplexity.load(path)
+def _collect(job: Job, names: list[str], new: dict[str, bytes], dtype: Any) -> Arrays | None:
+    """Makes a collection in a worker, or none if that was not sent all that is needed."""
+    known = _kept | {name: pickle.loads(pickled) for name, pickled in new.items()}
+    needed = {name: known[name] for name in names if name in known}
+    _kept.clear()  # another thread of this worker may then lack something, and be sent it again
+    _kept.update(needed)
+    if len(needed) < len(names):
+        return None
+    collector, nc = needed.values()
+    torch.set_default_dtype(dtype)  # the caller's
+    return to_arrays(*collector(nc, job))
 
 
-def process_pool(workers: int = 1, *, threads: int = 1) -> Executor:
-    """Returns an executor of worker processes on this machine, to be used in a `with` statement.
+class ProcessPool(cf.ProcessPoolExecutor):
+    """Worker processes on this machine, for a `with` statement; when one dies, all are replaced.
 
-    Shutting it down ends the workers, whatever they are doing; they also end with this process,
-    however it ends. When one dies, all are replaced. A script that calls this needs
-    `if __name__ == "__main__":`.
-
-    Args:
-        workers: How many processes.
-        threads: How many threads PyTorch has in each.
+    They also end with this process, however it ends, and whatever they are doing. A script that
+    uses this needs `if __name__ == "__main__":`. PyTorch has `threads` threads in each worker.
     """
-    check_sizes(workers=workers, threads=threads)
-    # A fork would inherit this process's threads and, perhaps, its GPU in an unusable state.
-    context = get_context("spawn")
-    # Only this process holds the other end: the line breaks when it closes that, or dies.
-    line, alive = context.Pipe(duplex=False)
-    make = partial(ProcessPoolExecutor, workers, context, _begin, (line, threads))
-    return _RestartingPool(make, alive)
 
+    def __init__(self, workers: int = 1, *, threads: int = 1) -> None:
+        check_sizes(workers=workers, threads=threads)
+        # A fork would inherit this process's threads and, perhaps, its GPU in an unusable state.
+        context = get_context("spawn")
+        # Only this process holds the other end: the line breaks when it closes that, or dies.
+        line, self._alive = context.Pipe(duplex=False)
+        self._start = partial(super().__init__, workers, context, _begin, (line, threads))
+        self._start()
 
-class _RestartingPool(Executor):
-    """A standard pool, and a new one when that is broken."""
-
-    def __init__(self, make: Callable[[], Executor], alive: connection.Connection) -> None:
-        self._make, self._alive, self._pool = make, alive, make()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> cf.Future[Any]:
+        """Submits a call, after a restart if need be."""
         if self._alive.closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        try:
-            return self._pool.submit(fn, *args, **kwargs)
-        except BrokenExecutor:
-            self._pool.shutdown()
-            self._pool = self._make()
-            return self._pool.submit(fn, *args, **kwargs)
+        with passive_threads():  # in processes that this starts
+            try:
+                return super().submit(fn, *args, **kwargs)
+            except cf.BrokenExecutor:
+                super().shutdown()
+                self._start()
+                return super().submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        """Ends the workers, whatever they are doing."""
         self._alive.close()
-        self._pool.shutdown(wait, cancel_futures=cancel_futures)
+        super().shutdown(wait, cancel_futures=cancel_futures)
 
 
 def _begin(line: connection.Connection, threads: int) -> None:
     """Prepares a worker, which ends when the line breaks, also in the middle of a job."""
-
-    def watch() -> None:
-        connection.wait([line])
-        os._exit(1)
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its parent wants it to
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=lambda: connection.wait([line]) and os._exit(1), daemon=True).start()
     torch.set_num_threads(threads)
+
+
+class RayExecutor(cf.Executor):
+    """Tasks of Ray, once that is initialized; Ray retries those whose workers die."""
+
+    def __init__(self) -> None:
+        import ray
+
+        self._remote = cache(ray.remote(max_retries=ATTEMPTS - 1))  # made once for each function
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> cf.Future[Any]:
+        """Submits a call."""
+        return self._remote(fn).remote(*args, **kwargs).future()
+
+
+@contextmanager
+def connect(address: str) -> Iterator[cf.Executor]:
+    """Yields the executor of a cluster: `tcp://host:8786` is a scheduler of Dask (extra: dask).
+
+    `ray://host:10001` is of Ray (extra: ray), and `ray` the one that it finds or starts itself.
+    """
+    if address.startswith("ray"):
+        import ray
+
+        with ray.init(None if address == "ray" else address):
+            yield RayExecutor()
+    else:
+        from distributed import Client
+
+        with Client(address) as client:
+            yield client.get_executor()

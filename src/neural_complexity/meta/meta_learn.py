@@ -3,13 +3,14 @@
 import math
 import time
 import warnings
+from concurrent.futures import Executor
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -18,7 +19,7 @@ from torch import Tensor
 from neural_complexity.files import write_json
 from neural_complexity.locks import lock_folder
 from neural_complexity.meta import meta_run
-from neural_complexity.meta.executor import Collection
+from neural_complexity.meta.bank import Collection
 from neural_complexity.meta.meta_run import FINISHED, Learner, MetaRun, Plan, Tasks
 from neural_complexity.meta.nc_loss import nc_loss
 from neural_complexity.meta.scores import belief_loss, compare, describe, make_report, r_squared
@@ -36,6 +37,7 @@ __all__ = ["meta_learn"]
 CONFIDENCE = 0.95  # of the bounds that users ask for
 EPOCHS = 400  # how often NC sees each point of a dataset: after more, it knows them by heart
 FILE, REPORT = "nc.safetensors", "report.json"  # the finished NC, in the folder, and its report
+AHEAD = 4  # iterations that an executor may be ahead, where no plan says so
 PART = 4096  # points that are noted at a time: bounds memory
 
 
@@ -44,11 +46,11 @@ def meta_learn(
     learner: Learner = None,
     budget: str | float | Plan = "10min",
     *,
-    head: Literal["posterior", "direct"] = "posterior",
     seed: int = 0,
     device: str = "cpu",
     folder: str | Path | None = None,
     progress: bool | ProgressCallback = True,
+    executor: Executor | None = None,
     **architecture: Any,
 ) -> NeuralComplexity:
     """Meta-learns an NC for a domain, and measures how far it can be trusted there.
@@ -65,13 +67,16 @@ def meta_learn(
         budget: The time, as in `"10min"`. A warning says, before it is spent, if it is too short
             for as many held-out learners as a bound needs. Or a `Plan`, which is the same work on
             any machine.
-        head: `"posterior"`, or the paper's `"direct"`.
         seed: The one seed of all draws.
         device: Where NC and learners live.
         folder: Where unfinished work is kept; called again, it continues, or returns the finished
             NC.
         progress: Whether to show progress and the report on the standard error; or a callback.
-        architecture: Fields of `Architecture`, such as `width=256`.
+        executor: Trains learners while NC learns from earlier ones: a `meta.executor.ProcessPool`,
+            Dask's `client.get_executor()`, a `RayExecutor` or any other, whose workers can import
+            `learner`. The NC is that of a plan with the same `lag`, whatever the executor.
+        architecture: Fields of `Architecture`, such as `width=256`, or `head="direct"`, the paper's
+            head; `"posterior"` if left out.
 
     Raises:
         BlockingIOError: If another process has the folder.
@@ -80,7 +85,7 @@ def meta_learn(
     """
     start = time.perf_counter()
     given = budget if isinstance(budget, Plan) else meta_run.seconds(budget)
-    run = MetaRun(tasks, learner, seed, device, {"head": head, **architecture})
+    run = MetaRun(tasks, learner, seed, device, {"head": "posterior", **architecture}, executor)
     work = Workspace(None if folder is None else Path(folder), run.fingerprint)
     # Nobody changes a finished NC any more: its folder need not even be writable.
     used = None if work.folder is None or (work.folder / FILE).exists() else work.folder
@@ -138,6 +143,7 @@ def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> P
     if isinstance(given, Plan):
         plan = given
     else:
+        # Collections are timed as if they were made here: an executor then leaves time over.
         times, probe = [time.perf_counter()], Plan(iterations=2, updates=4, learners=1)
         run.group("validation", 0)
         times.append(time.perf_counter())
@@ -152,6 +158,8 @@ def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> P
         left, updating = max(given - (times[-1] - start), 0.3 * given), updating / probe.updates
         costs = {"collecting": collecting, "updating": updating, "learner": learner}
         plan = meta_run.make_plan(left, **costs, most_updates=most)
+        if run.executor is not None:
+            plan = replace(plan, lag=AHEAD)
         finished = -(-plan.learners // run.together) * run.together // FINISHED
         if finished < (least := needed(CONFIDENCE, "conformal")):
             warnings.warn(

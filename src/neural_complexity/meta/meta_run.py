@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
@@ -16,8 +17,9 @@ from neural_complexity.learners.batched import BatchedLearner, stack
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import Affine, image_mlp, mlp
 from neural_complexity.losses import cross_entropy, squared_error
-from neural_complexity.meta.collect import SplitCollector, log_steps
-from neural_complexity.meta.executor import Collection, CollectionQueue
+from neural_complexity.meta.bank import Collection
+from neural_complexity.meta.collect import Collector, SplitCollector, TaskCollector, log_steps
+from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
@@ -35,6 +37,7 @@ Part = Literal["validation", "report"]
 PARTS: tuple[Part, ...] = ("validation", "report")
 Tasks = Splits | TaskFamily | Task  # what `meta_learn` is given
 Learner = Callable[[], nn.Module] | Recipe | None
+Scaling = tuple[Tensor, Tensor]  # a scale and a shift
 STEPS = 300  # of a learner of which only the network is given
 FINISHED = 2  # of so many held-out learners, the first is trained to the end
 SHARES = (0.1, 0.2)  # of a dataset, that are held out to choose by and to report on
@@ -60,9 +63,10 @@ class Plan:
     updates: int  # of NC, after each time
     learners: int = LIMITS["learners"][1]  # held-out ones that the report is about, at least
     chosen_by: int = LIMITS["chosen_by"][1]  # others, by which the best NC is chosen, at least
+    lag: int = 0  # how many iterations ahead learners are trained, by an executor
 
     def __post_init__(self) -> None:
-        check_sizes(**asdict(self))
+        check_sizes(**{name: size for name, size in asdict(self).items() if name != "lag"})
 
 
 def seconds(budget: str | float) -> float:
@@ -121,9 +125,15 @@ class MetaRun:
     """
 
     def __init__(
-        self, tasks: Tasks, learner: Learner, seed: int, device: str, fields: dict[str, Any]
+        self,
+        tasks: Tasks,
+        learner: Learner,
+        seed: int,
+        device: str,
+        fields: dict[str, Any],
+        executor: Executor | None = None,
     ) -> None:
-        self.seed, self.device = seed, device
+        self.seed, self.device, self.executor = seed, device, executor
         # The tasks to learn from, those held out (families, or indices of points), and how many
         # training points a held-out learner on a split has at most.
         self.family, self.held_out, self.largest = _hold_out(tasks, seed)
@@ -215,13 +225,16 @@ class MetaRun:
         family, both = self.family, {"tasks": self.together, "seed": self.seed}
         own: dict[str, Any] = {"iterations": plan.iterations, "updates": plan.updates, **both}
         own |= {"batch": 8 if nc.labels else 32, "lr": 0.002, "capacity": 8192, "workspace": work}
+        how: dict[str, Any] = {"recipe": self.recipe, "device": self.device, **both}
         if isinstance(family, Splits):
-            sizes: dict[str, Any] = {"looks": LOOKS, "batch": BATCH, "smallest": family.M, **both}
-            sizes |= {"unlabelled": 256, "context_size": 256, "device": self.device}
-            collector = SplitCollector(splits=family, recipe=self.recipe, **sizes)
-            own["collections"] = CollectionQueue(collector)
+            how |= {"looks": LOOKS, "batch": BATCH, "smallest": family.M, "unlabelled": 256}
+            collector: Collector = SplitCollector(splits=family, context_size=256, **how)
+        else:
+            collector = TaskCollector(family=family, **how)
+        queue = CollectionQueue(collector, self.executor if plan.lag else None)
         share = 0.5 if nc.labels else 0.0
-        return MetaLearner(nc, family, self.recipe, pseudo_predictions=share, **own)
+        own |= {"lag": plan.lag, "pseudo_predictions": share, "collections": queue}
+        return MetaLearner(nc, family, **own)
 
 
 def _hold_out(tasks: Tasks, seed: int) -> tuple[TaskFamily, dict[Part, TaskFamily | Tensor], int]:
@@ -255,6 +268,12 @@ def _hold_out(tasks: Tasks, seed: int) -> tuple[TaskFamily, dict[Part, TaskFamil
     return own, dict(zip(PARTS, held_out, strict=True)), largest
 
 
+def _standardized_mlp(before: Scaling, after: Scaling) -> nn.Module:
+    """Returns an MLP between two affine maps, of which each has a scale and a shift."""
+    inner = mlp(len(before[0]), (64,), len(after[0]))
+    return nn.Sequential(Affine(*before), inner, Affine(*after))
+
+
 def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
     """Returns how learners of `meta_learn` learn, once it is sure that they can."""
     shape, labels = tuple(example.X_tr.shape[2:]), not example.Y_tr.is_floating_point()
@@ -267,13 +286,11 @@ def make_recipe(learner: Learner, example: Task, outputs: int) -> Recipe:
         elif make is None:  # an MLP that sees inputs of one scale, and answers in the targets' own
             scale, mean = torch.std_mean(example.X_tr.flatten(0, 1), dim=0)
             scale = torch.where(scale > 0, scale, 1.0)
-            after = torch.ones(outputs), torch.zeros(outputs)
+            after: Scaling = torch.ones(outputs), torch.zeros(outputs)
             if not labels:
                 after = torch.std_mean(example.Y_tr.flatten(0, 1), dim=0)
 
-            def make() -> nn.Module:
-                inner = mlp(len(mean), (64,), outputs)
-                return nn.Sequential(Affine(1 / scale, -mean / scale), inner, Affine(*after))
+            make = partial(_standardized_mlp, (1 / scale, -mean / scale), after)
 
         loss, adam = (
             cross_entropy if labels else squared_error,

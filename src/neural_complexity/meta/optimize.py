@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from neural_complexity import ledger
 from neural_complexity.learners.fit import warmup_cosine
+from neural_complexity.meta import parallel
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.workspace import Workspace
 
@@ -57,7 +58,10 @@ class ScheduledOptimizer:
             self.optimizers.append(muon)
 
     def step(self, losses: Losses) -> float:
-        """Descends a loss, or the sum of several, and returns its value."""
+        """Descends a loss, or the sum of several, and returns its value.
+
+        Where several processes train the module, it is the sum over all of them.
+        """
         for optimizer in self.optimizers:
             optimizer.zero_grad()
             for group in optimizer.param_groups:
@@ -66,6 +70,10 @@ class ScheduledOptimizer:
         for loss in [losses] if isinstance(losses, Tensor) else losses:
             loss.backward()
             value += loss.item()
+        total = torch.tensor([value], dtype=torch.float64)
+        parallel.add_up([total])
+        parallel.add_up([p.grad for p in self.module.parameters() if p.grad is not None])
+        value = total.item()
         if not math.isfinite(value):
             told = f"the loss must be finite, got {value} at update {self.steps}"
             raise FloatingPointError(f"{told}; a smaller lr may help")
@@ -154,7 +162,8 @@ def optimize(
     """Trains a module in place by `loss(update)`; returns a status per checkpoint.
 
     The loss must depend on update and parameters alone. Matrices are trained by Muon; `validate`
-    measures the loss on held-out tasks at each checkpoint.
+    measures the loss on held-out tasks at each checkpoint. Within `in_parallel`, each process gives
+    its share of the loss, and the first one writes, validates and tells.
     """
     work = Workspace(None) if work is None else work
     options: dict[str, Any] = {"fused": settings.fused, "clip": settings.clip}
@@ -172,14 +181,15 @@ def optimize(
         value, done = optimizer.step(loss(update)), update + 1
         seconds = time.perf_counter() - start
         if done % period == 0 or done == settings.updates:
-            if validate is not None:
+            if validate is not None and parallel.leads():
                 with ledger.choosing():
                     held_out = validate()
             status = Status(done, settings.updates, 0, 0, seconds, value, held_out=held_out)
             history.append(status)
             content = {"history": [status.to_json() for status in history]}
-            work.write("checkpoint", optimizer.state(), content)
-        if callback is not None:
+            if parallel.leads():
+                work.write("checkpoint", optimizer.state(), content)
+        if callback is not None and parallel.leads():
             metrics = {"loss": value} | ({} if held_out is None else {"held out": held_out})
             callback(stage, done, settings.updates, seconds, metrics)
     return history

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from neural_complexity import ledger
 from neural_complexity.meta.optimize import Optimization, Status, optimize
+from neural_complexity.meta.parallel import own_device, share
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
@@ -75,6 +76,8 @@ def pretrain(
 ) -> list[Status]:
     """Trains the beliefs of an NC for tables, in place; the result does not depend on a kill.
 
+    Within `in_parallel`, processes share the tables of an update.
+
     Args:
         nc: The network; see `Architecture.for_tables`.
         family: The tables, at their full size.
@@ -90,11 +93,12 @@ def pretrain(
         raise ValueError("nc must be for tables, got another")
     if not nc.architecture.table_layers:
         raise ValueError("table_layers must be at least 1 for pretraining, got 0")
+    nc.to(own_device(nc.device))
     parts = settings.tables // settings.together
 
     def losses(update: int) -> Iterator[Tensor]:
         own = settings.family(family, update / settings.updates)
-        for part in range(parts):
+        for part in share(range(parts)):
             task = own.sample(settings.together, stream(seed, "tables", update, part))
             ledger.record_task("learn", task)
             yield belief_loss(nc, task.to(nc.device)) / parts

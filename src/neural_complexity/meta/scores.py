@@ -10,7 +10,7 @@ from scipy.special import stdtrit  # scipy.stats takes a second to import
 from torch import Tensor
 
 from neural_complexity import ledger
-from neural_complexity.meta.executor import Collection
+from neural_complexity.meta.bank import Collection
 from neural_complexity.model.card import HeldOutReport
 from neural_complexity.model.judgement import Judgement
 from neural_complexity.model.network import NeuralComplexity

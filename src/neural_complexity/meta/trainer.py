@@ -12,9 +12,10 @@ from torch import Tensor
 
 from neural_complexity import ledger
 from neural_complexity.learners.fit import Recipe, warmup_cosine
+from neural_complexity.meta import parallel
 from neural_complexity.meta.bank import MemoryBank
-from neural_complexity.meta.collect import TaskCollector
-from neural_complexity.meta.executor import CollectionQueue, Job
+from neural_complexity.meta.collect import Job, TaskCollector
+from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss, pseudo_predictions
 from neural_complexity.meta.optimize import ScheduledOptimizer, Status
 from neural_complexity.model.network import NeuralComplexity
@@ -83,6 +84,9 @@ class MetaLearner:
     the collection made with the NC of the start of iteration `i - lag` (the first ones with the
     initial NC): the result depends on the lag, but not on the executor, nor on what was ready when.
 
+    Within `in_parallel`, processes share the rows of an update; the first one collects for all, and
+    each has a bank in memory.
+
     Args:
         nc: The network to train, in place.
         family: Where tasks come from.
@@ -134,6 +138,8 @@ class MetaLearner:
         # Inputs of the kind that the bank holds; if they are points, with their store.
         like = family.sample(1, stream(seed, "example")).X_tr
         folder, kept = self.workspace.path("bank"), self.workspace.read("checkpoint")
+        if folder is not None and parallel.processes() > 1:
+            raise ValueError(f"a workspace must be of one process, got {folder} for several")
         if kept is not None and folder is not None:
             self._restore(*kept)
             self.bank = MemoryBank.open(folder, like, kept[1]["bank"])
@@ -141,7 +147,8 @@ class MetaLearner:
             if folder is not None:  # of a run that was stopped before its first checkpoint
                 shutil.rmtree(folder, ignore_errors=True)
             self._submit()
-            first, size = self.collections.take(0), settings.capacity
+            first = parallel.from_leader(lambda: self.collections.take(0))
+            size = settings.capacity
             self.rows_per_iteration = len(first[0])
             slack = 0 if folder is None else settings.period * self.rows_per_iteration
             self.bank = MemoryBank(*first, like, capacity=size, slack=slack, folder=folder)
@@ -159,7 +166,7 @@ class MetaLearner:
         """
         self._submit()
         settings, index = self.training, self.iteration
-        made = self.collections.take(index)
+        made = parallel.from_leader(lambda: self.collections.take(index))
         if len(made[0]) != self.rows_per_iteration:
             told = f"collection {index} must have {self.rows_per_iteration} rows like the first"
             raise ValueError(f"{told}, got {len(made[0])}")
@@ -173,11 +180,15 @@ class MetaLearner:
             ledger.record("learn", snapshot.X_te, Y_te)
             if share:
                 snapshot = pseudo_predictions(snapshot, Y_te, generator, share=share)
+            rows = parallel.share(range(len(snapshot)))
+            part = len(rows) / len(snapshot)
+            if part < 1:  # other processes have the other rows
+                snapshot, Y_te = snapshot[list(rows)], Y_te[list(rows)]
             snapshot = snapshot.to(device)
             augmenting = stream(self.seed, "augment", self.optimizer.steps)
             context = self.inputs.encode(self.nc, snapshot, augmenting)
             loss = nc_loss(self.nc, snapshot, Y_te.to(device), **options, context=context)
-            self.loss = self.optimizer.step(loss)
+            self.loss = self.optimizer.step(part * loss)
         self.iteration += 1
         self.collections.forget(index=self.iteration, version=settings.version(self.iteration))
 
@@ -255,7 +266,7 @@ def meta_train(
         if scored:
             history.append(status)
             learner.save()
-        if callback is not None:
+        if callback is not None and parallel.leads():
             metrics = {"loss": status.loss, "R2": r2, "bank": len(bank), "dropped": bank.dropped}
             callback(stage, done, total, spent, metrics)
         ended = scored and stop is not None and stop(status)

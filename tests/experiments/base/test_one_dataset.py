@@ -1,9 +1,11 @@
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from neural_complexity.experiments.base import one_dataset
 from neural_complexity.experiments.base.image_learners import BASELINES
 from neural_complexity.experiments.base.one_dataset import (
     Choice,
@@ -14,6 +16,7 @@ from neural_complexity.experiments.base.one_dataset import (
 )
 from neural_complexity.experiments.base.training import Head
 from neural_complexity.experiments.single import PRESETS
+from neural_complexity.meta.executor import ProcessPool
 from neural_complexity.points import raw, values
 from neural_complexity.seeding import stream
 from neural_complexity.tasks.image_datasets import load
@@ -88,6 +91,16 @@ def test_embeddings_of_tasks_are_those_of_all_images(
         assert len(few.embeddings.indices) == size + 120
         every = nc.embeddings(raw(task.X_te))
         torch.testing.assert_close(few.embeddings(raw(task.X_te)), every)
+
+
+def test_learners_run_here_in_processes_or_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(one_dataset, "connect", nullcontext)
+    with replace(smoke(), workers=0).open_executor() as executor:
+        assert executor is None
+    with replace(smoke(), workers=1).open_executor() as executor:
+        assert isinstance(executor, ProcessPool)
+    with replace(smoke(), executor="tcp://host:8786").open_executor() as executor:
+        assert executor == "tcp://host:8786"
 
 
 def test_nc_is_trained_on_splits_of_the_pool_alone(data: ImageData) -> None:

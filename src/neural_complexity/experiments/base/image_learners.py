@@ -1,7 +1,6 @@
 """Learners of one image dataset: their methods and training, on all of it and on splits of it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.losses import cross_entropy, zero_one
 from neural_complexity.meta.collect import log_steps
-from neural_complexity.meta.executor import CollectionQueue, process_pool
+from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.optimize import Status
 from neural_complexity.meta.scores import r_squared
 from neural_complexity.model.cached import CachedStates
@@ -303,11 +302,10 @@ class HeldOutSplits:
                 how["augment"] = partial(moved, pixels=training.shift, flip=training.flip)
             setup = Setup(data.splits(head), data.recipe(), seed, config.device, **how)
             known = setup.embeddings
-            pool = process_pool(config.workers) if config.workers else nullcontext()
             jobs = partial(one_dataset.collect, config, head, seed)
-            folder = work.path(f"collections for {head}")
-            with pool as executor, CollectionQueue(jobs, executor, folder=folder) as queue:
-                own, score = replace(setup, collections=queue), partial(self.score, plain, known)
+            with config.open_executor() as executor:
+                own = replace(setup, collections=CollectionQueue(jobs, executor))
+                score = partial(self.score, plain, known)
                 nc, way = train_network(training, head, own, work, callback, validate=score)
             ncs[head], history[head] = EmbeddedNC(nc, data, known), way
         return ncs, history

@@ -1,6 +1,8 @@
 """One image dataset: settings, its parts, its learners, and the NCs that are trained on it."""
 
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,8 +18,9 @@ from neural_complexity.experiments.base.training import Head, Part, hold_memory
 from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.losses import cross_entropy, smoothed_cross_entropy
-from neural_complexity.meta.collect import SplitCollector
-from neural_complexity.meta.executor import Collection, Job
+from neural_complexity.meta.bank import Collection
+from neural_complexity.meta.collect import Job, SplitCollector
+from neural_complexity.meta.executor import ProcessPool, connect
 from neural_complexity.model.cached import Encoder, cache, embed_store, subsample
 from neural_complexity.model.judgement import judge_minibatches
 from neural_complexity.model.network import NeuralComplexity
@@ -112,6 +115,9 @@ class ImageConfig(BaseConfig):
     direct: SplitTraining = field(default_factory=SplitTraining)  # NC with the paper's head.
     share_images: bool = False  # Whether the direct head has the posterior's image encoder, frozen.
     workers: Count = 1  # Processes that run learners while NC learns; 0 to take turns in one.
+    executor: str = ""
+    """A cluster in their place: a scheduler of Dask (tcp://host:8786), or Ray (ray://host:10001, or
+    ray for the one that it finds)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,6 +127,12 @@ class ImageConfig(BaseConfig):
         for name, value in vars(self).items():
             if value == ():
                 raise ValueError(f"{name} must hold at least one number, got none")
+
+    def open_executor(self) -> AbstractContextManager[Executor | None]:
+        """Returns where learners run while NC learns, if not in this process."""
+        if self.executor:
+            return connect(self.executor)
+        return ProcessPool(self.workers) if self.workers else nullcontext()
 
     def chunks(self, runs: int) -> list[range]:
         """Returns which learners are trained together: convolutions are faster one by one."""

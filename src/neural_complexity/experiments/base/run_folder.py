@@ -41,6 +41,7 @@ class RunFolder:
         """Claims an empty or new folder for a run."""
         self._check_empty()
         content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
+        content["threads"] = torch.get_num_threads()
         try:
             with lock_folder(self.path):
                 self._check_empty()  # nor has another run claimed it in the meantime
@@ -61,7 +62,7 @@ class RunFolder:
             )
 
     def read_config(self) -> dict[str, Any]:
-        """Returns experiment, commit and config as the run was started."""
+        """Returns experiment, commit, config and threads as the run was started."""
         if not (self.path / "config.json").is_file():
             raise ValueError(f"{self.path} must be the folder of a run, got no config.json there")
         content = files.read_json(self.path / "config.json")

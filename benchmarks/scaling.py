@@ -1,0 +1,230 @@
+"""Meta-training from one worker to ten thousand: measured constants, and a simulation with them.
+
+`python scaling.py measure` measures and writes rows, on a machine that does nothing else;
+`python scaling.py write` draws the tables of `docs/scaling.md` from them.
+"""
+
+import heapq
+import json
+import pickle
+import sys
+import time
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import collectors
+from neural_complexity.assessment.report import Table, to_markdown
+from neural_complexity.experiments.base.experiment import load_experiment
+from neural_complexity.experiments.base.rows import commit
+from neural_complexity.experiments.base.training import Setup, hold_memory, minutes, validation_r2
+from neural_complexity.files import write_text
+from neural_complexity.meta.bank import Collection, MemoryBank, to_arrays
+from neural_complexity.meta.collect import Job
+from neural_complexity.meta.executor import CollectionQueue, ProcessPool
+from neural_complexity.meta.trainer import MetaLearner, MetaTraining, meta_train
+from neural_complexity.snapshot import Snapshot
+from neural_complexity.tasks.families import Sinusoids
+from timing import seconds_each
+
+DOCS = Path(__file__).parent.parent / "docs"
+ROWS, PAGE = DOCS / "results" / "scaling.jsonl", DOCS / "scaling.md"
+MARKS = "<!-- tables -->\n", "<!-- end of tables -->\n"
+LINK = 125e6  # bytes per second of the trainer's network, 1 Gbit/s
+LAGS = (0, 1, 4, 16, 64)
+WORKERS, TRAINERS = (1, 2, 10, 100, 10_000), (1, 2, 8)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one iteration costs."""
+
+    collect: float  # seconds of a worker
+    update: float  # seconds of the trainer, for all updates of an iteration
+    seam: float  # seconds of the trainer to publish, submit and take
+    version_bytes: int  # of NC's weights, to a worker
+    collection_bytes: int  # back
+
+    def alone(self) -> float:
+        """Returns the seconds of an iteration in one process."""
+        return self.collect + self.update
+
+
+def simulate(costs: Costs, workers: int, lag: int, *, trainers: int = 1) -> float:
+    """Returns the seconds of an iteration, in the long run, with workers on other machines.
+
+    A job goes to the worker that is free first. Weights go out and collections come in one after
+    another, over a link of `LINK` bytes per second each way. Trainers share all updates equally.
+    """
+    jobs = 20 * max(workers, lag + 1)
+    free, out, back, end = [0.0] * workers, 0.0, 0.0, 0.0
+    starts, arrivals = list[float](), list[float]()
+    for index in range(jobs):
+        starts.append(end)  # now the version of this iteration is published
+        for job in range(len(arrivals), min(jobs, index + lag + 1)):
+            asked = max(starts[max(0, job - lag)], heapq.heappop(free))
+            out = max(asked, out) + costs.version_bytes / LINK
+            heapq.heappush(free, out + costs.collect)
+            back = max(out + costs.collect, back) + costs.collection_bytes / LINK
+            arrivals.append(back)
+        end = max(end, arrivals[index]) + costs.seam + costs.update / trainers
+    half = jobs // 2
+    return (end - starts[half]) / (jobs - half)
+
+
+@dataclass(frozen=True)
+class Same:
+    """A collector that returns the same rows at once: all that is left is the seam."""
+
+    rows: Collection
+
+    def __call__(self, *_: object) -> Collection:
+        """Returns the rows."""
+        return self.rows
+
+
+def measure_costs(rounds: int) -> tuple[Costs, int]:
+    """Measures an iteration of one dataset's NC on one core, where collecting is half of it."""
+    updates = collectors.balance()
+    queues = [CollectionQueue(collectors.collector()) for _ in range(2)]
+    alone, both = (collectors.learner(q, 0, n) for q, n in zip(queues, (0, updates), strict=True))
+    collecting, whole = seconds_each(alone.iterate, both.iterate, rounds=rounds)
+    alone._submit()
+    rows = alone.collections.take(alone.iteration)
+    with ProcessPool() as pool:
+        apart, index = CollectionQueue(Same(rows), pool), iter(range(10**6))
+
+        def seam() -> None:
+            i = next(index)
+            apart.publish(i, alone.nc)
+            apart.submit(Job(i, i, 1.0))
+            apart.take(i)
+            apart.forget(index=i + 1, version=i + 1)
+
+        (passing,) = seconds_each(seam, rounds=10 * rounds)
+    sizes = len(pickle.dumps(alone.nc)), sum(a.nbytes for a in to_arrays(*rows).values())
+    return Costs(collecting, whole - collecting, passing, *sizes), updates
+
+
+def measure_workers(updates: int, workers: int, iterations: int) -> float:
+    """Returns the seconds of an iteration with worker processes on this machine."""
+    with ProcessPool(workers) as pool:
+        queue = CollectionQueue(collectors.collector(), pool)
+        meta = collectors.learner(queue, 2 * workers, updates)
+        for _ in range(2 * workers + 1):
+            meta.iterate()
+        start = time.perf_counter()
+        for _ in range(iterations):
+            meta.iterate()
+        return (time.perf_counter() - start) / iterations
+
+
+def measure_lag(lag: int, iterations: int) -> float:
+    """Returns R2 on held-out learners of sinusoids after a training with a lag."""
+    config = load_experiment("sinusoid").presets["cpu"]()
+    setup = Setup(Sinusoids(), config.recipe(), 0, "cpu")
+    training = minutes(iterations=iterations)
+    nc, inputs = setup.network(training, "posterior")
+    own = MetaTraining(**training.learning(), lag=lag)
+    learner = MetaLearner(nc, setup.family, setup.recipe, seed=0, training=own, inputs=inputs)
+    score = partial(validation_r2, setup.validation_learners(training.validation_tasks))
+    return meta_train(learner, score)[-1].r2
+
+
+def row_bytes() -> dict[str, int]:
+    """Returns the bytes of a bank's row, by experiment; images and labels are whole numbers."""
+    few = load_experiment("omniglot").presets["cpu"]()
+    single = load_experiment("single").presets["cpu"]()
+
+    def row(M: int, N: int, outputs: int, inputs: torch.Tensor) -> int:
+        """Inputs and targets are like these, (), or (D,)."""
+        X_tr, X_te = (inputs.expand(1, points, *inputs.shape) for points in (M, N))
+        H_tr, H_te = (torch.zeros(1, points, outputs) for points in (M, N))
+        Y_tr, Y_te = (X_tr, X_te) if inputs.ndim == 0 else (H_tr, H_te)
+        snapshot = Snapshot(X_tr, Y_tr, H_tr, X_te, H_te)
+        return MemoryBank(snapshot, Y_te, capacity=1).row_bytes
+
+    family, image = Sinusoids(), torch.tensor(0)
+    shown = few.ways * few.shots, few.ways * few.train_queries
+    found = {
+        "on sinusoids": row(family.train_points, family.test_points, 1, torch.zeros(1)),
+        "omniglot": row(*shown, few.ways, image),
+    }
+    for head in ("posterior", "direct"):
+        own = getattr(single, head)
+        found[f"single, {head} head"] = row(own.M, own.N, 10, image)
+    return found
+
+
+def measure(rounds: int = 4, iterations: int = 12, trained: int = 200) -> None:
+    """Measures all constants and writes them as rows; an hour or so of one quiet machine."""
+    hold_memory()
+    torch.set_num_threads(1)
+    costs, updates = measure_costs(rounds)
+    rows: list[dict[str, Any]] = [{"what": "costs", "updates": updates, **asdict(costs)}]
+    for workers in (1, 2):
+        seconds = measure_workers(updates, workers, iterations)
+        rows.append({"what": "workers", "workers": workers, "seconds": seconds})
+    rows += [{"what": "lag", "lag": lag, "r2": measure_lag(lag, trained)} for lag in LAGS]
+    rows += [{"what": "row", "experiment": n, "bytes": size} for n, size in row_bytes().items()]
+    text = "".join(json.dumps({**row, "commit": commit()}) + "\n" for row in rows)
+    write_text(ROWS, text)
+
+
+def tables(rows: list[dict[str, Any]]) -> list[Table]:
+    """Returns the tables of the page."""
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_kind.setdefault(row["what"], []).append(row)
+    costs = Costs(**{f.name: by_kind["costs"][0][f.name] for f in fields(Costs)})
+    constants = (
+        ("a collection", f"{costs.collect:.3f} s", f"{costs.collection_bytes / 1e6:.2f} MB back"),
+        ("all updates of an iteration", f"{costs.update:.3f} s", ""),
+        ("a version of NC's weights", "", f"{costs.version_bytes / 1e6:.2f} MB to a worker"),
+        ("the seam: publish, submit, take", f"{costs.seam * 1e3:.1f} ms", ""),
+    )
+    compared, scaled = [], []
+    for row in by_kind["workers"]:
+        predicted = simulate(costs, row["workers"], 2 * row["workers"])
+        off = f"{100 * (predicted / row['seconds'] - 1):+.0f} %"
+        speed = f"{costs.alone() / row['seconds']:.2f}"
+        cells = (f"{row['seconds']:.3f} s", f"{predicted:.3f} s", off, speed)
+        compared.append((str(row["workers"]), *cells))
+    for workers in WORKERS:
+        times = [simulate(costs, workers, 2 * workers, trainers=n) for n in TRAINERS]
+        scaled.append((f"{workers:,}", *(f"{costs.alone() / seconds:,.1f}" for seconds in times)))
+    lags = tuple((str(row["lag"]), f"{row['r2']:.4f}") for row in by_kind["lag"])
+    sizes = tuple((row["experiment"], f"{row['bytes']:,}") for row in by_kind["row"])
+    trainers = (f"{n} trainer{'s' if n > 1 else ''}" for n in TRAINERS)
+    link = f"A link of {LINK * 8e-9:.0f} Gbit/s at the trainer; a lag of twice the workers."
+    return [
+        Table("What an iteration costs, on one core", ("what", "time", "bytes"), constants),
+        Table(
+            "An iteration with workers of this machine",
+            ("workers", "measured", "simulated", "off by", "times one process"),
+            tuple(compared),
+        ),
+        Table(
+            "Iterations per second, over those of one process; simulated",
+            ("workers", *trainers),
+            tuple(scaled),
+            link,
+        ),
+        Table("R2 on held-out learners of sinusoids, by lag", ("lag", "R2"), lags),
+        Table("Bytes of a row of the bank", ("experiment", "bytes"), sizes),
+    ]
+
+
+def write() -> None:
+    """Draws the tables of the page from the rows."""
+    found = tables([json.loads(line) for line in ROWS.read_text().splitlines()])
+    before, rest = PAGE.read_text().split(MARKS[0])
+    text = "\n".join(map(to_markdown, found))
+    write_text(PAGE, f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{rest.split(MARKS[1])[1]}")
+
+
+if __name__ == "__main__":
+    {"measure": measure, "write": write}[sys.argv[1]]()
