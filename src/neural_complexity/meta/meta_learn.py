@@ -92,15 +92,22 @@ def meta_learn(
     with nullcontext() if used is None else lock_folder(used):
         if (nc := _finished(run, given, work)) is not None:
             return nc
-        plan = _plan(run, given, work, start)
-        with ProgressDisplay(Console(stderr=True, quiet=progress is not True)) as display:
-            callback = progress if callable(progress) else display if progress else None
-            nc = _learn(run, plan, work, callback, start)
-            if progress is True:
-                text = describe(nc.card.report)
-                display.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        nc = _show(run, _plan(run, given, work, start), work, progress, start)
     if not nc.card.report.beats_the_mean_gap:
         warnings.warn(nc.card.report.verdict, stacklevel=2)
+    return nc
+
+
+def _show(
+    run: MetaRun, plan: Plan, work: Workspace, progress: bool | ProgressCallback, start: float
+) -> NeuralComplexity:
+    """Does what is planned, with progress and the report on the standard error if wanted."""
+    with ProgressDisplay(Console(stderr=True, quiet=progress is not True)) as display:
+        callback = progress if callable(progress) else display if progress else None
+        nc = _learn(run, plan, work, callback, start)
+        if progress is True:
+            text = describe(nc.card.report)
+            display.console.print(text, markup=False, highlight=False, soft_wrap=True)
     return nc
 
 
