@@ -239,9 +239,9 @@ def test_flipped_bits_are_found_in_every_row_that_can_be_drawn(
         rows = "|".join({str(flip // 1024) for flip in hit})
         sentence = rf"row ({rows}) of .*bank/rows must have the checksum .*, got .*: it is damaged"
         with pytest.raises(ValueError, match=sentence):
-            MemoryBank.open(folder / "bank", LIKE)
+            MemoryBank.open(folder / "bank", LIKE).verify()
     else:
-        MemoryBank.open(folder / "bank", LIKE)
+        MemoryBank.open(folder / "bank", LIKE).verify()
 
 
 def test_an_older_row_in_the_place_of_a_newer_one_is_found(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_an_older_row_in_the_place_of_a_newer_one_is_found(tmp_path: Path) -> No
     bank._rows[2] = before  # as where a disk lost what was written
     bank.flush()
     with pytest.raises(ValueError, match="row 2 of .* must have the checksum"):
-        MemoryBank.open(tmp_path / "bank", LIKE)
+        MemoryBank.open(tmp_path / "bank", LIKE).verify()
 
 
 def test_banks_without_checksums_are_opened(tmp_path: Path) -> None:
@@ -264,6 +264,7 @@ def test_banks_without_checksums_are_opened(tmp_path: Path) -> None:
     del state["checksum"], state["fields"]["checksum"]
     write_json(tmp_path / "bank" / "bank.json", state)
     earlier = MemoryBank.open(tmp_path / "bank", LIKE)
+    earlier.verify()
     earlier.add(*numbered(0, 6))
     earlier.flush()
     assert content(MemoryBank.open(tmp_path / "bank", LIKE)) == {2, 3, 4, 5}
@@ -298,7 +299,7 @@ def test_a_hundred_million_rows_cost_what_is_asked_for(
     bank = MemoryBank(*data, capacity=size, folder=tmp_path)
     bank.count = size - 3  # the next rows stand at the end and at the start
     bank.add(*data)
-    assert (len(bank), bank.row_bytes) == (size, 6 * points.element_size())
+    assert (len(bank), bank.row_bytes) == (size, 7 * points.element_size())  # and a checksum
     stored = bank._rows["Y_te"].reshape(size)
     assert (*stored[-3:], *stored[:5]) == tuple(range(8))
     sampled, _ = bank.sample(16, stream(0, "rows"))

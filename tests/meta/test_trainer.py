@@ -309,6 +309,17 @@ def test_a_checkpoint_of_other_settings_is_refused(recipe: Recipe, tmp_path: Pat
         train(recipe, tmp_path)
 
 
+def test_a_run_does_not_go_on_with_a_damaged_bank(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(KilledError):
+        train(recipe, tmp_path, stop_after=INTERVAL)
+    rows = tmp_path / "bank" / "rows"
+    content = bytearray(rows.read_bytes())
+    content[0] ^= 1
+    rows.write_bytes(content)
+    with pytest.raises(ValueError, match="row 0 of .* it is damaged"):
+        train(recipe, tmp_path)
+
+
 def test_a_finished_session_is_not_repeated(recipe: Recipe, tmp_path: Path) -> None:
     weights, history = train(recipe, tmp_path)
     again, same = train(recipe, tmp_path, stop_after=1)  # would die if it iterated

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neural_complexity.files import CHECKSUM, name_file, read_json, verify, write_json
+from neural_complexity import files
+from neural_complexity.files import CHECKSUM, name_file, read_json, write_json
 from neural_complexity.points import raw, restore
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.families import check_sizes
@@ -52,7 +53,7 @@ class MemoryBank:
     inputs whose store indices are of, if the snapshot has indices in their place. Further `slack`
     rows physically stay: a bank on disk can be put back to any earlier count as long as at most so
     many rows were added since, which makes resuming exact. With a folder, rows are memory-mapped,
-    and each has a checksum, which `open` verifies.
+    and each has a checksum for `verify`.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class MemoryBank:
             raise ValueError(f"{folder} must hold a memory bank, got no {STATE} there")
         state = read_json(path)
         if (expected := state.pop(CHECKSUM, None)) is not None:  # earlier versions wrote none
-            verify(str(path), expected, _checksum(state))
+            files.verify(str(path), expected, _checksum(state))
         bank.folder, bank._like = folder, like
         try:
             bank.capacity, bank.slack = state["capacity"], state["slack"]
@@ -122,7 +123,6 @@ class MemoryBank:
                 told = f"{folder} must be at most {bank.slack} rows past {earlier['count']}"
                 raise ValueError(f"{told}, got {bank.count}")
             bank.count, bank.dropped = earlier["count"], earlier["dropped"]
-        bank._verify()
         return bank
 
     def __len__(self) -> int:
@@ -198,8 +198,8 @@ class MemoryBank:
         """Returns the counters that, with the rows on disk, are the bank."""
         return {name: getattr(self, name) for name in ("capacity", "slack", "count", "dropped")}
 
-    def _verify(self) -> None:
-        """Refuses rows that are not as they were written, of those that can be drawn."""
+    def verify(self) -> None:
+        """Reads all rows that can be drawn, and refuses those that are not as they were written."""
         for start in range(self.count - len(self), self.count, BLOCK):
             numbers = np.arange(start, min(start + BLOCK, self.count))
             rows = np.take(self._rows, numbers % len(self._rows))
@@ -208,7 +208,7 @@ class MemoryBank:
             expected, found = rows[CHECKSUM], _checksums(rows, numbers)
             for place in np.flatnonzero(expected != found):
                 what = f"row {numbers[place] % len(self._rows)} of {self.folder}/{ROWS}"
-                verify(what, f"{expected[place]:08x}", f"{found[place]:08x}")
+                files.verify(what, f"{expected[place]:08x}", f"{found[place]:08x}")
 
 
 def _checksum(content: Any) -> str:

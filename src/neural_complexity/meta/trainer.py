@@ -143,6 +143,7 @@ class MetaLearner:
         if kept is not None and folder is not None:
             self._restore(*kept)
             self.bank = MemoryBank.open(folder, like, kept[1]["bank"])
+            self.bank.verify()
         else:
             if folder is not None:  # of a run that was stopped before its first checkpoint
                 shutil.rmtree(folder, ignore_errors=True)
