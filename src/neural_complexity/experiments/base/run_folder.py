@@ -44,7 +44,8 @@ class RunFolder:
                 f"--out must be a new or empty folder, got {self.path}; "
                 "choose another, or go on with the run in it by --resume"
             )
-        content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
+        content: dict[str, Any] = {"experiment": experiment, "commit": commit()}
+        content["config"] = asdict(config)
         content["threads"] = torch.get_num_threads()
         self.path.mkdir(parents=True, exist_ok=True)
         try:
