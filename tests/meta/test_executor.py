@@ -1,4 +1,5 @@
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -202,6 +203,34 @@ def test_neither_processes_nor_their_deaths_nor_an_interruption_change_anything(
     assert not alive(tmp_path)
 
 
+def test_no_collection_is_lost_or_doubled_when_workers_are_killed_at_random(tmp_path: Path) -> None:
+    """KILLS=200 kills so many, in half an hour or so."""
+    kills, choosing = int(os.environ.get("KILLS", "2")), random.Random(0)
+    killed: list[int] = []
+
+    def rows(queue: CollectionQueue, between: Callable[[], None] = lambda: None) -> Tensor:
+        sizes = {"tasks": TASKS, "capacity": ROWS * (kills + 1), "lag": 2}
+        own: dict[str, Any] = {"iterations": kills + 1, "updates": 0, "collections": queue, **sizes}
+        meta = MetaLearner(make_nc(), family, seed=0, **own)
+        while not meta.done:
+            meta.iterate()
+            if not meta.done:
+                between()
+        assert meta.bank.count == ROWS * (kills + 1)
+        return meta.bank.sample(400, stream(0, "rows"))[0].H_te
+
+    def kill() -> None:
+        time.sleep(0.2 * choosing.random())  # anything may be under way
+        if workers := sorted(alive(tmp_path)):  # none if the last one had done all that was asked
+            killed.append(choosing.choice(workers))
+            os.kill(killed[-1], signal.SIGKILL)
+
+    with ProcessPool(2) as pool:
+        found = rows(CollectionQueue(Unlucky(tmp_path), pool), kill)
+    assert killed
+    assert torch.equal(found, rows(CollectionQueue(plain())))
+
+
 def jobs_done(marks: Path) -> list[list[str]]:
     """Returns version, threads and process of each job that an unlucky collector was given."""
     files = sorted(marks.glob("asked-*"))
@@ -388,7 +417,7 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="threads must be at least 1, got -1"):
         ProcessPool(threads=-1)
     with ProcessPool() as pool, pytest.raises((AttributeError, PicklingError), match="pickle"):
-        CollectionQueue(lambda *_: None, pool)  # type: ignore[arg-type,return-value]
+        CollectionQueue(lambda *_: None, pool)  # type: ignore[arg-type]
     meta = learner(CollectionQueue(plain()), 1, Workspace(tmp_path))
     meta.iterate()
     meta.save()

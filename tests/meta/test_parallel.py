@@ -1,5 +1,6 @@
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,7 +47,14 @@ def meta_trained() -> tuple[list[Tensor], list[float]]:
     """Returns the weights of an NC of sinusoids and its losses."""
     torch.manual_seed(0)
     nc = NeuralComplexity.for_tasks(family.sample(64, stream(0, "units")), width=16)
-    sizes = {"iterations": 3, "updates": 2, "batch": 16, "tasks": 8, "capacity": 100, "lag": 1}
+    sizes: dict[str, Any] = {
+        "iterations": 3,
+        "updates": 2,
+        "batch": 16,
+        "tasks": 8,
+        "capacity": 100,
+        "lag": 1,
+    }
     meta, losses = MetaLearner(nc, family, recipe, seed=0, **sizes), list[float]()
     while not meta.done:
         meta.iterate()

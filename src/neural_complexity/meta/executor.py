@@ -179,7 +179,7 @@ class RayExecutor(cf.Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> cf.Future[Any]:
         """Submits a call."""
-        return self._remote(fn).remote(*args, **kwargs).future()
+        return self._remote(fn).remote(*args, **kwargs).future()  # type: ignore[no-any-return]
 
 
 @contextmanager

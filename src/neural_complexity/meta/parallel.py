@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from neural_complexity.tasks.families import check_sizes
 __all__ = ["add_up", "from_leader", "in_parallel", "leads", "own_device", "processes", "share"]
 
 T = TypeVar("T")
-HOST = "127.0.0.1"
+_store = partial(dist.TCPStore, "127.0.0.1")  # type: ignore[attr-defined]
 
 
 def in_parallel(many: int, function: Callable[..., T], *args: Any, **here: Any) -> T:
@@ -30,7 +31,7 @@ def in_parallel(many: int, function: Callable[..., T], *args: Any, **here: Any) 
     if many == 1:
         return function(*args, **here)
     context = get_context("spawn")
-    store = dist.TCPStore(HOST, 0, many, is_master=True, wait_for_workers=False)
+    store = _store(0, many, is_master=True, wait_for_workers=False)
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     # As bytes: tensors would be shared with the others, and each would train the same weights.
     how = many, store.port, threads, dtype, pickle.dumps((function, args))
@@ -54,7 +55,7 @@ def in_parallel(many: int, function: Callable[..., T], *args: Any, **here: Any) 
             dist.destroy_process_group()
 
 
-def _join(store: dist.Store, rank: int, many: int) -> None:
+def _join(store: Any, rank: int, many: int) -> None:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=many)
 
@@ -64,7 +65,7 @@ def _follow(rank: int, many: int, port: int, threads: int, dtype: torch.dtype, c
     torch.set_num_threads(threads)
     torch.set_default_dtype(dtype)
     function, args = pickle.loads(call)
-    _join(dist.TCPStore(HOST, port, many, is_master=False), rank, many)
+    _join(_store(port, many, is_master=False), rank, many)
     try:
         function(*args)
     finally:

@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, tensor
 
 from neural_complexity import ledger
 from neural_complexity.learners.fit import Recipe, warmup_cosine
@@ -184,7 +184,7 @@ class MetaLearner:
             rows = parallel.share(range(len(snapshot)))
             part = len(rows) / len(snapshot)
             if part < 1:  # other processes have the other rows
-                snapshot, Y_te = snapshot[list(rows)], Y_te[list(rows)]
+                snapshot, Y_te = snapshot[tensor(rows)], Y_te[tensor(rows)]
             snapshot = snapshot.to(device)
             augmenting = stream(self.seed, "augment", self.optimizer.steps)
             context = self.inputs.encode(self.nc, snapshot, augmenting)

@@ -100,7 +100,7 @@ def test_learners_run_here_in_processes_or_on_a_cluster(monkeypatch: pytest.Monk
     with replace(smoke(), workers=1).open_executor() as executor:
         assert isinstance(executor, ProcessPool)
     with replace(smoke(), executor="tcp://host:8786").open_executor() as executor:
-        assert executor == "tcp://host:8786"
+        assert str(executor) == "tcp://host:8786"
 
 
 def test_nc_is_trained_on_splits_of_the_pool_alone(data: ImageData) -> None:

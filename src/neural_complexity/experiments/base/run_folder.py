@@ -40,8 +40,8 @@ class RunFolder:
     def start(self, experiment: str, config: Any) -> None:
         """Claims an empty or new folder for a run."""
         self._check_empty()
-        content = {"experiment": experiment, "commit": commit(), "config": asdict(config)}
-        content["threads"] = torch.get_num_threads()
+        content: dict[str, Any] = {"experiment": experiment, "commit": commit()}
+        content |= {"config": asdict(config), "threads": torch.get_num_threads()}
         try:
             with lock_folder(self.path):
                 self._check_empty()  # nor has another run claimed it in the meantime
