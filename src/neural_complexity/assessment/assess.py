@@ -63,9 +63,9 @@ def assess(
 ) -> Assessment:
     """Predicts how badly a trained model generalizes, from its training set and unlabelled points.
 
-    The model predicts for both sets and is left as it was: modes, buffers and random numbers of
-    PyTorch are restored. NC judges logits, or real outputs; predictions that look like
-    probabilities are warned of.
+    The model predicts for both sets and is left as it is: of a module a copy predicts, which shares
+    its parameters, and random numbers of PyTorch are restored. NC judges logits, or real outputs;
+    predictions that look like probabilities are warned of.
 
     Args:
         model: Any callable that maps a tensor of points to logits, (points, C), or real outputs; a

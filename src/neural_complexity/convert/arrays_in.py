@@ -6,8 +6,7 @@ ValueError: one sentence that says what was required of what, and what arrived.
 
 import math
 import textwrap
-from collections.abc import Callable, Hashable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence, Sized
 from numbers import Real
 from reprlib import repr as shortened
 from typing import Any
@@ -23,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from neural_complexity.convert.frames_in import is_plain
+from neural_complexity.convert.module_copy import evaluation_copy
 
 __all__ = ["SINGLE", "encode", "inputs", "numbers", "pair", "targets"]
 __all__ += ["columns_of", "in_order", "logarithms", "looks_like_shares", "predict"]
@@ -229,9 +229,9 @@ def _joined(name: str, values: Any, batched: bool) -> Tensor:
 def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> Tensor:
     """Returns a model's predictions, (points, C), of the type and device of `like`.
 
-    They are logits, or logarithms of `predict_proba`. A module predicts in evaluation mode, from
-    numbers of its parameters' type and on their device; a scikit-learn estimator gets points as
-    they were given; any other callable gets a tensor of the type and device of `like`.
+    They are logits, or logarithms of `predict_proba`. Of a module a copy predicts, in evaluation
+    mode, from numbers of its parameters' type and on their device; a scikit-learn estimator gets
+    points as they were given; any other callable gets a tensor of the type and device of `like`.
     """
     what = f"the model's predictions for {name}"
     place: Any = {"labels": False, "dtype": like.dtype, "device": like.device}
@@ -256,8 +256,14 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
     points = numbers(name, X)
     points = points.unsqueeze(1) if points.ndim == 1 else points
     size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))
+    state = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    if any(is_lazy(tensor) for tensor in state):
+        raise ValueError("model must have been trained, got a module with lazy parameters")
+    own = next((tensor for tensor in state if tensor.is_floating_point()), None)
+    devices = sorted({tensor.get_device() for tensor in state if tensor.is_cuda})
     parts = []
-    with torch.no_grad(), _left_as_it_was(model) as own:
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        model = evaluation_copy(model) if isinstance(model, nn.Module) else model
         for part in points.tensor_split(-(-len(points) // size)):
             # A copy: a model may write over its input, which is the user's.
             H = numbers(what, _call(name, model, part.to(like if own is None else own, copy=True)))
@@ -313,27 +319,3 @@ def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
         got = f"{type(H).__name__}: wrap it in a function that does"
         raise TypeError(f"the model must return one tensor or array of predictions, got {got}")
     return H
-
-
-@contextmanager
-def _left_as_it_was(model: Any) -> Iterator[Tensor | None]:
-    """Puts a module into evaluation mode, and all back; yields a tensor of its type, if any."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    state = [*model.parameters(), *model.buffers()] if modules else []
-    if any(is_lazy(tensor) for tensor in state):
-        raise ValueError("model must have been trained, got a module with lazy parameters")
-    modes = [(module, module.training) for module in modules]
-    owned = [(m, name, b, b.clone()) for m in modules for name, b in m.named_buffers(recurse=False)]
-    devices = sorted({tensor.get_device() for tensor in state if tensor.is_cuda})
-    try:
-        with torch.random.fork_rng(devices=devices):
-            if modules:
-                model.eval()
-            yield next((tensor for tensor in state if tensor.is_floating_point()), None)
-    finally:
-        for module, training in modes:
-            module.training = training
-        for module, name, buffer, before in owned:
-            if not torch.equal(buffer, before):  # untouched ones may be part of somebody's graph
-                buffer.copy_(before)
-            module.register_buffer(name, buffer, name not in module._non_persistent_buffers_set)
