@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from neural_complexity.convert.arrays_in import (
     BATCH,
     LEAST,
+    array,
     columns_of,
     encode,
     in_order,
@@ -428,6 +429,14 @@ def test_threads_may_ask_a_module_at_once() -> None:
         first, second = (pool.submit(ask) for _ in range(2))
         torch.testing.assert_close(first.result(), second.result())
     assert modes == [[True] * 3] * 2
+
+
+def test_text_stays_objects() -> None:
+    long = ["x" * 10**6, *["y"] * 10**4]  # 40 GB as text of NumPy
+    assert array(long).dtype == object
+    assert array([1, 2]).dtype == np.int64
+    with pytest.raises(TypeError, match="y must hold numbers, got text: 'xxxx"):
+        numbers("y", long)
 
 
 def test_any_callable_will_do() -> None:

@@ -16,6 +16,7 @@ from neural_complexity.assessment.assess_table import assess_table
 from neural_complexity.assessment.evidence import Labelled, gather_labelled
 from neural_complexity.assessment.prepare import (
     Options,
+    check_columns,
     check_sets,
     choose_nc,
     read_points,
@@ -163,6 +164,7 @@ def _assess_points(
     place["outputs"] = None if nc.labels else nc.outputs
     H_tr = given.targets("H_tr", H_tr, points=len(X_tr), **place)
     H_te = given.targets("H_te", H_te, points=len(X_te), **place)
+    check_columns(H_tr, H_te)
     first = []
     if nc.labels:
         if H_tr.shape[1] > 1 and all(map(given.looks_like_shares, (H_tr, H_te))):

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from neural_complexity.convert.frames_in import is_plain
 from neural_complexity.convert.module_copy import evaluation_copy
 
-__all__ = ["SINGLE", "encode", "inputs", "numbers", "pair", "targets"]
+__all__ = ["SINGLE", "array", "encode", "inputs", "numbers", "pair", "targets"]
 __all__ += ["columns_of", "in_order", "logarithms", "looks_like_shares", "predict"]
 
 Size = int | None
@@ -155,9 +155,9 @@ def numbers(name: str, values: object) -> Tensor:
     if _holds_tensors(values):
         return _joined(name, values, batched=False)
     if not isinstance(values, Tensor):
-        array = _array(name, values)
-        shared = array.flags.writeable and min(array.strides, default=0) >= 0
-        values = torch.from_numpy(array if shared else array.copy())
+        found = _array(name, values)
+        shared = found.flags.writeable and min(found.strides, default=0) >= 0
+        values = torch.from_numpy(found if shared else found.copy())
     if values.is_nested or values.layout != torch.strided or values.is_quantized or values.is_meta:
         raise TypeError(f"{name} must be a dense tensor that holds values, got another kind")
     if values.is_complex():
@@ -165,6 +165,14 @@ def numbers(name: str, values: object) -> Tensor:
     if 0 in values.shape:
         raise ValueError(f"{name} must not be empty, got shape {tuple(values.shape)}")
     return values.detach().to(values.dtype if values.dtype in KNOWN else torch.float64)
+
+
+def array(values: Any) -> NDArray[Any]:
+    """Returns an array, where text stays objects: NumPy's own has the longest word's size."""
+    if not isinstance(values, list | tuple):
+        return np.asarray(values)
+    objects = np.asarray(values, dtype=object)
+    return objects if any(isinstance(v, str) for v in objects.flat) else np.asarray(values)
 
 
 def _array(name: str, values: Any) -> NDArray[Any]:
@@ -177,25 +185,26 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         raise ValueError(f"{name} must have no missing values, got a masked array")
     try:
         plain = isinstance(values, np.ndarray | Real)  # as points of datasets are: no time to lose
-        array: NDArray[Any] = np.asarray(values) if plain else check_array(values, **UNCHECKED)
-        text = [v for v in array.flat if isinstance(v, str)] if array.dtype.kind in "OU" else []
-        if array.dtype.kind == "O" and not text:
-            array = array.astype(np.float64)
+        values = array(values) if isinstance(values, list | tuple) else values
+        found: NDArray[Any] = np.asarray(values) if plain else check_array(values, **UNCHECKED)
+        text = [v for v in found.flat if isinstance(v, str)] if found.dtype.kind in "OU" else []
+        if found.dtype.kind == "O" and not text:
+            found = found.astype(np.float64)
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         if "inhomogeneous" in str(error):
             raise ValueError(f"{name} must have rows of one length, got several") from None
         reason = textwrap.shorten(str(error).rstrip("."), 120, placeholder=" ... ").strip(" .")
         got = f"{type(values).__name__}: {reason}"
         raise TypeError(f"{name} must be an array of numbers, got {got}") from None
-    if text or array.dtype.kind not in "biuf":
+    if text or found.dtype.kind not in "biuf":
         # Among numbers that one word made text, the word.
         words = (word for word in text if pd.isna(pd.to_numeric(word, errors="coerce")))
-        got = f"text: {shortened(str(next(words, text[0])))}" if text else str(array.dtype)
+        got = f"text: {shortened(str(next(words, text[0])))}" if text else str(found.dtype)
         raise TypeError(f"{name} must hold numbers, got {got}")
-    if array.dtype.isnative and array.itemsize <= 8:
-        return array
+    if found.dtype.isnative and found.itemsize <= 8:
+        return found
     with np.errstate(over="ignore"):  # reported as infinity
-        return array.astype(np.float64)
+        return found.astype(np.float64)
 
 
 def _holds_tensors(values: object) -> bool:
@@ -246,9 +255,9 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
         if wanted:
             raise TypeError(f"model must {wanted}, got {type(model).__name__}")
         if not hasattr(X, "columns") and is_plain(X):  # or names or text are what it was fitted to
-            array = numbers(name, X).cpu()
-            array = array.float() if array.dtype == torch.bfloat16 else array
-            X = array.numpy().reshape(len(array), -1)
+            rows = numbers(name, X).cpu()
+            rows = rows.float() if rows.dtype == torch.bfloat16 else rows
+            X = rows.numpy().reshape(len(rows), -1)
         H = numbers(what, _call(name, model.predict_proba if labels else model.predict, X))
         return targets(what, logarithms(what, H) if labels else H, **place)
     if not is_plain(X) and not isinstance(model, nn.Module):  # a function that reads frames
@@ -288,7 +297,7 @@ def looks_like_shares(H: Tensor) -> bool:
 def columns_of(model: Any) -> list[Any] | None:
     """Returns the class of each column of an estimator's `predict_proba`, if it is known."""
     classes = None if callable(model) else getattr(model, "classes_", None)
-    return None if classes is None else np.asarray(classes).tolist()
+    return None if classes is None else array(classes).tolist()
 
 
 def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any]) -> Tensor:
