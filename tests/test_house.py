@@ -16,7 +16,7 @@ ROOT = Path(neural_complexity.__file__).parent
 TESTS = Path(__file__).parent
 # A module imports its own layer or lower ones.
 LAYERS = [
-    {"seeding", "files", "points"},
+    {"seeding", "files", "points", "entry"},
     {"task", "losses", "workspace", "progress"},
     {"snapshot", "ledger"},
     {"convert"},
