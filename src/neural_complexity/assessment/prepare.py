@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, is_regressor
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
@@ -93,7 +94,10 @@ def choose_nc(nc: NeuralComplexity | str | Path | None, model: Any, y_tr: Any) -
     known = isinstance(model, BaseEstimator)
     labels = hasattr(model, "classes_") and not callable(model)
     if not labels and not (known and is_regressor(model)):
-        y = y_tr.detach().cpu().numpy() if isinstance(y_tr, Tensor) else given.array(y_tr)
+        if isinstance(y_tr, Tensor):
+            y_tr = given.numbers("y_tr", y_tr).cpu()
+            y_tr = y_tr.float() if y_tr.dtype == torch.bfloat16 else y_tr  # NumPy has no such type
+        y = given.array(y_tr)
         whole = y.dtype.kind != "f" or not type_of_target(y).startswith("continuous")
         # Real targets may be whole numbers by their nature.
         labels = whole and (y.dtype.kind != "f" or len(np.unique(y)) <= CLASSES)

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from neural_complexity.convert.frames_in import is_plain
 from neural_complexity.convert.module_copy import evaluation_copy
 
-__all__ = ["SINGLE", "array", "encode", "inputs", "numbers", "pair", "targets"]
+__all__ = ["SINGLE", "array", "check_dense", "encode", "inputs", "numbers", "pair", "targets"]
 __all__ += ["columns_of", "in_order", "logarithms", "looks_like_shares", "predict"]
 
 Size = int | None
@@ -158,13 +158,20 @@ def numbers(name: str, values: object) -> Tensor:
         found = _array(name, values)
         shared = found.flags.writeable and min(found.strides, default=0) >= 0
         values = torch.from_numpy(found if shared else found.copy())
-    if values.is_nested or values.layout != torch.strided or values.is_quantized or values.is_meta:
-        raise TypeError(f"{name} must be a dense tensor that holds values, got another kind")
+    check_dense(name, values)
     if values.is_complex():
         raise TypeError(f"{name} must hold real numbers, got {values.dtype}")
     if 0 in values.shape:
         raise ValueError(f"{name} must not be empty, got shape {tuple(values.shape)}")
     return values.detach().to(values.dtype if values.dtype in KNOWN else torch.float64)
+
+
+def check_dense(name: str, values: Tensor) -> None:
+    """Refuses tensors without values in rows of one length, before anything is asked of them."""
+    kinds = {"a nested": values.is_nested, "a sparse": values.layout != torch.strided}
+    kinds |= {"a quantized": values.is_quantized, "a meta": values.is_meta}
+    if wrong := [kind for kind, given in kinds.items() if given]:
+        raise TypeError(f"{name} must be a dense tensor that holds values, got {wrong[0]} tensor")
 
 
 def array(values: Any) -> NDArray[Any]:
@@ -324,7 +331,7 @@ def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
         wanted = f"be able to predict for {name} of shape {tuple(X.shape)}"
         got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
         raise ValueError(f"the model must {wanted}, got {got}") from error
-    if isinstance(H, dict | list | tuple) or not hasattr(H, "shape"):
+    if not isinstance(H, Tensor) and (isinstance(H, dict | list) or not hasattr(H, "shape")):
         got = f"{type(H).__name__}: wrap it in a function that does"
         raise TypeError(f"the model must return one tensor or array of predictions, got {got}")
     return H

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from neural_complexity.convert.arrays_in import inputs, targets
+from neural_complexity.convert.arrays_in import check_dense, inputs, targets
 from neural_complexity.convert.module_copy import evaluation_copy
 from neural_complexity.learners.fit import Learner
 from neural_complexity.model.cached import CachedEmbeddings
@@ -201,6 +201,7 @@ class NCRegularizer:
         if not isinstance(H, Tensor) or not H.is_floating_point():
             got = H.dtype if isinstance(H, Tensor) else type(H).__name__
             raise TypeError(f"{name} must be a tensor of real numbers, got {got}")
+        check_dense(name, H)
         shape = tuple(H.shape)
         if not self.nc.labels and self.nc.outputs == 1 and H.ndim == 1:
             H = H.unsqueeze(1)
