@@ -288,10 +288,11 @@ def _in_order_of_time(frame: pd.DataFrame, timestamp: str) -> pd.DataFrame:
 def _has_offsets(times: "pd.Series[Any]") -> bool:
     """Whether text has several offsets from UTC, as where clocks are changed."""
     try:
-        pd.to_datetime(times)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return bool(pd.to_datetime(times).dtype == object)  # what pandas 2 makes of them
     except ValueError as error:
         return "utc=True" in str(error)
-    return False
 
 
 def _named(chunks: Mapping[Any, Any] | Iterable[Any]) -> Iterator[tuple[Any, Any]]:
