@@ -24,7 +24,17 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from neural_complexity.convert.frames_in import is_plain
 from neural_complexity.convert.module_copy import evaluation_copy
 
-__all__ = ["SINGLE", "array", "check_dense", "encode", "inputs", "numbers", "pair", "targets"]
+__all__ = [
+    "LEAST",
+    "SINGLE",
+    "array",
+    "check_dense",
+    "encode",
+    "inputs",
+    "numbers",
+    "pair",
+    "targets",
+]
 __all__ += ["columns_of", "in_order", "logarithms", "looks_like_shares", "predict"]
 
 Size = int | None
