@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/sinusoid
 
-.PHONY: install run suite images single tables scorecard test other-cpu seeds mutants lint bench docs
+.PHONY: install run suite images single tables scorecard test other-cpu seeds floors newest mutants lint bench docs
 .DEFAULT_GOAL := run
 
 # Done anew only when the list of dependencies changes.
@@ -80,6 +80,11 @@ other-cpu: install
 # The same with twenty seeds each, of which nineteen must pass; minutes to an hour.
 seeds: install
 	SEEDS=20 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m trains
+
+# A part of the tests with the lowest versions that pyproject.toml allows, and with those that pip
+# finds today, in a throw-away environment. PyTorch is the pinned one: others pull GBs of CUDA.
+floors newest: install
+	$(BIN)/python tests/versions.py $@
 
 # Applies deliberate bugs one by one and counts those that the tests catch.
 mutants: install

@@ -47,6 +47,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_paths_are_printed_as_they_are(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a[/b]c"
+    shutil.copytree(finished, folder)
+    assert main(["report", str(folder)]) == 0
+    assert f"report: {folder / 'report.html'}" in capsys.readouterr().out
+
+
 def test_a_run_leaves_all_its_files_and_nothing_unfinished(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert {

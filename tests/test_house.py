@@ -16,7 +16,7 @@ ROOT = Path(neural_complexity.__file__).parent
 TESTS = Path(__file__).parent
 # A module imports its own layer or lower ones.
 LAYERS = [
-    {"seeding", "locks", "points", "cores"},
+    {"seeding", "locks", "points", "cores", "entry"},
     {"files", "beliefs"},
     {"task", "losses", "workspace", "progress"},
     {"snapshot", "ledger"},

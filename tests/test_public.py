@@ -1,7 +1,9 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import neural_complexity
+from versions import floors, pinned_torch
 
 
 def test_the_public_names_are_these() -> None:
@@ -50,3 +52,14 @@ def test_importing_loads_nothing_heavy_and_touches_no_random_state() -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_source_distribution_has_what_the_makefile_needs() -> None:
+    root = Path(__file__).parents[1]
+    included = (root / "MANIFEST.in").read_text().split()
+    assert {"constraints.txt", "Makefile"} <= set(included)
+
+
+def test_every_dependency_has_a_lowest_version_that_is_tested() -> None:
+    assert all("==" in line for line in floors())
+    assert pinned_torch().startswith("torch==")

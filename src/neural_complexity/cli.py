@@ -6,7 +6,6 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 import neural_complexity
 from neural_complexity.assessment.model_files import ModelFiles, StreamFiles
 from neural_complexity.cores import passive_threads
+from neural_complexity.entry import load_quietly
 from neural_complexity.model.shipped import SHIPPED
 from neural_complexity.reliability.methods import Method
 
@@ -208,7 +208,7 @@ def _check_out(out: Path | None, *kinds: str) -> None:
 def _commands() -> Any:
     """Returns the module that does the work; help and errors do not wait for it."""
     with passive_threads():  # of torch, which is loaded with it
-        return import_module("neural_complexity.commands")
+        return load_quietly("neural_complexity.commands")
 
 
 def parse(kind: Any, words: list[str], **options: Any) -> Any:

@@ -77,8 +77,8 @@ def report(paths: Sequence[Path]) -> None:
     for table in tables:
         console.print(to_rich(table))
     if training:
-        console.print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in training.items())}")
-    console.print(f"report: {folders[0].report}")
+        print(f"meta-training: {', '.join(f'{n} {s} s' for n, s in training.items())}")
+    print(f"report: {folders[0].report}")  # not by rich, which reads [...] as markup
 
 
 def score(given: Scorecard) -> None:

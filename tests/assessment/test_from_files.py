@@ -16,10 +16,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from neural_complexity.assessment.assess import assess_predictions
-from neural_complexity.assessment.from_files import assess_files
+from neural_complexity.assessment.from_files import _columns, assess_files
 from neural_complexity.assessment.model_files import ModelFiles
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.cli import main
+from neural_complexity.convert.files_in import File
 from neural_complexity.model.card import Card
 from neural_complexity.model.network import NeuralComplexity
 
@@ -481,3 +482,36 @@ def test_arrays_of_predictions_have_a_row_for_each_point(three: Any) -> None:
     np.savez(three.folder / "told.npz", H_tr=three.P[:60], H_te=three.P[60:])
     whole = three([0, 1, 2])[0].loss_tr
     assert three([0, 1, 2], told="told.npz")[0].loss_tr == pytest.approx(whole)
+
+
+class Counted(str):
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_many_columns_take_a_time_that_grows_as_their_number() -> None:
+    sides = [{Counted(f"c{i}"): np.zeros(2) for i in range(1000)} for _ in range(2)]
+    train, test = (File(Path("a.csv"), side, is_table=True) for side in sides)
+    files = ModelFiles(train=train.path, test=test.path, predictions=Path("p.csv"))
+    Counted.compared = 0
+    assert len(_columns(files, train, test)[1]) == 999
+    assert Counted.compared < 20_000  # each with each would be a million
+
+
+def test_memory_that_files_may_take_is_an_option(labels: Files) -> None:
+    with pytest.raises(ValueError, match="must take at most 1e-09 GB of memory"):
+        ask(labels, **labels.usual(), max_memory=1e-9)
+
+
+@pytest.mark.parametrize("for_tables", [True, False])
+def test_predictions_of_both_sets_have_equally_many_columns(
+    labels: Files, for_tables: bool
+) -> None:
+    told = npz(labels, "told.npz", H_tr=labels.H, H_te=labels.G[:, :2])
+    given = ModelFiles(**{**labels.usual(), "predictions": told})
+    with pytest.raises(ValueError, match="H_te must have 3 columns like H_tr, got 2"):
+        assess_files(None if for_tables else labels.nc, given)

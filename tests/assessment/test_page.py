@@ -28,7 +28,11 @@ def test_the_tables_hold_what_is_known() -> None:
     )
     assert [row[0] for row in losses.rows] == ["loss", "accuracy", "bound of the loss"]
     assert losses.rows[-1][-1] == "0 to 1.75"  # no loss is negative
-    assert losses.note == "90 % bound (conformal)"
+    assert losses.note.startswith(
+        "90 % bound (conformal). Probabilities of predict_proba are clipped"
+    )
+    assert "1e-07" in losses.note
+    assert "clipped" not in tables_of(example(accuracy_tr=None))[0].note  # of real targets
     assert worst.rows == (("1", "2"), ("0", "1"))
     (only,) = tables_of(example(accuracy_tr=None))[0].rows
     assert only[0] == "loss"

@@ -24,7 +24,7 @@ NAMES = np.array(["setosa", "versicolor", "virginica"])
 
 def frame(rows: slice) -> pd.DataFrame:
     """Returns irises with a column of text, one of dates, and one value that is missing."""
-    made = pd.DataFrame(X[rows], columns=["a", "b", "c", "d"])
+    made = pd.DataFrame(X[rows].copy(), columns=["a", "b", "c", "d"])
     made["size"] = np.where(X[rows, 2] > 4, "large", "small")
     made["seen"] = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(len(made)), unit="D")
     made.loc[made.index[0], "a"] = np.nan
@@ -95,3 +95,28 @@ def test_decision_values_become_probabilities() -> None:
     few = [0, 1, 2, 60, 61, 120]
     with pytest.raises(ValueError, match="two training points of each class"):
         with_probabilities(LinearSVC().fit(X[few], y[few]), X[few], y[few])
+
+
+ODD: dict[str, Any] = {
+    "sparse": lambda t: t.to_sparse(),
+    "meta": lambda t: t.to("meta"),
+    "nested": lambda t: torch.nested.nested_tensor(list(t)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", ODD)
+def test_tensors_without_dense_values_are_told_in_one_sentence(kind: str) -> None:
+    points, labels = torch.tensor(X[::2]), torch.tensor(y[::2])
+    for name, given in (
+        ("y_tr", (nn.Linear(4, 3), points, ODD[kind](labels), points)),
+        ("X_te", (nn.Linear(4, 3), points, labels, ODD[kind](points))),
+        ("the model's predictions for X_tr", (ODD[kind], points, labels, points)),
+    ):
+        sentence = f"^{name} must be a dense tensor that holds values, got a {kind} tensor"
+        with pytest.raises(TypeError, match=sentence):
+            assess(*given)
+
+
+def test_targets_of_short_numbers_are_read() -> None:
+    assert choose_nc(None, nn.Linear(4, 3), torch.tensor(y).bfloat16()).labels

@@ -1,6 +1,9 @@
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from neural_complexity.convert.arrays_in import (
     BATCH,
     LEAST,
+    array,
     columns_of,
     encode,
     in_order,
@@ -408,6 +412,31 @@ def test_a_module_that_fails_is_left_as_it_was_too() -> None:
         predict("X_tr", model, torch.zeros(2, 4), labels=True, like=LIKE)
     assert [module.training for module in model.modules()] == modes
     assert model.calls == 0
+
+
+def test_threads_may_ask_a_module_at_once() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.Dropout())
+    both, modes = threading.Barrier(2, timeout=60), []
+
+    def watch(*_: object) -> None:
+        both.wait()  # in the middle of the pass of the other
+        modes.append([module.training for module in net.modules()])
+        both.wait()
+
+    net[0].register_forward_hook(watch)
+    ask = partial(predict, "X_tr", net, torch.ones(4, 3), labels=True, like=LIKE)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(ask) for _ in range(2))
+        torch.testing.assert_close(first.result(), second.result())
+    assert modes == [[True] * 3] * 2
+
+
+def test_text_stays_objects() -> None:
+    long = ["x" * 10**6, *["y"] * 10**4]  # 40 GB as text of NumPy
+    assert array(long).dtype == object
+    assert array([1, 2]).dtype == np.int64
+    with pytest.raises(TypeError, match="y must hold numbers, got text: 'xxxx"):
+        numbers("y", long)
 
 
 def test_any_callable_will_do() -> None:

@@ -1,6 +1,8 @@
+import zipfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,3 +120,42 @@ def test_truth_values_may_be_missing(place: Path) -> None:
     frame = read_file(place).frame(["a", "b"])
     assert frame["a"].isna().tolist() == [False, True, False]
     assert frame["b"].tolist() == ["x", "y", "z"]
+
+
+def test_arrays_are_read_when_they_are_asked_for_and_if_they_may_be_so_large(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, X=np.eye(3), large=np.zeros((1000, 1000)))
+    found = read_file(path, max_memory=0.01)
+    assert list(found.arrays) == ["X", "large"]
+    assert found["X"].shape == (3, 3)
+    sentence = r"a.npz must take at most 0.01 GB of memory \(--max-memory\), got one that takes 0.0"
+    with pytest.raises(ValueError, match=sentence):
+        found["large"]
+    assert read_file(path)["large"].shape == (1000, 1000)
+    # What a header says is not allocated: here it says a thousand times more.
+    with zipfile.ZipFile(path, "w") as archive, archive.open("X.npy", "w") as member:
+        about = {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}
+        np.lib.format.write_array_header_1_0(member, about)
+    with pytest.raises(ValueError, match="must take at most 1 GB of memory"):
+        read_file(path)["X"]
+
+
+def test_tables_may_take_so_much_memory(place: Path, tmp_path: Path) -> None:
+    place.write_text("a,b\n" + "1,2\n" * 1000)
+    pd.DataFrame({"a": np.zeros(2000), "b": "x"}).to_parquet(tmp_path / "a.parquet")
+    for path in (place, tmp_path / "a.parquet"):
+        with pytest.raises(ValueError, match=f"{path.name} must take at most 1e-05 GB of memory"):
+            read_file(path, max_memory=1e-5)
+        assert len(read_file(path)["a"]) >= 1000
+
+
+def test_a_long_word_of_many_rows_is_kept_once(tmp_path: Path) -> None:
+    path, words = tmp_path / "a.parquet", ["long " * 1000, None] * 1000
+    for column in (words, pd.Categorical(words)):
+        pd.DataFrame({"a": column}).to_parquet(path)
+        found = read_file(path).arrays["a"]
+        assert len({id(word) for word in found}) == 2
+        assert found[0] == words[0]
+        assert pd.isna(found[1])

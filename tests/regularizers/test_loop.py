@@ -1,3 +1,4 @@
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -573,3 +574,39 @@ def test_by_default_an_nc_for_tables_weighs_as_much_as_it_sees_of_the_training_r
     assert NCRegularizer(nc, X_tr=x[:8], y_tr=y[:8]).weight == 1
     assert NCRegularizer(nc, X_tr=x, y_tr=y, weight=0.5).weight == 0.5
     assert NCRegularizer(small_nc(), X_tr=x, y_tr=y).weight == 0.1
+
+
+def pickled(penalty: NCRegularizer) -> NCRegularizer:
+    return pickle.loads(pickle.dumps(penalty))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("change", [pickled, deepcopy])
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_copy_goes_on_alike(change: Any, labels: bool) -> None:
+    x, y, u = minibatch(labels=labels)
+    penalty = NCRegularizer(small_nc(labels=labels), X_tr=x, y_tr=y, safeguard=False)
+    model = nn.Linear(3, 4)
+    penalty(model, x, y, u)
+    copy = change(penalty)
+    assert copy.state_dict() == penalty.state_dict()
+    assert copy.nc is not penalty.nc
+    torch.testing.assert_close(copy(model, x, y, u), penalty(model, x, y, u))
+
+
+ODD: dict[str, Any] = {
+    "sparse": lambda H: H.to_sparse(),
+    "meta": lambda H: H.to("meta"),
+    "nested": lambda H: torch.nested.nested_tensor(list(H)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", ODD)
+def test_tensors_without_dense_values_are_told_in_one_sentence(kind: str) -> None:
+    x, y, u = minibatch()
+    net, penalty = nn.Linear(3, 4), NCRegularizer(small_nc(), safeguard=False)
+    sentence = f"must be a dense tensor that holds values, got a {kind} tensor"
+    with pytest.raises(TypeError, match=rf"model\(x\) {sentence}"):
+        penalty(lambda x: ODD[kind](net(x)), x, y, u)
+    with pytest.raises(TypeError, match=f"y {sentence}"):
+        penalty(net, x, ODD[kind](y), u)

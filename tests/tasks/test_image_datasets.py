@@ -72,6 +72,13 @@ def publish(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path, *urls: str
     monkeypatch.setitem(DATASETS, name, (list(map(own, files)), read))
 
 
+def test_what_comes_without_encryption_has_a_strong_checksum() -> None:
+    for files, _ in DATASETS.values():
+        for file in files:
+            if not all(url.startswith("https://") for url in file.urls):
+                assert all("sha256:" in checksum for checksum in file.checksums), file.name
+
+
 # Places
 
 
@@ -131,7 +138,7 @@ def test_svhn_is_read_where_its_checksums_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     wanted = write_svhn(tmp_path / place)
-    with pytest.raises(ValueError, match="train_32x32.mat must have the md5 checksum e26ded"):
+    with pytest.raises(ValueError, match="train_32x32.mat must have the sha256 checksum 435e94"):
         load("svhn", tmp_path, download=False)
     publish(monkeypatch, "svhn", tmp_path / place)
     assert holds(load("svhn", tmp_path, download=False), wanted, 20)

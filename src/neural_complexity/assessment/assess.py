@@ -16,6 +16,7 @@ from neural_complexity.assessment.assess_table import assess_table
 from neural_complexity.assessment.evidence import Labelled, gather_labelled
 from neural_complexity.assessment.prepare import (
     Options,
+    check_columns,
     check_sets,
     choose_nc,
     read_points,
@@ -63,9 +64,9 @@ def assess(
 ) -> Assessment:
     """Predicts how badly a trained model generalizes, from its training set and unlabelled points.
 
-    The model predicts for both sets and is left as it was: modes, buffers and random numbers of
-    PyTorch are restored. NC judges logits, or real outputs; predictions that look like
-    probabilities are warned of.
+    The model predicts for both sets and is left as it is: of a module a copy predicts, which shares
+    its parameters, and random numbers of PyTorch are restored. NC judges logits, or real outputs;
+    predictions that look like probabilities are warned of.
 
     Args:
         model: Any callable that maps a tensor of points to logits, (points, C), or real outputs; a
@@ -163,6 +164,7 @@ def _assess_points(
     place["outputs"] = None if nc.labels else nc.outputs
     H_tr = given.targets("H_tr", H_tr, points=len(X_tr), **place)
     H_te = given.targets("H_te", H_te, points=len(X_te), **place)
+    check_columns(H_tr, H_te)
     first = []
     if nc.labels:
         if H_tr.shape[1] > 1 and all(map(given.looks_like_shares, (H_tr, H_te))):

@@ -183,7 +183,7 @@ def refit_out_of_fold(
         TypeError: If the model cannot be copied and fitted again.
         ValueError: If there are fewer than two folds, or a fit fails.
     """
-    y = np.asarray(y).reshape(len(y))
+    y = given.array(y).reshape(len(y))
     if not 2 <= folds <= len(y):
         raise ValueError(f"folds must be from 2 to the number of points, got {folds}")
     if callable(model) or not (hasattr(model, "fit") and hasattr(model, "get_params")):

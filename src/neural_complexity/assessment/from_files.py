@@ -16,6 +16,7 @@ from neural_complexity.assessment.assess import assess, assess_predictions
 from neural_complexity.assessment.history import History
 from neural_complexity.assessment.model_files import ModelFiles, StreamFiles
 from neural_complexity.assessment.monitor import Monitor, cut_stream
+from neural_complexity.assessment.prepare import check_columns
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.convert.arrays_in import logarithms, looks_like_shares, numbers
 from neural_complexity.convert.files_in import File, read_file
@@ -77,12 +78,12 @@ def assess_files(
         table, path = read_table(files, nc=nc), options.pop("out_of_fold", None)
         options.pop("method", None)  # an NC for tables has one
         if path is not None:
-            options["out_of_fold"] = _read_out_of_fold(path, table)
+            options["out_of_fold"] = _read_out_of_fold(files, path, table)
         model, rows = table.model, (table.X_tr, table.y_tr, table.X_te)
         return assess(model, *rows, nc=table.nc, **options), table.notes
     if options.pop("out_of_fold", None) is not None:
         raise ValueError("--out-of-fold must be left out unless the NC is for tables, got one")
-    train, test = read_file(files.train), read_file(files.test)
+    train, test = _read(files, files.train), _read(files, files.test)
     target, features, notes = _columns(files, train, test)
     X_tr, X_te = (file.numbers(features) if file.is_table else file["X"] for file in (train, test))
     y_tr = train.complete(target[0]) if len(target) == 1 else train.numbers(target)
@@ -110,7 +111,7 @@ def read_table(
     Raises:
         ValueError: If something is missing, or has a wrong size.
     """
-    train, test = read_file(files.train), read_file(files.test)
+    train, test = _read(files, files.train), _read(files, files.test)
     target, features, notes = _columns(files, train, test, aside)
     if len(target) > 1:
         raise ValueError(f"--target must be one column of a table, got {', '.join(target)}")
@@ -153,7 +154,7 @@ def monitor_files(
     table = read_table(files.as_test(), nc=nc, aside=aside)
     stream = table.X_te if time is None else table.X_te.assign(**{time: table.test[time]})
     if path is not None:
-        options["out_of_fold"] = _read_out_of_fold(path, table)
+        options["out_of_fold"] = _read_out_of_fold(files, path, table)
     chunks = cut_stream(stream, timestamp=time, period=files.period, size=files.size)
     monitor = Monitor(table.model, table.X_tr, table.y_tr, nc=table.nc, **options)
     if path is None:
@@ -168,6 +169,10 @@ def monitor_files(
         table.notes.append(said)
     notes = [note for note in table.notes if y is None or note != _not_looked_at(table)]
     return monitor.estimate(chunks), notes
+
+
+def _read(files: ModelFiles | StreamFiles, path: Path, *, numbered: bool = False) -> File:
+    return read_file(path, numbered=numbered, max_memory=files.max_memory)
 
 
 def _not_looked_at(table: Table) -> str:
@@ -194,9 +199,9 @@ def _named(X: NDArray[Any], features: list[str], *files: File) -> pd.DataFrame:
     return pd.DataFrame(X, columns=features if named else None)
 
 
-def _read_out_of_fold(path: Path, table: Table) -> NDArray[Any]:
+def _read_out_of_fold(files: ModelFiles | StreamFiles, path: Path, table: Table) -> NDArray[Any]:
     """Returns predictions for training rows of models that did not learn from them."""
-    file = read_file(path, numbered=True)
+    file = _read(files, path, numbered=True)
     H = numbers(str(path), file.predictions()).double()
     H = H.unsqueeze(1) if H.ndim == 1 else H
     _check_rows([str(path)], [H], [len(table.X_tr)])
@@ -230,7 +235,8 @@ def _columns(
     known = [name for name in train.arrays if name not in aside]
     target = list(dict.fromkeys(files.target)) or [known[-1] if train.is_table and known else "y"]
     named, got = train if train.is_table else test, ", ".join(target)  # arrays name no features
-    features = [name for name in named.arrays if name not in (*target, *aside)]
+    others = {*target, *aside}
+    features = [name for name in named.arrays if name not in others]
     if not features and named.is_table:
         raise ValueError(f"{named.path} must have features next to the target, got {got}")
     if len(target) > 1 and not train.is_table:
@@ -239,28 +245,31 @@ def _columns(
         for name in names:
             file[name]  # or it is told that there is none
     kind, looked = ("column", features) if test.is_table else ("array", ["X"])
-    rest = [name for name in test.arrays if name not in (*looked, *aside)]
-    others = ", ".join([name for name in rest if name not in target][:5])
-    if others and test.is_table:
+    seen = {*looked, *aside}
+    rest = [name for name in test.arrays if name not in seen]
+    odd = ", ".join([name for name in rest if name not in target][:5])
+    if odd and test.is_table:
         wanted = "have the features of the training file"
-        raise ValueError(f"{test.path} must {wanted}, got others: {others}")
+        raise ValueError(f"{test.path} must {wanted}, got others: {odd}")
     notes = [NOT_LOOKED_AT.format(kind, ", ".join(rest), test.path)] if rest else []
     return target, features, notes
 
 
 def _predictions(files: ModelFiles, M: int, N: int) -> tuple[File, list[Any]]:
     """Returns the file of predictions, and these for training and for test rows."""
-    told, train = read_file(files.predictions, numbered=True), files.predictions_train
+    told, train = _read(files, files.predictions, numbered=True), files.predictions_train
     if train is not None:
-        other = read_file(train, numbered=True)
+        other = _read(files, train, numbered=True)
         if told.header() != other.header():
             raise ValueError(f"{train} and {told.path} must have the same columns, got others")
         H = [other.predictions(), told.predictions()]
         _check_rows((str(train), str(told.path)), H, (M, N))
+        check_columns(*H)
         return told, H
     if not told.is_table and "H_tr" in told.arrays:
         H = [told["H_tr"], told["H_te"]]
         _check_rows((f"H_tr of {told.path}", f"H_te of {told.path}"), H, (M, N))
+        check_columns(*H)
         return told, H
     whole = told.predictions()
     if len(whole) != M + N:

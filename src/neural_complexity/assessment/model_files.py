@@ -24,6 +24,7 @@ class ModelFiles:
     """Predictions for the training rows, if those are a file of their own; as npz: H in each."""
     target: tuple[str, ...] = ()  # The target's columns; the last if left out. Others are features.
     probabilities: bool = False  # Whether predictions are probabilities instead of logits.
+    max_memory: float = 1.0  # GB that a file may take; those that would take more are refused.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class StreamFiles:
     timestamp: str | None = None  # The column that has the time.
     period: str | None = None  # Of a chunk: D, W, MS, as pandas writes it.
     size: int | None = None  # Rows of a chunk; a tenth of the stream if there is no period either.
+    max_memory: float = 1.0  # GB that a file may take; those that would take more are refused.
 
     def as_test(self) -> ModelFiles:
         """Returns the same files, the stream as test rows."""
@@ -54,4 +56,5 @@ class StreamFiles:
             predictions_train=self.predictions_train,
             target=self.target,
             probabilities=self.probabilities,
+            max_memory=self.max_memory,
         )

@@ -112,7 +112,7 @@ class Monitor:
                 raise ValueError(f"y must have {len(X)} targets, one for each row, got {len(y)}")
             known = np.flatnonzero(pd.notna(np.asarray(y, dtype=object)))
             if len(known):
-                self._options["held_out"] = take(X, known), np.asarray(y)[known]
+                self._options["held_out"] = take(X, known), given.array(y)[known]
         if self._options.get("folds") is not None:
             self._refit()
         self._reference = self._assess(X).errors

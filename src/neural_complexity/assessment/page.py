@@ -9,6 +9,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, render, to_png
+from neural_complexity.convert.arrays_in import LEAST
 
 if TYPE_CHECKING:
     from neural_complexity.assessment.result import Assessment
@@ -19,6 +20,7 @@ NAMED = 5  # of the worst points that the figure names
 COLUMNS = 8  # features of a row that the page shows
 FEWEST = 5  # rows that a mean is of
 LONG = 40  # letters of a value that it shows
+CLIPPED = f"Probabilities of predict_proba are clipped at {LEAST:g}: the loss of a 0 is infinite"
 WIDE = 100.0  # ratio of largest and smallest loss from which on the scale is logarithmic
 TRAIN, TEST, WORST = COLORS["oracle"], COLORS["posterior"], COLORS["direct"]
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # lines do not cross numbers
@@ -129,7 +131,8 @@ def _losses(found: "Assessment") -> Table:
     if ends:
         rows.append(("bound of the loss", "", f"{ends[0]:.4g} to {ends[1]:.4g}"))
     header = ("", "training", "test, predicted")
-    return Table(f"Loss ({found.unit})", header, tuple(rows), label)
+    note = ". ".join(filter(None, [label, CLIPPED if found.accuracy_tr is not None else ""]))
+    return Table(f"Loss ({found.unit})", header, tuple(rows), note)
 
 
 def _beside_folds(found: "Assessment") -> Table:

@@ -1,11 +1,13 @@
 """From what a user has to what an NC judges: which NC, which probabilities, which numbers."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, is_regressor
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
@@ -19,7 +21,14 @@ from neural_complexity.convert.frames_in import frame_numbers
 from neural_complexity.model.network import NeuralComplexity, find_nc
 from neural_complexity.reliability.methods import Method
 
-__all__ = ["Options", "check_sets", "choose_nc", "read_points", "with_probabilities"]
+__all__ = [
+    "Options",
+    "check_columns",
+    "check_sets",
+    "choose_nc",
+    "read_points",
+    "with_probabilities",
+]
 
 CLASSES = 20  # floats of more values than this are no labels
 CALIBRATED = (
@@ -61,6 +70,13 @@ def check_sets(X_tr: object, y_tr: object, X_te: object, *, name: str = "X_te") 
         raise ValueError(f"{name} must have the columns of X_tr in their order, got {moved[0]}")
 
 
+def check_columns(H_tr: Any, H_te: Any) -> None:
+    """Refuses predictions, (M, C) and (N, C), of another C."""
+    known, new = (tuple(H.shape[1:]) for H in (H_tr, H_te))
+    if known != new and len(known) == len(new) == 1:
+        raise ValueError(f"H_te must have {known[0]} columns like H_tr, got {new[0]}")
+
+
 @cache
 def _shipped(name: str) -> NeuralComplexity:
     return find_nc(name)
@@ -78,7 +94,10 @@ def choose_nc(nc: NeuralComplexity | str | Path | None, model: Any, y_tr: Any) -
     known = isinstance(model, BaseEstimator)
     labels = hasattr(model, "classes_") and not callable(model)
     if not labels and not (known and is_regressor(model)):
-        y = y_tr.detach().cpu().numpy() if isinstance(y_tr, Tensor) else np.asarray(y_tr)
+        if isinstance(y_tr, Tensor):
+            y_tr = given.numbers("y_tr", y_tr).cpu()
+            y_tr = y_tr.float() if y_tr.dtype == torch.bfloat16 else y_tr  # NumPy has no such type
+        y = given.array(y_tr)
         whole = y.dtype.kind != "f" or not type_of_target(y).startswith("continuous")
         # Real targets may be whole numbers by their nature.
         labels = whole and (y.dtype.kind != "f" or len(np.unique(y)) <= CLASSES)
@@ -91,13 +110,14 @@ def with_probabilities(model: Any, X_tr: Any, y_tr: Any) -> tuple[Any, tuple[str
         return model, ()
     if not hasattr(model, "decision_function"):
         return model, ()  # refused where it is asked to predict
-    y = np.asarray(y_tr).reshape(len(X_tr))
-    _, counts = np.unique(y.astype(str) if y.dtype == object else y, return_counts=True)
-    if counts.min() < 2:
+    y = given.array(y_tr).reshape(len(X_tr))
+    fewest = min(Counter(y.tolist()).values())
+    if fewest < 2:
         wanted = "at least two training points of each class, if it has no predict_proba"
         raise ValueError(f"the model must have {wanted}, got a class of one")
-    folds = int(min(5, counts.min()))
-    return CalibratedClassifierCV(FrozenEstimator(model), cv=folds).fit(X_tr, y), (CALIBRATED,)
+    return CalibratedClassifierCV(FrozenEstimator(model), cv=min(5, fewest)).fit(X_tr, y), (
+        CALIBRATED,
+    )
 
 
 def read_points(nc: NeuralComplexity, X_tr: Any, X_te: Any) -> list[Tensor]:

@@ -6,8 +6,7 @@ ValueError: one sentence that says what was required of what, and what arrived.
 
 import math
 import textwrap
-from collections.abc import Callable, Hashable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence, Sized
 from numbers import Real
 from reprlib import repr as shortened
 from typing import Any
@@ -23,8 +22,19 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from neural_complexity.convert.frames_in import is_plain
+from neural_complexity.convert.module_copy import evaluation_copy
 
-__all__ = ["SINGLE", "encode", "inputs", "numbers", "pair", "targets"]
+__all__ = [
+    "LEAST",
+    "SINGLE",
+    "array",
+    "check_dense",
+    "encode",
+    "inputs",
+    "numbers",
+    "pair",
+    "targets",
+]
 __all__ += ["columns_of", "in_order", "logarithms", "looks_like_shares", "predict"]
 
 Size = int | None
@@ -155,16 +165,31 @@ def numbers(name: str, values: object) -> Tensor:
     if _holds_tensors(values):
         return _joined(name, values, batched=False)
     if not isinstance(values, Tensor):
-        array = _array(name, values)
-        shared = array.flags.writeable and min(array.strides, default=0) >= 0
-        values = torch.from_numpy(array if shared else array.copy())
-    if values.is_nested or values.layout != torch.strided or values.is_quantized or values.is_meta:
-        raise TypeError(f"{name} must be a dense tensor that holds values, got another kind")
+        found = _array(name, values)
+        shared = found.flags.writeable and min(found.strides, default=0) >= 0
+        values = torch.from_numpy(found if shared else found.copy())
+    check_dense(name, values)
     if values.is_complex():
         raise TypeError(f"{name} must hold real numbers, got {values.dtype}")
     if 0 in values.shape:
         raise ValueError(f"{name} must not be empty, got shape {tuple(values.shape)}")
     return values.detach().to(values.dtype if values.dtype in KNOWN else torch.float64)
+
+
+def check_dense(name: str, values: Tensor) -> None:
+    """Refuses tensors without values in rows of one length, before anything is asked of them."""
+    kinds = {"a nested": values.is_nested, "a sparse": values.layout != torch.strided}
+    kinds |= {"a quantized": values.is_quantized, "a meta": values.is_meta}
+    if wrong := [kind for kind, given in kinds.items() if given]:
+        raise TypeError(f"{name} must be a dense tensor that holds values, got {wrong[0]} tensor")
+
+
+def array(values: Any) -> NDArray[Any]:
+    """Returns an array, where text stays objects: NumPy's own has the longest word's size."""
+    if not isinstance(values, list | tuple):
+        return np.asarray(values)
+    objects = np.asarray(values, dtype=object)
+    return objects if any(isinstance(v, str) for v in objects.flat) else np.asarray(values)
 
 
 def _array(name: str, values: Any) -> NDArray[Any]:
@@ -177,25 +202,26 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         raise ValueError(f"{name} must have no missing values, got a masked array")
     try:
         plain = isinstance(values, np.ndarray | Real)  # as points of datasets are: no time to lose
-        array: NDArray[Any] = np.asarray(values) if plain else check_array(values, **UNCHECKED)
-        text = [v for v in array.flat if isinstance(v, str)] if array.dtype.kind in "OU" else []
-        if array.dtype.kind == "O" and not text:
-            array = array.astype(np.float64)
+        values = array(values) if isinstance(values, list | tuple) else values
+        found: NDArray[Any] = np.asarray(values) if plain else check_array(values, **UNCHECKED)
+        text = [v for v in found.flat if isinstance(v, str)] if found.dtype.kind in "OU" else []
+        if found.dtype.kind == "O" and not text:
+            found = found.astype(np.float64)
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         if "inhomogeneous" in str(error):
             raise ValueError(f"{name} must have rows of one length, got several") from None
         reason = textwrap.shorten(str(error).rstrip("."), 120, placeholder=" ... ").strip(" .")
         got = f"{type(values).__name__}: {reason}"
         raise TypeError(f"{name} must be an array of numbers, got {got}") from None
-    if text or array.dtype.kind not in "biuf":
+    if text or found.dtype.kind not in "biuf":
         # Among numbers that one word made text, the word.
         words = (word for word in text if pd.isna(pd.to_numeric(word, errors="coerce")))
-        got = f"text: {shortened(str(next(words, text[0])))}" if text else str(array.dtype)
+        got = f"text: {shortened(str(next(words, text[0])))}" if text else str(found.dtype)
         raise TypeError(f"{name} must hold numbers, got {got}")
-    if array.dtype.isnative and array.itemsize <= 8:
-        return array
+    if found.dtype.isnative and found.itemsize <= 8:
+        return found
     with np.errstate(over="ignore"):  # reported as infinity
-        return array.astype(np.float64)
+        return found.astype(np.float64)
 
 
 def _holds_tensors(values: object) -> bool:
@@ -229,9 +255,9 @@ def _joined(name: str, values: Any, batched: bool) -> Tensor:
 def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> Tensor:
     """Returns a model's predictions, (points, C), of the type and device of `like`.
 
-    They are logits, or logarithms of `predict_proba`. A module predicts in evaluation mode, from
-    numbers of its parameters' type and on their device; a scikit-learn estimator gets points as
-    they were given; any other callable gets a tensor of the type and device of `like`.
+    They are logits, or logarithms of `predict_proba`. Of a module a copy predicts, in evaluation
+    mode, from numbers of its parameters' type and on their device; a scikit-learn estimator gets
+    points as they were given; any other callable gets a tensor of the type and device of `like`.
     """
     what = f"the model's predictions for {name}"
     place: Any = {"labels": False, "dtype": like.dtype, "device": like.device}
@@ -246,9 +272,9 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
         if wanted:
             raise TypeError(f"model must {wanted}, got {type(model).__name__}")
         if not hasattr(X, "columns") and is_plain(X):  # or names or text are what it was fitted to
-            array = numbers(name, X).cpu()
-            array = array.float() if array.dtype == torch.bfloat16 else array
-            X = array.numpy().reshape(len(array), -1)
+            rows = numbers(name, X).cpu()
+            rows = rows.float() if rows.dtype == torch.bfloat16 else rows
+            X = rows.numpy().reshape(len(rows), -1)
         H = numbers(what, _call(name, model.predict_proba if labels else model.predict, X))
         return targets(what, logarithms(what, H) if labels else H, **place)
     if not is_plain(X) and not isinstance(model, nn.Module):  # a function that reads frames
@@ -256,8 +282,14 @@ def predict(name: str, model: Any, X: object, *, labels: bool, like: Tensor) -> 
     points = numbers(name, X)
     points = points.unsqueeze(1) if points.ndim == 1 else points
     size = min(BATCH, max(1, NUMBERS // max(1, points[:1].numel())))
+    state = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    if any(is_lazy(tensor) for tensor in state):
+        raise ValueError("model must have been trained, got a module with lazy parameters")
+    own = next((tensor for tensor in state if tensor.is_floating_point()), None)
+    devices = sorted({tensor.get_device() for tensor in state if tensor.is_cuda})
     parts = []
-    with torch.no_grad(), _left_as_it_was(model) as own:
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        model = evaluation_copy(model) if isinstance(model, nn.Module) else model
         for part in points.tensor_split(-(-len(points) // size)):
             # A copy: a model may write over its input, which is the user's.
             H = numbers(what, _call(name, model, part.to(like if own is None else own, copy=True)))
@@ -282,7 +314,7 @@ def looks_like_shares(H: Tensor) -> bool:
 def columns_of(model: Any) -> list[Any] | None:
     """Returns the class of each column of an estimator's `predict_proba`, if it is known."""
     classes = None if callable(model) else getattr(model, "classes_", None)
-    return None if classes is None else np.asarray(classes).tolist()
+    return None if classes is None else array(classes).tolist()
 
 
 def in_order(name: str, H: Tensor, columns: Sequence[Any], classes: Sequence[Any]) -> Tensor:
@@ -309,31 +341,7 @@ def _call(name: str, method: Callable[[Any], Any], X: Any) -> Any:
         wanted = f"be able to predict for {name} of shape {tuple(X.shape)}"
         got = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
         raise ValueError(f"the model must {wanted}, got {got}") from error
-    if isinstance(H, dict | list | tuple) or not hasattr(H, "shape"):
+    if not isinstance(H, Tensor) and (isinstance(H, dict | list) or not hasattr(H, "shape")):
         got = f"{type(H).__name__}: wrap it in a function that does"
         raise TypeError(f"the model must return one tensor or array of predictions, got {got}")
     return H
-
-
-@contextmanager
-def _left_as_it_was(model: Any) -> Iterator[Tensor | None]:
-    """Puts a module into evaluation mode, and all back; yields a tensor of its type, if any."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    state = [*model.parameters(), *model.buffers()] if modules else []
-    if any(is_lazy(tensor) for tensor in state):
-        raise ValueError("model must have been trained, got a module with lazy parameters")
-    modes = [(module, module.training) for module in modules]
-    owned = [(m, name, b, b.clone()) for m in modules for name, b in m.named_buffers(recurse=False)]
-    devices = sorted({tensor.get_device() for tensor in state if tensor.is_cuda})
-    try:
-        with torch.random.fork_rng(devices=devices):
-            if modules:
-                model.eval()
-            yield next((tensor for tensor in state if tensor.is_floating_point()), None)
-    finally:
-        for module, training in modes:
-            module.training = training
-        for module, name, buffer, before in owned:
-            if not torch.equal(buffer, before):  # untouched ones may be part of somebody's graph
-                buffer.copy_(before)
-            module.register_buffer(name, buffer, name not in module._non_persistent_buffers_set)

@@ -1,19 +1,23 @@
 """Files of users, CSV, parquet or npz, as columns or arrays."""
 
 import csv
+import math
 import re
 import textwrap
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api import types
 from torch import Tensor
 
 from neural_complexity.convert.arrays_in import numbers
@@ -21,14 +25,16 @@ from neural_complexity.convert.arrays_in import numbers
 __all__ = ["File", "read_file"]
 
 CSV = "CSV file in UTF-8 with a header, at least one row and equally many cells in every line"
-CSV_ERRORS = (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning)
+CSV_ERRORS = (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning, csv.Error)
 NPZ_ERRORS = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, AttributeError)
+NPZ_ERRORS += (OverflowError, RuntimeError)  # of sizes, of archives with passwords
 # By the ending of a file: what it must be, what it is, and what is raised, if it is not.
 KINDS: dict[str, tuple[str, tuple[type[Exception], ...]]] = {
     ".csv": (f"a {CSV}, got another", (*CSV_ERRORS, UnicodeDecodeError)),
     ".parquet": ("a parquet file, got a damaged one", (Exception,)),  # pyarrow has many
     ".npz": ("an npz file of plain arrays, got another", NPZ_ERRORS),
 }
+NUMBER = 24  # bytes that a number takes, as it is read and as it is computed with
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class File:
     """What is in a file, by name: columns of a table, (rows,) each, or arrays of any shape."""
 
     path: Path
-    arrays: dict[str, NDArray[Any]]
+    arrays: Mapping[str, NDArray[Any]]
     is_table: bool
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -81,25 +87,49 @@ def _name(name: object) -> str:
     return text.removesuffix(".0") if re.fullmatch(r"-?\d+\.0", text) else text
 
 
-def read_file(path: Path, *, numbered: bool = False) -> File:
-    """Reads CSV with a header, parquet (extra `tables`) or npz, by the ending; runs no code.
+class _Arrays(Mapping[str, NDArray[Any]]):
+    """The arrays of an npz file, each of which is read when it is asked for."""
 
-    Columns may be named by whole numbers, and if `numbered` also by -1 or 1.0, as classes are.
-    """
-    suffix = path.suffix.lower()
-    if suffix not in KINDS:
-        raise ValueError(f"{path} must end in {', '.join(KINDS)}, got {path.suffix or 'nothing'}")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} must be a file, got no such file")
-    wanted, errors = KINDS[suffix]
-    try:
-        if suffix == ".npz":
-            file = np.load(path, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
+    def __init__(self, path: Path, max_memory: float) -> None:
+        with path.open("rb") as file:
+            if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
                 raise ValueError("it is a single array")
-            with file:
-                return File(path, dict(file), is_table=False)
-        frame = _read_csv(path, numbered) if suffix == ".csv" else pd.read_parquet(path)
+        with zipfile.ZipFile(path) as archive:
+            self._members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        self._path, self._max_memory = path, max_memory
+        self._read: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        place = self._members[name]
+        if name not in self._read:
+            with _explained(self._path), self._open(place) as member:
+                takes = _array_takes(member) + sum(a.size * NUMBER for a in self._read.values())
+            _check_memory(self._path, takes, self._max_memory)
+            with _explained(self._path), self._open(place) as member:
+                self._read[name] = np.lib.format.read_array(member, allow_pickle=False)
+        return self._read[name]
+
+    @contextmanager
+    def _open(self, place: str) -> Iterator[IO[bytes]]:
+        with zipfile.ZipFile(self._path) as file, file.open(place) as member:
+            yield member
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members  # without reading it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Says in one sentence what a file must be, where reading it fails."""
+    wanted, errors = KINDS[path.suffix.lower()]
+    try:
+        yield
     except ImportError:
         raise ValueError(
             f"{path} must be CSV or npz unless the extra for tables is installed, got parquet: "
@@ -108,10 +138,104 @@ def read_file(path: Path, *, numbered: bool = False) -> File:
     except errors as error:
         reason = (str(error).splitlines() or [""])[0].rstrip(".")
         raise ValueError(f"{path} must be {wanted} ({reason})") from None
+
+
+def read_file(path: Path, *, numbered: bool = False, max_memory: float = 1.0) -> File:
+    """Reads CSV with a header, parquet (extra `tables`) or npz, by the ending; runs no code.
+
+    Args:
+        path: The file. Arrays of an npz file are read when they are asked for.
+        numbered: Whether columns may be named by -1 or 1.0, as classes are, not by whole numbers
+            alone.
+        max_memory: GB that it may take, by what it declares.
+
+    Raises:
+        ValueError: If it cannot be read, or would take more memory.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in KINDS:
+        raise ValueError(f"{path} must end in {', '.join(KINDS)}, got {path.suffix or 'nothing'}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be a file, got no such file")
+    with _explained(path):
+        if suffix == ".npz":
+            return File(path, _Arrays(path, max_memory), is_table=False)
+        takes = _csv_takes(path) if suffix == ".csv" else _parquet_takes(path)
+    _check_memory(path, takes, max_memory)
+    with _explained(path):
+        frame = _read_csv(path, numbered) if suffix == ".csv" else _read_parquet(path)
     if not frame.size:
         raise ValueError(f"{path} must have a header and at least one row, got no rows")
-    columns = {str(name): column.to_numpy() for name, column in frame.items()}
+    columns = {str(name): _values(column) for name, column in frame.items()}
+    if suffix == ".csv":
+        columns = {name: _stripped(column) for name, column in columns.items()}
     return File(path, columns, is_table=True)
+
+
+def _check_memory(path: Path, takes: int, max_memory: float) -> None:
+    """Refuses a file that would take more bytes than it may in GB."""
+    if takes > max_memory * 2**30:
+        wanted = f"at most {max_memory:g} GB of memory (--max-memory)"
+        raise ValueError(f"{path} must take {wanted}, got one that takes {takes / 2**30:.1f} GB")
+
+
+def _array_takes(member: IO[bytes]) -> int:
+    """Returns how many bytes an array takes, by its header."""
+    version = np.lib.format.read_magic(member)
+    read = "read_array_header_1_0" if version == (1, 0) else "read_array_header_2_0"
+    shape, _, dtype = getattr(np.lib.format, read)(member)
+    return math.prod(shape) * max(NUMBER, dtype.itemsize)
+
+
+def _csv_takes(path: Path) -> int:
+    """Returns how many bytes a table takes, by its number of cells."""
+    with path.open("rb") as file:
+        parts = iter(partial(file.read, 2**20), b"")
+        cells = sum(part.count(b",") + part.count(b"\n") for part in parts)
+    return cells * NUMBER + 4 * path.stat().st_size  # text may take four bytes a letter
+
+
+def _parquet_takes(path: Path) -> int:
+    """Returns how many bytes a table takes, by its metadata; words that repeat count once."""
+    from pyarrow import parquet
+
+    about, takes = parquet.read_metadata(path), 0
+    for i in range(about.num_row_groups):
+        rows = about.row_group(i)
+        for j in range(about.num_columns):
+            count, size = (
+                max(rows.num_rows, rows.column(j).num_values),
+                about.schema.column(j).length,
+            )
+            takes += count * max(NUMBER, size) + 4 * rows.column(j).total_uncompressed_size
+    return takes
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    from pyarrow import parquet
+
+    schema = parquet.read_metadata(path).schema
+    columns = [schema.column(j) for j in range(len(schema))]
+    # As dictionaries: a word that repeats may be long.
+    text = [c.path for c in columns if c.physical_type == "BYTE_ARRAY" and c.path == c.name]
+    return parquet.read_table(path, read_dictionary=text).to_pandas()
+
+
+def _values(column: pd.Series) -> NDArray[Any]:
+    """Returns a column as an array, where words that repeat are one object."""
+    kind = column.dtype
+    if not isinstance(kind, pd.CategoricalDtype) or types.is_numeric_dtype(kind.categories.dtype):
+        return column.to_numpy()
+    return np.array([*kind.categories, np.nan], dtype=object)[column.cat.codes]
+
+
+def _header(path: Path) -> list[str]:
+    """Returns the first line; as a row of a frame, each name would be a column of one cell."""
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        for line in csv.reader(lines, skipinitialspace=True):
+            if line:
+                return line
+    raise pd.errors.EmptyDataError("no line in it")
 
 
 def _check_cells(path: Path, count: int) -> None:
@@ -127,7 +251,7 @@ def _read_csv(path: Path, numbered: bool) -> pd.DataFrame:
     read = partial(pd.read_csv, path, encoding="utf-8-sig", skipinitialspace=True, index_col=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # lines of more cells
-        header = read(header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].str.strip()
+        header = pd.Series(_header(path), dtype=object).str.strip()
         numeric = pd.to_numeric(header, errors="coerce")
         odd = numeric.notna() & ~(numeric.mod(1).eq(0) if numbered else header.str.isdecimal())
         split = header.str.contains(r"[;\t|]") & (len(header) == 1)
@@ -143,9 +267,12 @@ def _read_csv(path: Path, numbered: bool) -> pd.DataFrame:
         frame = read(header=0, names=header.tolist(), low_memory=False)
     if frame.iloc[:, -1].hasnans:  # cells that are not there are read as missing values
         _check_cells(path, len(header))
-    text = frame.select_dtypes(exclude=["number", "bool"]).columns
-    return frame.assign(**{name: frame[name].map(_strip) for name in text})
+    return frame
 
 
-def _strip(cell: Any) -> Any:
-    return cell.strip() if isinstance(cell, str) else cell
+def _stripped(column: NDArray[Any]) -> NDArray[Any]:
+    """Returns a column without the white space around its words."""
+    if column.dtype != object:
+        return column
+    cells = [cell.strip() if isinstance(cell, str) else cell for cell in column]
+    return np.array(cells, dtype=object)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from neural_complexity.convert.arrays_in import inputs, targets
+from neural_complexity.convert.arrays_in import check_dense, inputs, targets
+from neural_complexity.convert.module_copy import evaluation_copy
 from neural_complexity.learners.fit import Learner
 from neural_complexity.model.cached import CachedEmbeddings
 from neural_complexity.model.network import NeuralComplexity, find_nc
@@ -200,6 +201,7 @@ class NCRegularizer:
         if not isinstance(H, Tensor) or not H.is_floating_point():
             got = H.dtype if isinstance(H, Tensor) else type(H).__name__
             raise TypeError(f"{name} must be a tensor of real numbers, got {got}")
+        check_dense(name, H)
         shape = tuple(H.shape)
         if not self.nc.labels and self.nc.outputs == 1 and H.ndim == 1:
             H = H.unsqueeze(1)
@@ -226,22 +228,14 @@ class NCRegularizer:
 
 
 def _ask(model: Model, x: Tensor, mode: str) -> Any:
-    """Returns what a model says in a mode, and takes back what that changes."""
+    """Returns what a model says in a mode, and keeps it as it was."""
     elsewhere = [] if x.device.type == "cpu" else [x.device]
     with torch.random.fork_rng(elsewhere, device_type=x.device.type if elsewhere else "cuda"):
         if not isinstance(model, nn.Module):
             return model(x)
-        modes = [(module, module.training) for module in model.modules()]
-        changes = mode == "eval" and any(training for _, training in modes)
-        try:
-            if changes:
-                model.eval()  # not flag by flag: modules may do more in it
-            # Copies: what a pass writes is lost, and a later pass that trains may write to the
-            # model's own without touching what gradients of this one need.
-            buffers = {name: value.clone() for name, value in model.named_buffers()}
-            return functional_call(model, buffers, (x,)) if buffers else model(x)
-        finally:
-            if changes:
-                model.train(modes[0][1])
-                for module, training in modes:
-                    module.training = training
+        if mode == "eval" and any(module.training for module in model.modules()):
+            return evaluation_copy(model, learns=True)(x)
+        # Copies: what a pass writes is lost, and a later pass that trains may write to the
+        # model's own without touching what gradients of this one need.
+        buffers = {name: value.clone() for name, value in model.named_buffers()}
+        return functional_call(model, buffers, (x,)) if buffers else model(x)

@@ -239,7 +239,6 @@ _MNIST = _idx(
 )
 _FASHION = _idx(
     "FashionMNIST",
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
     "gzip+sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "gzip+sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
@@ -248,11 +247,11 @@ _FASHION = _idx(
 )
 _KMNIST = _idx(
     "KMNIST",
-    "http://codh.rois.ac.jp/kmnist/dataset/kmnist",
-    "md5:bdb82020997e1d708af4cf47b453dcf7",
-    "md5:e144d726b3acfaa3e44228e80efcd344",
-    "md5:5c965bf0a639b31b8f53240b1b52f4d7",
-    "md5:7320c461ea6c1c855c0b718fb2a4b134",
+    "https://codh.rois.ac.jp/kmnist/dataset/kmnist",
+    "sha256:51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+    "sha256:e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+    "sha256:edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+    "sha256:20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
 )
 _CIFAR10 = DataFile(
     "cifar-10",
@@ -264,10 +263,18 @@ _CIFAR10 = DataFile(
 )
 # As published, or the first 12,000 and 4,000 digits, which the committed results are of.
 _SVHN = [
-    DataFile("svhn", f"{part}_32x32.mat", md5, (f"{HOUSES}/{part}_32x32.mat",), verify=True)
-    for part, *md5 in (
-        ("train", "md5:7adedd7d329f9b0102e4e64095bbd677", "md5:e26dedcc434d2e4c54c9b2d4a06d8373"),
-        ("test", "md5:1578cd27d4871efb282730ed0f59b737", "md5:eb5a983be6a315427106f1b164d9cef3"),
+    DataFile("svhn", f"{part}_32x32.mat", sums, (f"{HOUSES}/{part}_32x32.mat",), verify=True)
+    for part, *sums in (
+        (
+            "train",
+            "sha256:6aa53b9380fc699979a7f3afd1b5342c6f2c9305ebab7c7b6caf186bf851e4cd",
+            "sha256:435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+        ),
+        (
+            "test",
+            "sha256:f61b16c27490f7b56e22b8e081eff03f83804997f35918eeea24c39d05636961",
+            "sha256:cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+        ),
     )
 ]
 
