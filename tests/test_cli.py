@@ -120,7 +120,7 @@ def test_killed_again_and_again_and_resumed_the_rows_are_the_same(
 
 
 def test_a_start_that_was_killed_leaves_room_for_the_next(tmp_path: Path) -> None:
-    (tmp_path / ".config.json.x3f").touch()  # killed before the config had its name
+    (tmp_path / ".config.json.x3f.nc-part").touch()  # killed before the config had its name
     done = command("run", "sinusoid", *TINY, "--out", str(tmp_path), "--posterior.lr", "1e30")
     assert "--out must be" not in done.stderr
     # With such a learning rate NC's loss soon is not finite.
