@@ -24,12 +24,13 @@ PART += ["experiments/base/test_plots.py", "experiments/base/test_run_folder.py"
 def main(which: str) -> int:
     """Installs the versions, runs the part and returns its exit code."""
     with tempfile.TemporaryDirectory() as folder:
-        limits, python = Path(folder, "limits.txt"), Path(folder, "venv", "bin", "python")
+        limits, venv = Path(folder, "limits.txt"), Path(folder, "venv")
+        python = str(venv / "bin" / "python")
         limits.write_text("\n".join([pinned_torch(), *(floors() if which == "floors" else [])]))
-        subprocess.run([sys.executable, "-m", "venv", python.parents[1]], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
         pip = [python, "-m", "pip", "--quiet"]
         package = f"{ROOT}[{','.join(EXTRAS)}]"
-        asked = ["install", "--constraint", limits, package, "pytest", "hypothesis"]
+        asked = ["install", "--constraint", str(limits), package, "pytest", "hypothesis"]
         subprocess.run([*pip, *asked], check=True)
         subprocess.run([*pip, "freeze"], check=True)
         variables = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -494,7 +494,7 @@ class Counted(str):
 
 
 def test_many_columns_take_a_time_that_grows_as_their_number() -> None:
-    sides = [{Counted(f"c{i}"): np.zeros(2) for i in range(1000)} for _ in range(2)]
+    sides: list[Any] = [{Counted(f"c{i}"): np.zeros(2) for i in range(1000)} for _ in range(2)]
     train, test = (File(Path("a.csv"), side, is_table=True) for side in sides)
     files = ModelFiles(train=train.path, test=test.path, predictions=Path("p.csv"))
     Counted.compared = 0

@@ -16,7 +16,7 @@ class Odd(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear, self.noise = nn.Linear(2, 2), nn.Dropout()
-        self.steps = {"all": [self.linear, self.noise], "bound": (self.step,)}
+        self.steps: dict[str, Any] = {"all": [self.linear, self.noise], "bound": (self.step,)}
         self.later = partial(Odd.step, self)
         self.locks, self.calls = [threading.Lock()], 0
         self.kept: list[Tensor] = []
@@ -43,11 +43,11 @@ class Odd(nn.Module):
 def test_a_copy_is_asked_and_the_module_stays_as_it_is() -> None:
     model = Odd()
     model.kept.append(model.linear(torch.ones(1, 2)))
-    copy = evaluation_copy(model)
+    copy: Any = evaluation_copy(model)
     torch.testing.assert_close(copy(torch.ones(3, 2)), model.linear(torch.ones(3, 2)))
     assert (model.calls, len(model.kept), model.linear.weight.grad) == (0, 1, None)
     assert all(module.training for module in model.modules())
-    assert copy.linear.weight.data_ptr() == model.linear.weight.data_ptr()  # type: ignore[union-attr]
+    assert copy.linear.weight.data_ptr() == model.linear.weight.data_ptr()
 
 
 def test_gradients_go_to_the_module_if_they_are_to() -> None:

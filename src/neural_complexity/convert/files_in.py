@@ -27,12 +27,12 @@ __all__ = ["File", "read_file"]
 CSV = "CSV file in UTF-8 with a header, at least one row and equally many cells in every line"
 CSV_ERRORS = (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning, csv.Error)
 NPZ_ERRORS = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, AttributeError)
-NPZ_ERRORS += (OverflowError, RuntimeError)  # of sizes, of archives with passwords
+SIZE_ERRORS = (OverflowError, RuntimeError)  # also of archives with passwords
 # By the ending of a file: what it must be, what it is, and what is raised, if it is not.
 KINDS: dict[str, tuple[str, tuple[type[Exception], ...]]] = {
     ".csv": (f"a {CSV}, got another", (*CSV_ERRORS, UnicodeDecodeError)),
     ".parquet": ("a parquet file, got a damaged one", (Exception,)),  # pyarrow has many
-    ".npz": ("an npz file of plain arrays, got another", NPZ_ERRORS),
+    ".npz": ("an npz file of plain arrays, got another", (*NPZ_ERRORS, *SIZE_ERRORS)),
 }
 NUMBER = 24  # bytes that a number takes, as it is read and as it is computed with
 
@@ -184,7 +184,7 @@ def _array_takes(member: IO[bytes]) -> int:
     version = np.lib.format.read_magic(member)
     read = "read_array_header_1_0" if version == (1, 0) else "read_array_header_2_0"
     shape, _, dtype = getattr(np.lib.format, read)(member)
-    return math.prod(shape) * max(NUMBER, dtype.itemsize)
+    return int(math.prod(shape) * max(NUMBER, dtype.itemsize))
 
 
 def _csv_takes(path: Path) -> int:
@@ -225,8 +225,9 @@ def _values(column: pd.Series) -> NDArray[Any]:
     """Returns a column as an array, where words that repeat are one object."""
     kind = column.dtype
     if not isinstance(kind, pd.CategoricalDtype) or types.is_numeric_dtype(kind.categories.dtype):
-        return column.to_numpy()
-    return np.array([*kind.categories, np.nan], dtype=object)[column.cat.codes]
+        return np.asarray(column.to_numpy())
+    words: NDArray[Any] = np.array([*kind.categories, np.nan], dtype=object)
+    return np.asarray(words[column.cat.codes.to_numpy()])
 
 
 def _header(path: Path) -> list[str]:
