@@ -6,6 +6,7 @@
 
 import heapq
 import json
+import os
 import pickle
 import sys
 import time
@@ -167,7 +168,8 @@ def measure(rounds: int = 4, iterations: int = 12, trained: int = 200) -> None:
     rows: list[dict[str, Any]] = [{"what": "costs", "updates": updates, **asdict(costs)}]
     for workers in (1, 2):
         seconds = measure_workers(updates, workers, iterations)
-        rows.append({"what": "workers", "workers": workers, "seconds": seconds})
+        own = {"workers": workers, "cores": os.cpu_count()}
+        rows.append({"what": "workers", **own, "seconds": seconds})
     rows += [{"what": "lag", "lag": lag, "r2": measure_lag(lag, trained)} for lag in LAGS]
     rows += [{"what": "row", "experiment": n, "bytes": size} for n, size in row_bytes().items()]
     text = "".join(json.dumps({**row, "commit": commit()}) + "\n" for row in rows)
@@ -188,7 +190,9 @@ def tables(rows: list[dict[str, Any]]) -> list[Table]:
     )
     compared, scaled = [], []
     for row in by_kind["workers"]:
-        predicted = simulate(costs, row["workers"], 2 * row["workers"])
+        # A machine does no more than its cores can.
+        limit = costs.alone() / row["cores"]
+        predicted = max(limit, simulate(costs, row["workers"], 2 * row["workers"]))
         off = f"{100 * (predicted / row['seconds'] - 1):+.0f} %"
         speed = f"{costs.alone() / row['seconds']:.2f}"
         cells = (f"{row['seconds']:.3f} s", f"{predicted:.3f} s", off, speed)
