@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neural_complexity.assessment import moved
 from neural_complexity.assessment.moved import detect_move
 
 
@@ -66,3 +67,17 @@ def test_too_few_rows_are_not_tested() -> None:
     assert detect_move(draw(0, 9), draw(1, 100)) is None
     with pytest.raises(ValueError, match="features"):
         detect_move(draw(0, 20), draw(1, 20)[:, :2])
+
+
+def test_of_many_features_those_are_tested_by_which_rows_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(0)
+    X_tr, X_te = random.normal(size=(2, 200, 30))
+    X_te[:, 17] += 3
+    every = detect_move(X_tr, X_te)
+    monkeypatch.setattr(moved, "TESTED", 2)
+    few = detect_move(X_tr, X_te)
+    assert every is not None
+    assert few == every
+    assert few.features == ("feature 17",)

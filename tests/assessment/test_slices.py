@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neural_complexity.assessment import slices
 from neural_complexity.assessment.slices import find_slices
 
 ANY = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=2))
@@ -47,3 +48,16 @@ def test_slices_of_any_frame_are_worse_than_all(rows: list[tuple[object, ...]], 
     for one in found:
         assert 10 <= one.rows < len(frame)
         assert one.error > errors.mean()
+
+
+def test_of_many_features_those_that_go_with_errors_are_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slices, "LOOKED_AT", 3)
+    X = np.random.default_rng(0).normal(size=(100, 40))
+    X[:, 5] = np.nan
+    frame = pd.DataFrame(X).rename(columns=str).assign(word="a")
+    errors = np.where(X[:, 31] > 1, 1.0, 0.0)
+    found = find_slices(frame, errors)
+    assert found[0].feature == "31"
+    assert len({one.feature for one in found}) <= 3

@@ -22,6 +22,7 @@ FEWEST = 10  # rows of each set below which nothing is tested
 LEVEL = 0.05  # of the tests of single features, together
 OUTSIDE = 0.99  # rows farther from all training rows than this share of those are outside
 NAMED = 5  # features that are named
+TESTED = 1000  # features that are tested by themselves, at most: those by which the forest tells
 Array = NDArray[np.float64]
 
 
@@ -72,9 +73,13 @@ def detect_move(
     auc = float(_test(score, is_new).statistic) / (len(known) * len(new))
     p_value = _p_of_halves(forest, ranks, is_new, seed)
     labels = [f"feature {i}" for i in range(X.shape[1])] if names is None else list(map(str, names))
-    p_features = np.array([_p_of(known[:, i], new[:, i]) for i in range(X.shape[1])])
+    tested = np.arange(len(labels))
+    if len(labels) > TESTED:
+        used = clone(forest).fit(ranks, is_new).feature_importances_
+        tested = np.argsort(-used, kind="stable")[:TESTED]
+    p_features = np.array([_p_of(known[:, i], new[:, i]) for i in tested])
     order = np.argsort(p_features, kind="stable")
-    different = [i for i in order if p_features[i] < LEVEL / len(labels)]  # Bonferroni
+    different = tested[[i for i in order if p_features[i] < LEVEL / len(labels)]]  # Bonferroni
     return Moved(p_value, auc, tuple(labels[i] for i in different), _outside(X_tr, X_te, random))
 
 

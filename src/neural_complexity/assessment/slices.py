@@ -15,6 +15,7 @@ FEWEST = 10  # rows
 QUARTERS = (0.25, 0.5, 0.75)  # where numbers are cut
 VALUES = 8  # different ones up to which each is a slice of its own
 MOST = 8  # slices that are returned
+LOOKED_AT = 1000  # features that are cut, at most
 Array = NDArray[np.float64]
 
 
@@ -46,12 +47,27 @@ def find_slices(frame: pd.DataFrame, errors: Array, *, most: int = MOST) -> tupl
     if len(frame) != len(errors):
         raise ValueError(f"errors must be {len(frame)} numbers, got {len(errors)}")
     fewest, overall, found = max(FEWEST, SHARE * len(errors)), float(errors.mean()), list[Slice]()
-    for i, name in enumerate(frame.columns):
+    for i in _choose_features(frame, errors) if fewest < len(errors) else ():
         for where, rows in _cut(frame.iloc[:, i]):
             count = int(rows.sum())
             if fewest <= count < len(errors) and errors[rows].mean() > overall:
-                found.append(Slice(str(name), where, count, float(errors[rows].mean())))
+                name = str(frame.columns[i])
+                found.append(Slice(name, where, count, float(errors[rows].mean())))
     return tuple(sorted(found, key=lambda one: -one.error)[:most])
+
+
+def _choose_features(frame: pd.DataFrame, errors: Array) -> list[int]:
+    """Returns which features are cut: all, or of many those whose numbers go with the errors."""
+    numbered = [types.is_numeric_dtype(kind) for kind in frame.dtypes]
+    every = list(range(len(numbered)))
+    if len(every) <= LOOKED_AT:
+        return every
+    numbers, others = np.flatnonzero(numbered), [i for i in every if not numbered[i]]
+    X = frame.iloc[:, numbers].to_numpy(dtype=float, na_value=np.nan)
+    X = np.nan_to_num(X - np.nanmean(np.where(np.isnan(X).all(axis=0), 0.0, X), axis=0))
+    scale = np.maximum(np.linalg.norm(X, axis=0), np.finfo(float).tiny)
+    related = np.abs((errors - errors.mean()) @ X) / scale
+    return [*others, *numbers[np.argsort(-related, kind="stable")].tolist()][:LOOKED_AT]
 
 
 def _cut(column: "pd.Series[object]") -> Iterator[tuple[str, NDArray[np.bool_]]]:

@@ -195,6 +195,9 @@ def array(values: Any) -> NDArray[Any]:
 def _array(name: str, values: Any) -> NDArray[Any]:
     """Returns an array of a type that PyTorch can share."""
     if isinstance(values, pd.DataFrame) and values.shape[1]:
+        kinds = set(values.dtypes)
+        if all(isinstance(kind, np.dtype) and kind.kind in "biuf" for kind in kinds):
+            return _array(name, values.to_numpy(dtype=np.result_type(*kinds), copy=True))
         return np.column_stack([_array(f"column {c} of {name}", v) for c, v in values.items()])
     if values is None or isinstance(values, Dataset | DataLoader):
         raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}")
