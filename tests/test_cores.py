@@ -21,7 +21,7 @@ COMMAND = """
 import os, sys
 from neural_complexity import cli
 seen = []
-cli.import_module = lambda name: seen.append((name, os.environ["OMP_WAIT_POLICY"]))
+cli.load_quietly = lambda name: seen.append((name, os.environ["OMP_WAIT_POLICY"]))
 assert "torch" not in sys.modules
 cli._commands()
 print(*seen[0], "OMP_WAIT_POLICY" in os.environ)
