@@ -17,62 +17,70 @@ import numpy as np
 from chaos.children import Child, Tally, refused
 from chaos.runs import NEEDED, Work, leftovers
 
-__all__ = ["double", "fill_disk", "kill", "kill_workers", "references"]
+__all__ = ["Target", "attack", "double", "fill_disk", "kill", "kill_workers"]
 
 PATIENCE = 600.0  # seconds that work may take in one go
-MOST_KILLS = 12  # of one run
+MOST_KILLS = 30  # of one run
+SCALES = (1.0, 0.3, 0.1, 0.03)  # of an uninterrupted run, in which a kill comes
 ORPHANS = 10.0  # seconds in which workers end after their parent
 
 
 @dataclass
-class Reference:
-    """Work, what it leaves if nothing happens, and how long it takes."""
+class Target:
+    """Work to attack; what it leaves if nothing happens is known once it was done."""
 
     work: Work
-    left: object
-    seconds: float
-    largest: int  # bytes of the largest file that it writes
+    left: object = None
+    seconds: float = 0.0  # that it takes
+    largest: int = 0  # bytes of the largest file that it writes
     spent: dict[str, float] = field(default_factory=dict)  # by attack
 
+    @property
+    def rank(self) -> bool:
+        """The order in which work is begun."""
+        return self.work.name not in NEEDED
 
-def references(tally: Tally, works: list[Work], folder: Path) -> list[Reference]:
-    """Does each work once, uninterrupted; what others need stays in the folder."""
-    found = []
-    for work in sorted(works, key=lambda work: work.name not in NEEDED):
-        own = folder / work.name
-        child = Child(partial(work.go, own))
+    def do(self, tally: Tally, folder: Path) -> bool:
+        """Does the work uninterrupted; says whether it ended well."""
+        child = Child(partial(self.work.go, folder))
         code = child.wait(PATIENCE)
-        if code:
-            tally.fail(work.name, f"uninterrupted, ended with {code}: {child.said[-300:]}")
-            continue
-        sizes = [path.stat().st_size for path in own.rglob("*") if path.is_file()]
-        found.append(Reference(work, work.left(own), child.seconds, max(sizes)))
-        if work.name not in NEEDED:
-            shutil.rmtree(own)
-    return found
+        tally.count("uninterrupted runs")
+        if code is None:
+            child.kill()
+        if code != 0:
+            tally.fail(self.work.name, f"uninterrupted, ended with {code}: {child.said[-300:]}")
+            return False
+        self.left, self.seconds = self.work.left(folder), child.seconds
+        self.largest = max(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        return True
 
 
-Attack = Callable[[Tally, Reference, Path, np.random.Generator], None]
+Attack = Callable[[Tally, Target, Path, np.random.Generator], None]
 
 
-def attack(
-    tally: Tally, references: list[Reference], folder: Path, until: float, once: Attack
-) -> None:
+def attack(tally: Tally, targets: list[Target], folder: Path, until: float, once: Attack) -> None:
     """Attacks the work that had least of the time so far, again and again."""
-    number = 0
-    while time.perf_counter() < until and references:
-        reference = min(references, key=lambda each: each.spent.get(tally.attack, 0.0))
-        own, start = folder / f"{tally.attack}-{number}", time.perf_counter()
-        random = np.random.default_rng([tally.seed, number])
-        once(tally, reference, own, random)
-        shutil.rmtree(own, ignore_errors=True)
-        spent = reference.spent.get(tally.attack, 0.0) + time.perf_counter() - start
-        reference.spent[tally.attack], number = spent, number + 1
+    left, number = list(targets), 0
+    while left and time.perf_counter() < until:
+        # What others need comes first, and stays where they find it.
+        target = min(left, key=lambda each: (each.spent.get(tally.attack, 0.0), each.rank))
+        own, start = folder / f"{tally.attack.replace(' ', '-')}-{number}", time.perf_counter()
+        number += 1
+        if target.left is None:
+            own = folder / target.work.name if target.work.name in NEEDED else own
+            if not target.do(tally, own):
+                left.remove(target)
+        else:
+            once(tally, target, own, np.random.default_rng([tally.seed, number]))
+        if own.name not in NEEDED:
+            shutil.rmtree(own, ignore_errors=True)
+        spent = target.spent.get(tally.attack, 0.0) + time.perf_counter() - start
+        target.spent[tally.attack] = spent
 
 
-def finish(tally: Tally, reference: Reference, folder: Path, why: str) -> None:
+def finish(tally: Tally, target: Target, folder: Path, why: str) -> None:
     """Goes on to the end, and compares what is left with what an uninterrupted run leaves."""
-    work = reference.work
+    work = target.work
     child = Child(partial(work.go, folder))
     code = child.wait(PATIENCE)
     if code is None:
@@ -81,7 +89,7 @@ def finish(tally: Tally, reference: Reference, folder: Path, why: str) -> None:
         tally.fail(work.name, f"{why} and resumed, ended with {code}: {child.said[-400:]}")
         return
     try:
-        same = work.left(folder) == reference.left
+        same = work.left(folder) == target.left
     except Exception as error:
         tally.fail(work.name, f"{why} and resumed, {type(error).__name__}: {error}")
         return
@@ -91,49 +99,48 @@ def finish(tally: Tally, reference: Reference, folder: Path, why: str) -> None:
         tally.fail(work.name, f"{why} and resumed, left {', '.join(unused)[:200]}")
 
 
-def kill(tally: Tally, reference: Reference, folder: Path, random: np.random.Generator) -> None:
+def kill(tally: Tally, target: Target, folder: Path, random: np.random.Generator) -> None:
     """Kills a run some times at random moments, and resumes it in between and to its end."""
     tally.count("runs")
+    most = target.seconds * random.choice(SCALES)
     for _ in range(random.integers(1, MOST_KILLS + 1)):
-        child = Child(partial(reference.work.go, folder))
-        code = child.wait(random.uniform(0, reference.seconds))
+        child = Child(partial(target.work.go, folder))
+        code = child.wait(random.uniform(0, most))
         if code == 0:
             break
         if code is not None:
-            tally.fail(reference.work.name, f"resumed, ended with {code}: {child.said[-400:]}")
+            tally.fail(target.work.name, f"resumed, ended with {code}: {child.said[-400:]}")
             return
         known = _children(child.pid)
         child.kill()
-        tally.add(reference.work.name, _orphans(known), child.seconds)
-    finish(tally, reference, folder, "killed")
+        tally.add(target.work.name, _orphans(known), child.seconds)
+    finish(tally, target, folder, "killed")
 
 
-def kill_workers(
-    tally: Tally, reference: Reference, folder: Path, random: np.random.Generator
-) -> None:
+def kill_workers(tally: Tally, target: Target, folder: Path, random: np.random.Generator) -> None:
     """Kills workers of a run at random moments; it goes on by itself."""
     tally.count("runs")
-    child, code = Child(partial(reference.work.go, folder)), None
+    child, code = Child(partial(target.work.go, folder)), None
     while code is None and child.seconds < PATIENCE:
-        code = child.wait(random.uniform(0, reference.seconds / 3))
+        code = child.wait(random.uniform(0, target.seconds / 3))
         workers = [] if code is not None else _children(child.pid)
         if workers:
             with_luck(partial(os.kill, int(random.choice(workers)), signal.SIGKILL))
-            tally.add(reference.work.name)
+            tally.add(target.work.name)
     if code:
         said = child.said[-400:]
         if "workers in turn died" in said:  # as it says it will, when unlucky: it resumes
             tally.count("gave up")
         else:
-            tally.fail(reference.work.name, f"without some workers, ended with {code}: {said}")
-    finish(tally, reference, folder, "its workers killed")
+            tally.fail(target.work.name, f"without some workers, ended with {code}: {said}")
+    finish(tally, target, folder, "its workers killed")
 
 
-def double(tally: Tally, reference: Reference, folder: Path, random: np.random.Generator) -> None:
+def double(tally: Tally, target: Target, folder: Path, random: np.random.Generator) -> None:
     """Starts the same work twice in one folder: one does it, the other is refused."""
-    first = Child(partial(reference.work.go, folder))
-    begun = first.wait(random.uniform(0, reference.seconds / 2))
-    second = Child(partial(reference.work.go, folder))
+    first = Child(partial(target.work.go, folder))
+    begun = first.wait(random.uniform(0, target.seconds / 2))
+    second = Child(partial(target.work.go, folder))
     codes = [begun if begun is not None else first.wait(PATIENCE), second.wait(PATIENCE)]
     failure = None
     if sorted(map(bool, codes)) == [False, True]:
@@ -143,16 +150,14 @@ def double(tally: Tally, reference: Reference, folder: Path, random: np.random.G
         failure = wrong and f"the refusal {wrong}"
     elif codes != [0, 0] or second.started < first.started + first.seconds:
         failure = f"of two processes at once, exit codes {codes}: {second.said[-200:]}"
-    tally.add(reference.work.name, failure, max(first.seconds, second.seconds))
-    finish(tally, reference, folder, "done by two processes")
+    tally.add(target.work.name, failure, max(first.seconds, second.seconds))
+    finish(tally, target, folder, "done by two processes")
 
 
-def fill_disk(
-    tally: Tally, reference: Reference, folder: Path, random: np.random.Generator
-) -> None:
+def fill_disk(tally: Tally, target: Target, folder: Path, random: np.random.Generator) -> None:
     """Lets files be too large, or the disk full, from a random moment on; then there is space."""
-    work, full = reference.work, random.random() < 0.5
-    size, moment = int(reference.largest * random.random() ** 3), int(random.integers(60))
+    work, full = target.work, random.random() < 0.5
+    size, moment = int(target.largest * random.random() ** 3), int(random.integers(60))
 
     def go() -> int | None:
         if full:
@@ -171,7 +176,7 @@ def fill_disk(
         failure = wrong and f"{how}: {wrong}"
     tally.add(work.name, failure, child.seconds)
     tally.count("refused", int(bool(code)))
-    finish(tally, reference, folder, "without space on the disk")
+    finish(tally, target, folder, "without space on the disk")
 
 
 def _fill(moment: int) -> None:

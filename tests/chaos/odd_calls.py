@@ -203,9 +203,13 @@ def _check(shared: Shared, random: Generator, given: dict[str, Any]) -> float:
 
 
 def _predict(shared: Shared, random: Generator, given: dict[str, Any]) -> float:
-    X, y, Z = (t[None] if isinstance(t, torch.Tensor) else t for t in _tensors(given))
+    X, y, Z = (t[None] if _dense(t) else t for t in _tensors(given))
     H, G = (torch.from_numpy(random.normal(size=(1, n, C))).float() for n in (M, N))
     return float(shared.nc.predict(X, y, H, Z, G).sum())
+
+
+def _dense(thing: Any) -> bool:
+    return isinstance(thing, torch.Tensor) and not thing.is_nested
 
 
 def _penalize(shared: Shared, random: Generator, given: dict[str, Any]) -> float:

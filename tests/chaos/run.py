@@ -23,7 +23,7 @@ import torch
 
 from chaos.children import Attempt, Tally, fuzz
 from chaos.damage import flip_bits, send_hostile
-from chaos.kills import attack, double, fill_disk, kill, kill_workers, references
+from chaos.kills import Target, attack, double, fill_disk, kill, kill_workers
 from chaos.odd_calls import call_oddly
 from chaos.runs import WORKERS, works
 from chaos.specimens import collect
@@ -99,16 +99,12 @@ def attack_runs(
     chosen = {name: share for name, share in ON_RUNS.items() if name in only}
     if not chosen:
         return
-    known, first = [], Tally("uninterrupted", seed)
-    start = time.perf_counter()
-    known = references(first, works(folder, names), folder)
-    first.tried, first.spent = len(known), time.perf_counter() - start
-    done(first)
+    targets = list(map(Target, works(folder, names)))
     attacks = {"kills": kill, "kills of workers": kill_workers}
     attacks |= {"two at once": double, "full disk": fill_disk}
     for name, share in chosen.items():
         tally, start = Tally(name, seed), time.perf_counter()
-        which = [r for r in known if r.work.name == WORKERS] if "workers" in name else known
+        which = [t for t in targets if (t.work.name == WORKERS) == (attacks[name] is kill_workers)]
         attack(tally, which, folder, start + share * (until - start), attacks[name])
         tally.spent = round(time.perf_counter() - start, 1)
         done(tally)

@@ -35,6 +35,7 @@ __all__ = ["NEEDED", "WORKERS", "Work", "leftovers", "works"]
 
 WORKERS = "single with two workers"
 META = "--{0}.iterations 3 --{0}.updates 1 --{0}.tasks 8 --{0}.validation-tasks 8 --{0}.batch 8"
+TINY = "--{0}.iterations 3 --{0}.updates 1"
 HEADS = f"{META.format('posterior')} {META.format('direct')}"
 # Options of experiments beside their preset smoke, which would take too long to be killed often.
 SHORTER = {
@@ -48,9 +49,12 @@ SHORTER = {
     "omniglot": "--eval-tasks 2 --steps 2 --ways 2",
     "own": "--longest 30 --learner-steps 2 --steps 2",
     "ood": "--eval-tasks 8 --long-tasks 8 --most-steps 4",
+    "pretraining": "--updates 3 --tables 2 --checkpoints 3",
     "regularizers": "--eval-tasks 8 --metareg-iterations 2 --metareg-tasks 4",
     "search": "--eval-tasks 8 --trials 3 --iterations 4 --updates 2 --tasks 8",
     "simple": "--eval-tasks 16 --tuning-tasks 16",
+    "single": "--meta-seeds 1 --tuning-learners 1 --widen 0 --eval-tasks 2 --steps 4"
+    f" --split-steps 2 --cnn-updates 2 {TINY.format('posterior')} {TINY.format('direct')}",
     "sinusoid": f"--eval-tasks 16 --steps 2 {HEADS}",
     "surfaces": "--eval-tasks 2 --steps 2 --size 3",
     "tables": "--names 'sklearn iris' --kinds linear",

@@ -31,9 +31,8 @@ def test_a_short_campaign_kills_runs_and_they_end_as_if_nothing_had_been(tmp_pat
         [sys.executable, str(RUN), *options], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    first, kills = map(json.loads, log.read_text().splitlines())
-    assert first["attack"] == "uninterrupted"
-    assert first["failed"] == kills["failed"] == 0
+    (kills,) = map(json.loads, log.read_text().splitlines())
+    assert kills["failed"] == 0
     assert kills["counts"]["runs"] >= 1
     assert {"seed", "commit", "tried", "failures", "seconds", "megabytes"} <= set(kills)
     assert "seed 0" in done.stdout
