@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/sinusoid
 
-.PHONY: install run suite images single tables scorecard test other-cpu seeds floors newest mutants lint bench docs
+.PHONY: install run suite images single tables scorecard test other-cpu seeds floors newest mutants chaos lint bench docs
 .DEFAULT_GOAL := run
 
 # Done anew only when the list of dependencies changes.
@@ -89,6 +89,10 @@ floors newest: install
 # Applies deliberate bugs one by one and counts those that the tests catch.
 mutants: install
 	$(BIN)/python tests/mutants/run.py
+
+# Kills runs, fills their disk, damages files and calls oddly, for so many minutes; not part of CI.
+chaos: install
+	$(BIN)/python tests/chaos/run.py --minutes $(or $(MINUTES),20)
 
 lint: install
 	$(BIN)/ruff format --check .
