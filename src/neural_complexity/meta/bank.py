@@ -85,8 +85,12 @@ class MemoryBank:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with (folder / ROWS).open("wb") as file:
+                length = (capacity + slack) * dtype.itemsize
                 # Written through a map, a full disk would kill the process without a word.
-                os.posix_fallocate(file.fileno(), 0, (capacity + slack) * dtype.itemsize)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, length)
+                else:  # macOS
+                    file.truncate(length)
         except OSError as error:
             (folder / ROWS).unlink()
             name_file(error, folder / ROWS)
