@@ -60,7 +60,8 @@ def _contained(a: Any, random: Generator) -> Any:
         lambda: tensor.to("meta"), tensor.to_sparse, tensor.requires_grad_,
         lambda: torch.nested.nested_tensor([tensor, tensor[:1]]), lambda: scipy.sparse.csr_array(a),
         lambda: list(tensor), lambda: torch.utils.data.TensorDataset(tensor),
-        lambda: torch.utils.data.DataLoader(list(tensor), batch_size=4), lambda: iter(a),
+        lambda: torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tensor), batch_size=4),
+        lambda: iter(a),
     ]  # fmt: skip
     return changes[kind]()
 
@@ -86,7 +87,7 @@ def _framed(a: Any, random: Generator) -> Any:
 
 def _odd(a: Any, random: Generator) -> Any:
     """Returns something in the place of an array."""
-    kind = random.integers(12)
+    kind = int(random.integers(12))
     try:
         if kind < 2:
             return a.astype(DTYPES[random.integers(len(DTYPES))])
