@@ -12,7 +12,6 @@ from neural_complexity.assessment.from_files import assess_files, monitor_files
 from neural_complexity.assessment.report import to_markdown, to_rich
 from neural_complexity.cli import PROGRAM, Assess, Monitor, Run, Scorecard, parse
 from neural_complexity.cores import free_cores
-from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import load_experiment
 from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.run_folder import RunFolder, compare_runs, write_report
@@ -38,7 +37,7 @@ def run(given: Run, fields: list[str]) -> None:
             raise ValueError(f"--resume must be a run of {given.experiment}, got one of {name}")
         if then != commit():
             print(f"note: started at {then}, goes on at {commit()}", file=sys.stderr)
-        config = config_from_dict(experiment.config, started["config"])
+        config = folder.config()
         _use_free_cores(started.get("threads"))
     else:
         preset = given.preset or "cpu"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 __all__ = ["PART", "Embeddings", "Points", "Store", "find", "indexed", "join", "map_inputs", "raw"]
-__all__ += ["TensorFields", "restore", "values"]
+__all__ += ["TensorFields", "check_dense", "restore", "values"]
 
 PART = 2048  # inputs that are embedded at a time: bounds memory
 
@@ -124,3 +124,11 @@ def map_inputs(embed: Embed, *sets: Tensor, part: int | None = PART) -> list[Ten
     parts = [embed(store(some)) for some in distinct.split(part or len(distinct))]
     together = Embeddings(distinct, torch.cat(parts))(indices)
     return list(together.split([X.shape[1] for X in sets], dim=1))
+
+
+def check_dense(name: str, values: Tensor) -> None:
+    """Refuses tensors without values in rows of one length, before anything is asked of them."""
+    kinds = {"a nested": values.is_nested, "a sparse": values.layout != torch.strided}
+    kinds |= {"a quantized": values.is_quantized, "a meta": values.is_meta}
+    if wrong := [kind for kind, given in kinds.items() if given]:
+        raise TypeError(f"{name} must be a dense tensor that holds values, got {wrong[0]} tensor")

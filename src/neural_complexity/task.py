@@ -6,7 +6,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from neural_complexity.points import TensorFields, raw, values
+from neural_complexity.points import TensorFields, check_dense, raw, values
 
 __all__ = ["PointSets", "Task", "TaskFamily", "check_sets"]
 
@@ -22,6 +22,7 @@ def check_sets(**tensors: Tensor) -> None:
         tensor = raw(given)
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+        check_dense(name, tensor)
         whole = not (tensor.is_floating_point() or tensor.is_complex())
         if tensor.ndim < (2 if whole else 3):
             wanted = "(tasks, points)" if whole else "(tasks, points, features)"

@@ -64,11 +64,14 @@ class Workspace:
         if path is None or not path.exists():
             return None
         tensors, header = read_tensors(path)
-        if not {"fingerprint", "content"} <= set(header):
+        if set(header) != {"fingerprint", "content"}:
             raise ValueError(f"{path} must be unfinished work, got another file")
         if header["fingerprint"] != self.fingerprint:
             raise ValueError(f"{path} must be of the same settings, got one of others")
-        return tensors, json.loads(header["content"])
+        try:
+            return tensors, json.loads(header["content"])
+        except json.JSONDecodeError as error:  # in a file without a checksum
+            raise ValueError(f"{path} must hold JSON, got a damaged file ({error})") from None
 
     def write(self, name: str, tensors: Tensors | None = None, content: Any = None) -> None:
         """Keeps tensors and JSON values under a name, in one file, whole or not at all."""

@@ -214,7 +214,8 @@ def _dense(thing: Any) -> bool:
 
 
 def _penalize(shared: Shared, random: Generator, given: dict[str, Any]) -> float:
-    return float(shared.penalty(shared.module, *_tensors(given)))
+    # A module of its own: one that several threads train at once is nobody's to protect.
+    return float(shared.penalty(copy.deepcopy(shared.module), *_tensors(given)))
 
 
 def _tensors(given: dict[str, Any]) -> list[Any]:

@@ -20,7 +20,6 @@ from labelled import cifar10_files, cifar10_tar, draw, svhn, write_idx
 from neural_complexity.assessment.from_files import assess_files
 from neural_complexity.assessment.model_files import ModelFiles
 from neural_complexity.convert.files_in import read_file
-from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import load_experiment
 from neural_complexity.experiments.base.rows import Row, write_rows
 from neural_complexity.experiments.base.run_folder import RunFolder
@@ -106,6 +105,7 @@ def _bank(folder: Path) -> Callable[[Path], object]:
 
     def read(folder: Path) -> object:
         bank = MemoryBank.open(folder / "bank", snapshot.X_tr)
+        bank.verify()
         snapshots, Y_te = bank.sample(200, stream(0, "bank"))
         return vars(snapshots), Y_te, bank.state()
 
@@ -161,9 +161,7 @@ def _run_folder(folder: Path) -> Callable[[Path], object]:
 
     def read(folder: Path) -> object:
         run = RunFolder(folder)
-        experiment, started = run.experiment, run.read_config()
-        config = config_from_dict(experiment.config, started["config"])
-        return asdict(config), vars(run.results()[0])
+        return asdict(run.config()), vars(run.results()[0])
 
     return read
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pandas.api import types
 from rich.console import Console
 from scipy.stats import ttest_ind
+from torch import Tensor
 
 from neural_complexity.assessment.assess import assess
 from neural_complexity.assessment.evidence import refit_out_of_fold
@@ -20,6 +21,7 @@ from neural_complexity.assessment.prepare import Options, choose_nc
 from neural_complexity.convert import arrays_in as given
 from neural_complexity.convert.folds import take
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import check_dense
 from neural_complexity.progress import ProgressDisplay
 
 __all__ = ["Monitor", "cut_stream"]
@@ -214,6 +216,8 @@ class Monitor:
 
     def _inputs(self, chunk: Any) -> Any:
         """Returns the columns that the model knows."""
+        if isinstance(chunk, Tensor):
+            check_dense("chunk", chunk)
         known = list(getattr(self.X_tr, "columns", ()))
         if not known or not isinstance(chunk, pd.DataFrame):
             return chunk

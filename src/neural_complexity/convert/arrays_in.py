@@ -23,12 +23,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from neural_complexity.convert.frames_in import is_plain
 from neural_complexity.convert.module_copy import evaluation_copy
+from neural_complexity.points import check_dense
 
 __all__ = [
     "LEAST",
     "SINGLE",
     "array",
-    "check_dense",
     "encode",
     "inputs",
     "numbers",
@@ -176,20 +176,13 @@ def numbers(name: str, values: object) -> Tensor:
     return values.detach().to(values.dtype if values.dtype in KNOWN else torch.float64)
 
 
-def check_dense(name: str, values: Tensor) -> None:
-    """Refuses tensors without values in rows of one length, before anything is asked of them."""
-    kinds = {"a nested": values.is_nested, "a sparse": values.layout != torch.strided}
-    kinds |= {"a quantized": values.is_quantized, "a meta": values.is_meta}
-    if wrong := [kind for kind, given in kinds.items() if given]:
-        raise TypeError(f"{name} must be a dense tensor that holds values, got {wrong[0]} tensor")
-
-
 def array(values: Any) -> NDArray[Any]:
     """Returns an array, where text stays objects: NumPy's own has the longest word's size."""
     if not isinstance(values, list | tuple):
         return np.asarray(values)
     objects = np.asarray(values, dtype=object)
-    return objects if any(isinstance(v, str) for v in objects.flat) else np.asarray(values)
+    odd = any(isinstance(v, str | list | tuple | np.ndarray) for v in objects.flat)  # or ragged
+    return objects if odd else np.asarray(values)
 
 
 def _array(name: str, values: Any) -> NDArray[Any]:

@@ -26,8 +26,8 @@ __all__ = ["File", "read_file"]
 
 CSV = "CSV file in UTF-8 with a header, at least one row and equally many cells in every line"
 CSV_ERRORS = (pd.errors.EmptyDataError, pd.errors.ParserError, pd.errors.ParserWarning, csv.Error)
-NPZ_ERRORS = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, AttributeError)
-SIZE_ERRORS = (OverflowError, RuntimeError)  # also of archives with passwords
+NPZ_ERRORS = (ValueError, EOFError, KeyError, OSError, zipfile.BadZipFile, zlib.error)
+SIZE_ERRORS = (AttributeError, OverflowError, RuntimeError)  # also of archives with passwords
 # By the ending of a file: what it must be, what it is, and what is raised, if it is not.
 KINDS: dict[str, tuple[str, tuple[type[Exception], ...]]] = {
     ".csv": (f"a {CSV}, got another", (*CSV_ERRORS, UnicodeDecodeError)),
@@ -65,11 +65,11 @@ class File:
 
     def numbers(self, names: list[str]) -> Tensor:
         """Returns some columns, (rows, names), or raises a TypeError if one holds text."""
-        return numbers(str(self.path), pd.DataFrame({name: self.complete(name) for name in names}))
+        return numbers(str(self.path), _joined({name: self.complete(name) for name in names}))
 
     def frame(self, names: list[str]) -> pd.DataFrame:
         """Returns some columns as they are, of any kind and with missing values."""
-        return pd.DataFrame({name: self[name] for name in names})
+        return _joined({name: self[name] for name in names})
 
     def predictions(self) -> Any:
         """Returns predictions, (points, columns)."""
@@ -79,6 +79,11 @@ class File:
         """Returns the classes of predictions, as far as the file names its columns."""
         names = list(self.arrays) if self.is_table else self.arrays.get("classes")
         return None if names is None else list(map(_name, np.ravel(names).tolist()))
+
+
+def _joined(columns: dict[str, NDArray[Any]]) -> pd.DataFrame:
+    """Returns columns as a frame, in which words that repeat stay one object."""
+    return pd.DataFrame({name: pd.Series(v, dtype=v.dtype) for name, v in columns.items()})
 
 
 def _name(name: object) -> str:

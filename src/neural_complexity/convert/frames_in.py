@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from pandas.api import types
 from torch import Tensor
 
+from neural_complexity.points import check_dense
+
 __all__ = ["as_frame", "frame_numbers", "is_plain"]
 
 Array = NDArray[np.float64]
@@ -27,10 +29,7 @@ def as_frame(X: Any) -> pd.DataFrame | None:
     """Returns rows with named columns, as they are given; `None` if they are no table."""
     if isinstance(X, pd.DataFrame):
         return X
-    if isinstance(X, Tensor):
-        X = X.detach().cpu()
-        X = X.float() if X.dtype == torch.bfloat16 else X
-    values = np.asarray(X)
+    values = np.asarray(_as_array("X", X))
     if values.ndim != 2:
         return None
     return pd.DataFrame(values, columns=[f"feature {i}" for i in range(values.shape[1])])
@@ -48,7 +47,8 @@ def frame_numbers(X_tr: Any, X_te: Any) -> tuple[Any, Any]:
     """
     if is_plain(X_tr) and is_plain(X_te):
         return X_tr, X_te
-    train, test = (pd.DataFrame(X) for X in (X_tr, X_te))
+    named = {"X_tr": X_tr, "X_te": X_te}
+    train, test = (pd.DataFrame(_as_array(name, X)) for name, X in named.items())
     if list(train.columns) != list(test.columns):
         odd = sorted(map(str, set(train.columns) ^ set(test.columns)))[:3]
         got = f"{', '.join(odd)} in one of them" if odd else "another order"
@@ -57,6 +57,15 @@ def frame_numbers(X_tr: Any, X_te: Any) -> tuple[Any, Any]:
     each = [_column(train.iloc[:, i], test.iloc[:, i]) for i in range(train.shape[1])]
     found = [np.stack(side, axis=1) for side in zip(*each, strict=True)]
     return found[0], found[1]
+
+
+def _as_array(name: str, X: Any) -> Any:
+    """Returns a tensor as an array, and everything else as it is."""
+    if not isinstance(X, Tensor):
+        return X
+    check_dense(name, X)
+    X = X.detach().cpu()
+    return (X.float() if X.dtype == torch.bfloat16 else X).numpy()
 
 
 def _column(known: pd.Series, new: pd.Series) -> tuple[Array, Array]:

@@ -28,6 +28,7 @@ CONTEXT_SIZE = 256  # training points that an NC sees at once if its file does n
 # Fields whose names in files are older than those here.
 IN_FILES = {"fingerprint": "identity", "context_size": "shown"}
 FORMAT, VERSION = "neural-complexity", "2"
+KEYS = {"format", "version", "architecture", "provenance", "calibration"}  # of the header
 READABLE = ("1", VERSION)  # version 1 knew no calibration
 CALIBRATED = "calibration."  # what the names of a calibration's tensors start with
 # What a report says of a third of the learners.
@@ -168,6 +169,8 @@ def read_nc(path: Path, kind: type["NeuralComplexity"]) -> "NeuralComplexity":
     own = {name: t for name, t in tensors.items() if not name.startswith(CALIBRATED)}
     known = {name.removeprefix(CALIBRATED): t for name, t in tensors.items() if name not in own}
     try:
+        if odd := set(text) - KEYS:  # as where the name of the checksum was damaged
+            raise ValueError(f"no NC has {', '.join(sorted(odd))}")
         nc = _build(json.loads(text["architecture"]), own, kind)
         nc.card = Card.from_json(json.loads(text["provenance"]))
         fixed = nc.labels and not nc.symmetric and nc.card.classes is not None

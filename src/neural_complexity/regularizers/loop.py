@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from neural_complexity.convert.arrays_in import check_dense, inputs, targets
+from neural_complexity.convert.arrays_in import inputs, targets
 from neural_complexity.convert.module_copy import evaluation_copy
 from neural_complexity.learners.fit import Learner
 from neural_complexity.model.cached import CachedEmbeddings
 from neural_complexity.model.network import NeuralComplexity, find_nc
+from neural_complexity.points import check_dense
 from neural_complexity.regularizers.nc import minibatch_penalty, proof, safeguard_factor
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot

@@ -76,9 +76,9 @@ def _read_archive(archive: Path, content: bytes) -> dict[str, Tensor]:
     """Reads all drawings of an archive, in memory: nothing is ever extracted to the disk."""
     try:
         file = zipfile.ZipFile(io.BytesIO(content))
+        entries = [entry for entry in file.infolist() if not entry.is_dir()]
     except Exception as error:  # a damaged archive makes the reader raise almost anything
         raise ValueError(f"{archive} must be a whole zip archive, got damage ({error})") from None
-    entries = [entry for entry in file.infolist() if not entry.is_dir()]
     names = sorted(entry.filename for entry in entries)
     if (count := len(names)) > MAX_ENTRIES or len(set(names)) < count:
         raise ValueError(f"{archive} must have at most {MAX_ENTRIES} different files, got {count}")

@@ -57,7 +57,10 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 
 def read_rows(path: Path) -> list[Row]:
     """Returns the rows of a file; raises `ValueError` if it is missing or a line is not a row."""
-    lines = path.read_text().splitlines() if path.is_file() else []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} must hold rows in UTF-8, got other bytes") from None
     if not lines:
         got = "an empty file" if path.is_file() else "no such file"
         raise ValueError(f"{path} must hold the rows of a finished run, got {got}")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from neural_complexity import files
 from neural_complexity.assessment.report import Table, render, to_markdown
+from neural_complexity.experiments.base.config import config_from_dict
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, load_experiment
 from neural_complexity.experiments.base.rows import commit, read_rows, write_rows
 from neural_complexity.locks import LOCK, lock_folder
@@ -74,6 +75,15 @@ class RunFolder:
     def experiment(self) -> Experiment:
         """The experiment that this is a run of."""
         return load_experiment(self.read_config()["experiment"], f"{self.path} must be a run of")
+
+    def config(self) -> Any:
+        """Returns the config that the run was started with."""
+        kind, values = self.experiment.config, self.read_config()["config"]
+        try:
+            return config_from_dict(kind, values)
+        except (AttributeError, TypeError, ValueError) as error:
+            path = self.path / "config.json"
+            raise ValueError(f"{path} must be of this version, got another: {error}") from None
 
     @property
     def finished(self) -> bool:
