@@ -176,7 +176,7 @@ def fuzz(tally: Tally, attempt: Attempt, numbers: range, *, threads: int = 1) ->
     left = numbers
     while left:
         last = _fuzz(tally, attempt, left, threads)
-        left = left[:0] if last is None or last not in left else left[left.index(last) + 1 :]
+        left = left[:0] if last is None else left[left.index(last) + 1 :]
 
 
 def _fuzz(tally: Tally, attempt: Attempt, numbers: range, threads: int) -> int | None:

@@ -35,11 +35,6 @@ class Target:
     largest: int = 0  # bytes of the largest file that it writes
     spent: dict[str, float] = field(default_factory=dict)  # by attack
 
-    @property
-    def rank(self) -> bool:
-        """The order in which work is begun."""
-        return self.work.name not in NEEDED
-
     def do(self, tally: Tally, folder: Path) -> bool:
         """Does the work uninterrupted; says whether it ended well."""
         child = Child(partial(self.work.go, folder))
@@ -60,10 +55,13 @@ Attack = Callable[[Tally, Target, Path, np.random.Generator], None]
 
 def attack(tally: Tally, targets: list[Target], folder: Path, until: float, once: Attack) -> None:
     """Attacks the work that had least of the time so far, again and again."""
-    left, number = list(targets), 0
-    while left and time.perf_counter() < until:
-        # What others need comes first, and stays where they find it.
-        target = min(left, key=lambda each: (each.spent.get(tally.attack, 0.0), each.rank))
+    # What others need comes first, and stays where they find it. Work is begun one by one, in half
+    # of the time: a busy machine does not spend all of it on uninterrupted runs.
+    left, number = sorted(targets, key=lambda target: target.work.name not in NEEDED), 0
+    begin, count = time.perf_counter(), len(targets)
+    while left and (now := time.perf_counter()) < until:
+        begun = left[: 1 + int(2 * count * (now - begin) / (until - begin))]
+        target = min(begun, key=lambda each: each.spent.get(tally.attack, 0.0))
         own, start = folder / f"{tally.attack.replace(' ', '-')}-{number}", time.perf_counter()
         number += 1
         if target.left is None:
@@ -114,6 +112,7 @@ def kill(tally: Tally, target: Target, folder: Path, random: np.random.Generator
         known = _children(child.pid)
         child.kill()
         tally.add(target.work.name, _orphans(known), child.seconds)
+        tally.count(target.work.name)
     finish(tally, target, folder, "killed")
 
 
@@ -121,13 +120,15 @@ def kill_workers(tally: Tally, target: Target, folder: Path, random: np.random.G
     """Kills workers of a run at random moments; it goes on by itself."""
     tally.count("runs")
     child, code = Child(partial(target.work.go, folder)), None
-    while code is None and child.seconds < PATIENCE:
+    while code is None and time.perf_counter() < child.started + PATIENCE:
         code = child.wait(random.uniform(0, target.seconds / 3))
         workers = [] if code is not None else _children(child.pid)
         if workers:
             with_luck(partial(os.kill, int(random.choice(workers)), signal.SIGKILL))
             tally.add(target.work.name)
-    if code:
+    if code is None:
+        child.kill()
+    elif code:
         said = child.said[-400:]
         if "workers in turn died" in said:  # as it says it will, when unlucky: it resumes
             tally.count("gave up")

@@ -52,6 +52,10 @@ def _valued(a: Any, random: Generator) -> Any:
     return a
 
 
+def _dataset(tensor: torch.Tensor) -> torch.utils.data.Dataset[Any]:
+    return torch.utils.data.TensorDataset(tensor)
+
+
 def _contained(a: Any, random: Generator) -> Any:
     kind = random.integers(14)
     tensor = torch.from_numpy(np.ascontiguousarray(a)).float()
@@ -59,9 +63,8 @@ def _contained(a: Any, random: Generator) -> Any:
         a.tolist, lambda: tuple(a.tolist()), lambda: tensor, tensor.half, tensor.bfloat16,
         lambda: tensor.to("meta"), tensor.to_sparse, tensor.requires_grad_,
         lambda: torch.nested.nested_tensor([tensor, tensor[:1]]), lambda: scipy.sparse.csr_array(a),
-        lambda: list(tensor), lambda: torch.utils.data.TensorDataset(tensor),
-        lambda: torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tensor), batch_size=4),
-        lambda: iter(a),
+        lambda: list(tensor), lambda: _dataset(tensor),
+        lambda: torch.utils.data.DataLoader(_dataset(tensor), batch_size=4), lambda: iter(a),
     ]  # fmt: skip
     return changes[kind]()
 
@@ -124,8 +127,7 @@ class Shared:
 def call_oddly(seed: int) -> Attempt:
     """Returns attempts at calls with odd arguments: refused, or finite, and nothing is changed."""
     shared = Shared()
-    calls = [_assess, _assess_by_nc, _compare, _check, _predict, _predict, _predict, _penalize]
-    calls += [_predict, _penalize, _penalize, _penalize]
+    calls = [_assess, _assess_by_nc, _compare, _check, *[_predict, _penalize] * 12]  # fast ones
 
     def attempt(number: int) -> Callable[[], str | None]:
         random = np.random.default_rng([seed, number])

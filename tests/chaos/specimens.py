@@ -1,10 +1,11 @@
 """One small file, or folder of files, of every kind that the library reads, to be damaged."""
 
 import hashlib
+import io
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from neural_complexity.tasks.image_datasets import DATASETS, load
 from neural_complexity.tasks.omniglot_files import omniglot
 from neural_complexity.workspace import Workspace, fingerprint
 
-__all__ = ["SPECIMENS", "Specimen", "collect", "nc_answers", "table_files"]
+__all__ = ["SLOW", "SPECIMENS", "Specimen", "collect", "nc_answers", "table_files"]
 
 
 @dataclass(frozen=True)
@@ -168,27 +169,37 @@ def _run_folder(folder: Path) -> Callable[[Path], object]:
 
 def table_files(folder: Path, ending: str) -> ModelFiles:
     """Writes a small table and its model, as the command `assess` reads them."""
+    paths = {name: folder / f"{name}.{ending}" for name in ("train", "test", "predictions")}
+    for name, path in paths.items():
+        path.write_bytes(_table(ending)[name])
+    return ModelFiles(train=paths["train"], test=paths["test"], predictions=paths["predictions"])
+
+
+@cache
+def _table(ending: str) -> dict[str, bytes]:
+    """Returns the contents of files of a table and its model."""
     X, y = load_iris(return_X_y=True, as_frame=True)
     rows = np.random.default_rng(0).permutation(len(X))[:60]
-    names = np.array(["a", "b", "c"])[y.to_numpy()[rows]]
+    codes = y.to_numpy()[rows]
     X = X.iloc[rows].set_axis(["w", "x", "y", "z"], axis=1).reset_index(drop=True)
-    model = LogisticRegression(max_iter=1000).fit(X[:40], names[:40])
-    shares = pd.DataFrame(model.predict_proba(X), columns=model.classes_)
-    frames = {"train": X[:40].assign(target=names[:40]), "test": X[40:], "predictions": shares}
+    model = LogisticRegression(max_iter=1000).fit(X[:40], codes[:40])
+    H = model.predict_proba(X)
+    names = np.array(["a", "b", "c"])
+    frames = {"train": X[:40].assign(target=names[codes[:40]]), "test": X[40:]}
+    frames["predictions"] = pd.DataFrame(H, columns=names)
+    arrays = {"train": {"X": X[:40].to_numpy(), "y": codes[:40]}, "test": {"X": X[40:].to_numpy()}}
+    arrays["predictions"] = {"H_tr": H[:40], "H_te": H[40:]}
+    found = {}
     for name, frame in frames.items():
-        path = folder / f"{name}.{ending}"
+        file = io.BytesIO()
         if ending == "csv":
-            frame.to_csv(path, index=False)
+            frame.to_csv(file, index=False)
         elif ending == "parquet":
-            frame.to_parquet(path)
+            frame.to_parquet(file)
         else:
-            own = {"X": frame.drop(columns="target", errors="ignore").to_numpy()}
-            own |= {"y": np.unique(names[:40], return_inverse=True)[1]} if name == "train" else {}
-            every = shares.to_numpy()
-            own = {"H_tr": every[:40], "H_te": every[40:]} if name == "predictions" else own
-            np.savez(path, **own)
-    paths = {name: folder / f"{name}.{ending}" for name in frames}
-    return ModelFiles(train=paths["train"], test=paths["test"], predictions=paths["predictions"])
+            np.savez(file, **arrays[name])
+        found[name] = file.getvalue()
+    return found
 
 
 def _files(ending: str, folder: Path) -> Callable[[Path], object]:
@@ -290,3 +301,4 @@ SPECIMENS: dict[str, tuple[Maker, bool]] = {
     "SVHN": (partial(_published, "svhn", _svhn()), True),
     "Omniglot": (_omniglot, True),
 }
+SLOW = {"checkpoint", "assessed CSV", "assessed npz", "Omniglot"}  # to read

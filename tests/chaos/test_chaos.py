@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from chaos.children import Tally, fuzz, wrong_refusal
-from chaos.damage import HOSTILE, damage, flip_bits, send_hostile
+from chaos.damage import HOSTILE, OFTEN, damage, flip_bits, send_hostile
 from chaos.odd_calls import call_oddly
 from chaos.specimens import SPECIMENS, collect
 
@@ -91,7 +91,7 @@ def test_hostile_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for kind in set(HOSTILE) - {"container", "IDX", "cells"}:  # which take no time
         monkeypatch.delitem(HOSTILE, kind)
     attempt = send_hostile(tmp_path, 0)
-    assert {attempt(number)() for number in range(0, 120, 4)} == {None}
+    assert {attempt(number)() for number in range(2 * OFTEN + 1)} == {None}
 
 
 def test_odd_calls_of_one_thread_are_mostly_refused_or_right() -> None:

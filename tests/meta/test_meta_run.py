@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import cross_entropy, squared_error
+from neural_complexity.meta import meta_run
 from neural_complexity.meta.collect import Job
 from neural_complexity.meta.meta_run import (
     PARTS,
@@ -123,6 +124,34 @@ def test_no_point_that_nc_is_tested_on_is_ever_learned_from() -> None:
     assert len(tested) == 30  # all that are held out
     held_out = [run.held_out[part] for part in PARTS]
     assert not torch.isin(*held_out).any()  # type: ignore[arg-type]
+
+
+def test_nc_is_calibrated_on_points_that_it_learns_from_neither_in_training_nor_in_test() -> None:
+    X = torch.arange(100.0).to(torch.get_default_dtype())[:, None]
+    run = make(split_tasks(X, X[:, 0].sin()))
+    unseen = {int(i) for part in run.held_out.values() for i in part}  # type: ignore[union-attr]
+    chosen_by = set(run.held_out["validation"].tolist())  # type: ignore[union-attr]
+    tested, trained = set[int](), set[int]()
+    for index in range(20):
+        X_tr, X_te = inputs(run, "calibration", index)
+        for tr, te in zip(X_tr[..., 0].int().tolist(), X_te[..., 0].int().tolist(), strict=True):
+            assert not {*tr} & {*te}
+            assert len({*tr}) == len(tr) <= run.largest
+            trained, tested = trained | {*tr}, tested | {*te}
+    assert trained == unseen
+    assert tested == unseen - chosen_by
+
+
+def test_all_learners_to_calibrate_on_are_trained_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X = torch.arange(60.0).to(torch.get_default_dtype())[:, None] / 60
+    run = make(split_tasks(X, X[:, 0].sin()))
+    parts: tuple[Part, Part] = ("calibration", "report")
+    first = [run._group(part, 0)[0].H_tr for part in parts]
+    monkeypatch.setattr(meta_run, "FINISHED", 1)
+    assert torch.equal(first[0], run._group(parts[0], 0)[0].H_tr)
+    assert not torch.equal(first[1], run._group(parts[1], 0)[0].H_tr)
 
 
 def test_learners_have_no_more_training_points_than_was_asked_for() -> None:

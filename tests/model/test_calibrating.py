@@ -21,14 +21,9 @@ from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model import judgement as judging
 from neural_complexity.model.card import Card
 from neural_complexity.model.heads import HEADS
-from neural_complexity.model.judgement import features, judge
+from neural_complexity.model.judgement import feature_names, features, judge
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.reliability.calibration import (
-    FEATURES,
-    FEATURES_OF_LABELS,
-    Calibration,
-    shift_p_values,
-)
+from neural_complexity.reliability.calibration import Calibration, shift_p_values
 from neural_complexity.reliability.gap_bounds import METHODS, PAC, margin, rank
 from neural_complexity.reliability.methods import Method
 from neural_complexity.seeding import stream
@@ -73,7 +68,8 @@ def test_calibrating_compares_with_the_truth(head: str) -> None:
     assert torch.equal(found.features, features(nc, snapshot, judgement))
     torch.testing.assert_close(found.true, gap(squared_error, snapshot, Y_te))
     torch.testing.assert_close(found.residuals, found.true - found.predicted)
-    assert found.names == FEATURES
+    assert found.names == feature_names(nc)
+    assert ("training loss" in found.names) == (head == "direct")
     assert found.sizes == ((4, 4), (5, 5))
     assert found.note == ""
     nc.calibrate([(snapshot[:4], Y_te[:4])])  # replaces what was
@@ -130,11 +126,12 @@ def test_labels_have_features_of_their_own(
     snapshot = labelled_snapshot(6, inputs=inputs)
     nc.calibrate([(snapshot, torch.randint(3, (6, 5)))])
     assert nc.calibration is not None
-    assert nc.calibration.names == FEATURES_OF_LABELS
+    assert nc.calibration.names == feature_names(nc)
+    assert "balance of the classes" in feature_names(nc)
     sure = Snapshot(*snapshot.tensors()[:4], 9 * snapshot.H_te)
-    confidence = FEATURES_OF_LABELS.index("confidence")
     found = features(nc, sure, judge(nc, sure))
-    assert (found[:, confidence] > nc.calibration.features[:, confidence]).all()
+    if head == "posterior":  # NC is less sure of the loss of a learner that is sure of itself
+        assert (found[:, 0] > nc.calibration.features[:, 0]).all()
     monkeypatch.setattr(judging, "VALUES", 1)  # learners one by one
     torch.testing.assert_close(features(nc, sure, judge(nc, sure)), found)
 
@@ -146,7 +143,7 @@ def test_features_of_any_sets_are_numbers(B: int, M: int, N: int, C: int) -> Non
     for head in ("posterior", "direct"):
         nc = NeuralComplexity(2, C, head=head, width=8, heads=2)
         found = features(nc, s, judge(nc, s))
-        assert found.shape == (B, len(FEATURES))
+        assert found.shape == (B, len(feature_names(nc)))
         assert found.isfinite().all()
         labels = make_for_labels(head)
         labelled = labelled_snapshot(B, M, N, C=3)
@@ -163,7 +160,8 @@ def test_features_of_any_sets_are_numbers(B: int, M: int, N: int, C: int) -> Non
 def test_one_input_far_away_does_not_say_it_all() -> None:
     nc, far, farther = make(), random_snapshot(4), random_snapshot(4)
     far.X_te[0, 0, 0], farther.X_te[0, 0, 0] = 1e2, 1e4
-    places = [FEATURES.index(n) for n in (FEATURES[3], "size of the inputs")]
+    names = ("shift from training to test inputs", "size of the inputs")
+    places = [feature_names(nc).index(name) for name in names]
     found = [features(nc, s, judge(nc, s))[:, places] for s in (far, farther)]
     assert torch.equal(*found)
 
@@ -395,5 +393,9 @@ def test_unlike_learners_are_found_and_like_ones_are_not(
         assert abs(float((like <= a).double().mean()) - a) <= slack
     rates = {kind: float((found(these) <= 0.05).double().mean()) for kind, these in others.items()}
     # A direct head has no belief that the targets of another kind of task could belie.
-    least = {"moved": 0.8, "long": 0.4, "polynomials": 0.6 if name == "sinusoid" else 0.2}
-    assert {kind for kind, rate in rates.items() if rate > least[kind]} == set(others), rates
+    least = {"moved": 0.8, "polynomials": 0.6 if name == "sinusoid" else 0.2}
+    if name == "sinusoid":  # learners that are trained for longer are as predictable as others
+        assert rates.pop("long") < 0.2
+    else:
+        least["long"] = 0.4
+    assert all(rate > least[kind] for kind, rate in rates.items()), rates

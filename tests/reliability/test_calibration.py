@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neural_complexity.reliability.calibration import (
+    SPREAD,
     Calibration,
     _as_odd_as_the_last,
     detect_shift,
@@ -72,11 +73,13 @@ def test_p_values_are_ranks_whatever_the_units(n: int, k: int, seed: int) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "ties", "constant"])
-def test_p_values_of_like_learners_are_uniform(kind: str) -> None:
+@pytest.mark.parametrize("one_sided", [True, False])
+def test_p_values_of_like_learners_are_uniform(kind: str, one_sided: bool) -> None:
     """P[p <= a] <= a, over calibration sets and new learners; close to it where nothing ties."""
     bags = KINDS[kind](DRAWS, 40, 2) if kind != "constant" else torch.ones(DRAWS, 40, 2)
-    p = _as_odd_as_the_last(bags)
-    first = replace(calibration(39, 2), features=bags[0, :-1])
+    names = (SPREAD, "other") if one_sided else ("one", "other")
+    p = _as_odd_as_the_last(bags, names)
+    first = replace(calibration(39, 2), features=bags[0, :-1], names=names)
     assert float(p[0]) == float(shift_p_values(first, bags[0, -1:]))
     for a in (0.05, 0.1, 0.5):
         rate = float((p <= a + 1e-9).double().mean())
@@ -103,6 +106,25 @@ def test_odd_learners_are_found_and_what_is_odd_is_said() -> None:
     diverged = detect_shift(c, torch.tensor([0.0, math.nan, 0.0]))
     assert diverged.p_value == pytest.approx(1 / 201)
     assert "diverged" in diverged.note
+
+
+def test_only_a_large_spread_is_odd() -> None:
+    c = replace(calibration(200), names=(SPREAD, "one", "other"))
+    sure, unsure = (detect_shift(c, torch.tensor([z, 0.0, 0.0])) for z in (-9.0, 9.0))
+    assert sure.p_value > 0.5
+    assert unsure.p_value == pytest.approx(1 / 201)
+    assert unsure.feature == SPREAD
+    assert "large" in unsure.note
+
+
+def test_features_are_selected_by_name() -> None:
+    c = calibration(5)
+    some = c.select(["feature 2", "feature 0"])
+    assert some.names == ("feature 2", "feature 0")
+    assert torch.equal(some.features, c.features[:, [2, 0]])
+    assert torch.equal(some.residuals, c.residuals)
+    with pytest.raises(ValueError, match="must have x, feature 0, got no x"):
+        c.select(["x", "feature 0"])
 
 
 def test_what_never_varied_is_odd_when_it_differs_but_not_by_rounding() -> None:

@@ -27,7 +27,7 @@ from neural_complexity.assessment.slices import find_slices
 from neural_complexity.convert import arrays_in as given
 from neural_complexity.convert.frames_in import as_frame
 from neural_complexity.losses import zero_one
-from neural_complexity.model.judgement import features, judge
+from neural_complexity.model.judgement import feature_names, features, judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import trust
 from neural_complexity.reliability.calibration import detect_shift
@@ -225,7 +225,8 @@ def _judge(nc: NeuralComplexity, snapshot: Snapshot, **options: Any) -> Assessme
     accuracy, interval, shift = judgement.accuracy.item(), None, None
     if (known := nc.calibration) is not None:
         interval = bound(known, each["gap"], each["spread"], least=-each["loss_tr"], **options)
-        shift = detect_shift(known, features(nc, snapshot, judgement).squeeze(0))
+        seen = features(nc, snapshot, judgement).squeeze(0)
+        shift = detect_shift(known.select(feature_names(nc)), seen)
     return Assessment(
         **each,
         loss_te=float(points.mean()),
@@ -315,8 +316,8 @@ def _doubts_of_bound(nc: NeuralComplexity, found: Assessment, M: int, N: int) ->
         n, notes = len(nc.calibration), [found.bound.note if math.isinf(found.bound.high) else ""]
         if found.unlike.p_value < SIGNIFICANT:
             notes.append(
-                "distribution shift: the model or its data differs from what NC was calibrated on, "
-                f"so the bound may not hold: {found.unlike.note}"
+                "distribution shift: NC is less sure of the model, or its data differs from what "
+                f"NC was calibrated on, so the bound may not hold: {found.unlike.note}"
             )
         if 1 / (n + 1) >= SIGNIFICANT:  # the least p-value there is
             learners = f"{n} learner{'s' * (n != 1)}"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn import ensemble, neighbors
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
 from neural_complexity import ledger
 from neural_complexity.assessment.report import COLORS, Table
@@ -26,8 +26,8 @@ from neural_complexity.experiments.base.experiment import Drawing, Experiment, O
 from neural_complexity.experiments.base.plain_loop import BATCH, train_and_predict
 from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, find, pivot, select, show
+from neural_complexity.experiments.base.unseen_digits import RECIPE
 from neural_complexity.integrations.sklearn import NCClassifier
-from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_cnn, mlp
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta import scores
@@ -75,7 +75,6 @@ ESTIMATORS: dict[str, Callable[[int], Any]] = {
     "logistic regression": lambda seed: LogisticRegression(C=10.0 ** (seed % 5 - 2), max_iter=500),
 }
 KINDS = (*NETWORKS, *ESTIMATORS)
-RECIPE = partial(Recipe, loss=cross_entropy, lr=0.003, optimizer=partial(optim.Adam, fused=True))
 UNUSED, FOLDS = "labelled points that it did not use", "5-fold cross-validation"
 ASSESSED = ("predicted", "true", "low", "high", "p", UNUSED, FOLDS)  # of each model
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from neural_complexity.files import write_json
 from neural_complexity.locks import lock_folder
 from neural_complexity.meta import meta_run
-from neural_complexity.meta.bank import Collection
 from neural_complexity.meta.meta_run import FINISHED, Learner, MetaRun, Plan, Tasks
 from neural_complexity.meta.nc_loss import nc_loss
 from neural_complexity.meta.scores import belief_loss, compare, describe, make_report, r_squared
@@ -164,6 +163,8 @@ def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> P
             most = max(1, EPOCHS * len(family.pool) / (meta.training.batch * (family.M + family.N)))
         left, updating = max(given - (times[-1] - start), 0.3 * given), updating / probe.updates
         costs = {"collecting": collecting, "updating": updating, "learner": learner}
+        if isinstance(family, Splits):  # those that NC is calibrated on come on top
+            costs["learner"] *= 1 + 1 / FINISHED
         plan = meta_run.make_plan(left, **costs, most_updates=most)
         if run.executor is not None:
             plan = replace(plan, lag=AHEAD)
@@ -213,7 +214,7 @@ def _learn(
     nc.eval()
     notes = {"scores": [round(s.r2, 4) for s in history if math.isfinite(s.r2)], "seed": run.seed}
     notes |= {"made_by": "meta_learn", "version": version("neural-complexity")}
-    _judge(run, plan, run.learners("report", plan.learners, callback))
+    _judge(run, plan, callback)
     notes["seconds"] = round(time.perf_counter() - start, 1)
     nc.card = replace(nc.card, notes=notes)
     if work.folder is not None:
@@ -222,22 +223,26 @@ def _learn(
     return nc
 
 
-def _judge(run: MetaRun, plan: Plan, learners: list[Collection]) -> None:
+def _judge(run: MetaRun, plan: Plan, callback: ProgressCallback | None) -> None:
     """Sets NC's card, with a report, and its calibration."""
-    nc, splits, points = run.nc, run.family, run.held_out["report"]
+    nc, splits, learners = run.nc, run.family, run.learners("report", plan.learners, callback)
     judgements = [judge(nc, snapshot) for snapshot, _ in learners]
     report = make_report(compare(nc, learners, judgements))
     card = Card(plan=asdict(plan), fingerprint=run.fingerprint, report=report)
-    # Users ask about learners that were trained to the end.
-    ended = [(snapshot[::FINISHED], Y_te[::FINISHED]) for snapshot, Y_te in learners]
-    calibration = measure(nc, ended, [judgement[::FINISHED] for judgement in judgements])
-    if isinstance(splits, Splits) and isinstance(points, Tensor):
+    if not isinstance(splits, Splits):
+        # Users ask about learners that were trained to the end.
+        ended = [(snapshot[::FINISHED], Y_te[::FINISHED]) for snapshot, Y_te in learners]
+        calibration = measure(nc, ended, [judgement[::FINISHED] for judgement in judgements])
+    else:
+        ended = run.learners("calibration", -(-plan.learners // FINISHED), callback)
+        calibration = measure(nc, ended)
+        points = sum(len(part) for part in run.held_out.values() if isinstance(part, Tensor))
         classes = splits.store.classes if isinstance(splits.store, ArrayStore) else ()
         # NC may know the points that it learned from by heart.
         learned = card.remember(splits.store(part) for part in splits.pool.split(PART))
         cost = belief_loss(nc, learners)
         card = replace(card, classes=tuple(classes) or None, learned_from=learned, belief_loss=cost)
-        shared = f"its learners share {len(points)} held-out test points, "
+        shared = f"its learners share {points} points, none of which taught NC, "
         shared += "so that it may hold somewhat less often"
         note = "; ".join(part for part in (calibration.note, shared) if part)
         calibration = replace(calibration, note=note)

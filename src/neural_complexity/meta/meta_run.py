@@ -33,8 +33,8 @@ from neural_complexity.workspace import Workspace, fingerprint, users_code
 __all__ = ["FINISHED", "Learner", "MetaRun", "Part", "Plan", "TaskList", "Tasks"]
 __all__ += ["make_plan", "make_recipe", "seconds"]
 
-Part = Literal["validation", "report"]
-PARTS: tuple[Part, ...] = ("validation", "report")
+Part = Literal["validation", "report", "calibration"]
+PARTS: tuple[Part, ...] = ("validation", "report")  # of points, or tasks, that are held out
 Tasks = Splits | TaskFamily | Task  # what `meta_learn` is given
 Learner = Callable[[], nn.Module] | Recipe | None
 Scaling = tuple[Tensor, Tensor]  # a scale and a shift
@@ -119,9 +119,10 @@ class TaskList:
 class MetaRun:
     """All that is settled before NC learns, with what trains learners for it and held-out ones.
 
-    Of a dataset that is split, points are held out. NC is then tested as it will be used: on
-    learners of points that it knows, and on test points that it does not. `fields` are of NC's
-    architecture, and all else is what `meta_learn` is given.
+    Of a dataset that is split, points are held out. NC is reported on learners of points that it
+    knows, and on test points that it does not. It is calibrated on learners of points that it does
+    not know either, on which it is further off: a bound must hold for somebody else's points.
+    `fields` are of NC's architecture, and all else is what `meta_learn` is given.
     """
 
     def __init__(
@@ -182,27 +183,24 @@ class MetaRun:
         return groups
 
     def _limit(self, part: Part) -> int:
-        family = self.held_out[part]
+        family = self.held_out.get(part)
         return len(family.task) if isinstance(family, TaskList) else sys.maxsize
 
     def _group(self, part: Part, index: int) -> Collection:
         """Trains the held-out learners that run at once, one for each task.
 
-        Every other is recorded when it is trained, the others at a step of their own before.
+        Every other is recorded when it is trained, the others at a step of their own before; all
+        are when they are trained, for a calibration.
         """
-        held_out, seen = self.held_out[part], list[Snapshot]()
+        ended = part == "calibration"
+        held_out, seen = self.held_out["report" if ended else part], list[Snapshot]()
         tasks, names = min(self.together, self._limit(part)), ("tasks", "learners", "moments")
         drawing, learning, moments = (stream(self.seed, part, name, index) for name in names)
         if isinstance(held_out, Tensor):
             assert isinstance(self.family, Splits)
-            splits, low = self.family, self.family.M
             share = torch.rand((), generator=stream(self.seed, part, "size", index)).item()
-            m, n = round(low * (self.largest / low) ** share), max(1, (len(held_out) + 1) // 2)
-            tr, te = (
-                indices[torch.rand(tasks, len(indices), generator=drawing).topk(size).indices]
-                for indices, size in ((splits.pool, m), (held_out, n))
-            )
-            points = splits.task(tr, te).to(self.device)
+            draw = self._unseen if ended else self._known
+            points = self.family.task(*draw(held_out, tasks, share, drawing)).to(self.device)
             task = points.loaded()
 
             def visit(_: int, h: BatchedLearner) -> None:
@@ -215,10 +213,40 @@ class MetaRun:
             task = held_out.sample(tasks, drawing).to(self.device).loaded()
             self.recipe.train(task, learning, observe=lambda _, snapshot: seen.append(snapshot))
         step = torch.randint(len(seen), (len(task),), generator=moments).to(self.device)
-        step[::FINISHED] = len(seen) - 1  # users mostly ask about learners trained to the end
+        # Users mostly ask about learners trained to the end.
+        step[:: 1 if ended else FINISHED] = len(seen) - 1
         row, both = torch.arange(len(step), device=self.device), ("H_tr", "H_te")
         H = {name: torch.stack([getattr(s, name) for s in seen])[step, row] for name in both}
         return replace(seen[0], **H), task.Y_te
+
+    def _known(
+        self, held_out: Tensor, tasks: int, share: float, drawing: torch.Generator
+    ) -> tuple[Tensor, ...]:
+        """Draws training points that teach NC, (tasks, m), and test points, (tasks, n)."""
+        assert isinstance(self.family, Splits)
+        splits, low = self.family, self.family.M
+        m, n = round(low * (self.largest / low) ** share), max(1, (len(held_out) + 1) // 2)
+        return tuple(
+            indices[torch.rand(tasks, len(indices), generator=drawing).topk(size).indices]
+            for indices, size in ((splits.pool, m), (held_out, n))
+        )
+
+    def _unseen(
+        self, held_out: Tensor, tasks: int, share: float, drawing: torch.Generator
+    ) -> tuple[Tensor, ...]:
+        """Draws training points, (tasks, m), and test points none of which teach NC."""
+        chosen_by = self.held_out["validation"]
+        assert isinstance(self.family, Splits)
+        assert isinstance(chosen_by, Tensor)
+        n = max(1, (len(held_out) + 1) // 2)
+        order = held_out[torch.rand(tasks, len(held_out), generator=drawing).argsort(dim=1)]
+        # The points that NC is chosen by do not test it.
+        rest = torch.cat([order[:, n:], chosen_by.expand(tasks, -1)], dim=1)
+        most = min(self.largest, rest.shape[1])
+        low = min(self.family.M, most)
+        m = round(low * (most / low) ** share)
+        some = torch.rand(tasks, rest.shape[1], generator=drawing).topk(m).indices
+        return rest.gather(1, some), order[:, :n]
 
     def meta_learner(self, nc: NeuralComplexity, plan: Plan, work: Workspace) -> MetaLearner:
         """Returns what runs Algorithm 2."""

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from neural_complexity import ledger
 from neural_complexity.files import check_types, read_tensors, write_tensors
 from neural_complexity.model.architecture import Architecture
-from neural_complexity.reliability.calibration import FEATURES, Calibration
+from neural_complexity.reliability.calibration import Calibration, features_of
 
 if TYPE_CHECKING:
     from neural_complexity.model.network import NeuralComplexity
@@ -178,8 +178,8 @@ def read_nc(path: Path, kind: type["NeuralComplexity"]) -> "NeuralComplexity":
             raise ValueError(f"classes must be {nc.outputs}, got {count}")
         if "calibration" in text or known:
             nc.calibration = Calibration.read(known, text["calibration"])
-            if (count := len(nc.calibration.names)) != len(FEATURES):
-                raise ValueError(f"names must be those of {len(FEATURES)} features, got {count}")
+            kind_of = {"labels": nc.labels, "sees_predictions": nc.head.sees_predictions}
+            nc.calibration.select(features_of(**kind_of))  # which it must have
     except DAMAGE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         reason = f"no {reason}" if isinstance(error, KeyError) else reason

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softmax
 
 from neural_complexity.losses import zero_one
 from neural_complexity.model.cached import Encoder
@@ -14,16 +13,11 @@ from neural_complexity.model.card import CONTEXT_SIZE
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.model.table_network import describe_cells
 from neural_complexity.points import map_inputs, values
-from neural_complexity.reliability.calibration import (
-    FEATURES,
-    FEATURES_OF_LABELS,
-    Calibration,
-    join,
-)
+from neural_complexity.reliability.calibration import Calibration, features_of, join
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 
-__all__ = ["PARTS", "TEST_PART", "Judgement", "choose_parts", "features", "judge"]
+__all__ = ["PARTS", "TEST_PART", "Judgement", "choose_parts", "feature_names", "features", "judge"]
 __all__ += ["judge_minibatches", "measure"]
 
 PARTS = 4  # of the training points that NC answers from, at most
@@ -156,18 +150,23 @@ def _judge(
     return torch.cat([losses.mean(dim=0), each], dim=1)
 
 
+def feature_names(nc: NeuralComplexity) -> tuple[str, ...]:
+    """Returns what a person would call each of the `features`."""
+    return features_of(labels=nc.labels, sees_predictions=nc.head.sees_predictions)
+
+
 @torch.no_grad()
 def features(nc: NeuralComplexity, snapshot: Snapshot, judgement: Judgement) -> Tensor:
-    """Describes learners and tasks by what can be seen without test targets, (B, 8) as `FEATURES`.
+    """Describes learners and tasks by what can be seen without test targets; see `feature_names`.
 
     Learners that NC is asked about should be like those that it was calibrated on in these
-    features (`detect_shift` tests it). All are averages, mostly as logarithms, so that numbers
-    of points matter little. The last one hides half of some training points from NC, at random,
-    and compares what a guess about them costs with what NC predicts that it costs: a task of
-    another kind shows there, whatever the learner. Where the judgement is NaN, they are, too.
+    features, (B, k) (`detect_shift` tests it). All are averages, mostly as logarithms, so that
+    numbers of points matter little. The last one hides half of some training points from NC, at
+    random, and compares what a guess about them costs with what NC predicts that it costs: a task
+    of another kind shows there, whatever the learner. Where the judgement is NaN, they are, too.
     """
     unit = float(nc.loss.unit(nc.y_scale))
-    told = (judgement.loss_tr, judgement.loss_te.clamp(min=0), judgement.spread)
+    told = (judgement.spread, judgement.loss_tr)[: 1 + nc.head.sees_predictions]
     columns = torch.stack([(each / unit + SMALL).log() for each in told], dim=1)
     points = snapshot.H_tr.shape[1] + snapshot.H_te.shape[1]
     learners = max(1, VALUES // (points * math.prod(nc.shape)))
@@ -186,7 +185,7 @@ def measure(
     """Compares what NC predicts, or the judgements at hand, with the truth; see `NC.calibrate`."""
     judged = [judge(nc, snapshot) for snapshot, _ in held_out] if judgements is None else judgements
     found, total = [], sum(len(snapshot) for snapshot, _ in held_out)
-    names = FEATURES_OF_LABELS if nc.labels else FEATURES
+    names = feature_names(nc)
     for (snapshot, Y_te), judgement in zip(held_out, judged, strict=True):
         # What is left out is seen in what can be seen of a new learner, too: its predictions.
         kept = ~judgement.gap.isnan()
@@ -206,7 +205,7 @@ def measure(
 
 
 def _describe(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
-    """Describes inputs, training targets, predictions, and NC's surprise at the targets, (B, 5)."""
+    """Describes inputs, training targets, and NC's surprise at the targets, (B, 4)."""
     # What hardly varies is huge in its own units once it does: one such value would say it all.
     if nc.architecture.for_tables:  # in units of each table
         cells = describe_cells(snapshot.X_tr, snapshot.X_te)[..., 0]
@@ -218,11 +217,9 @@ def _describe(nc: NeuralComplexity, snapshot: Snapshot, unit: float) -> Tensor:
     M, C = snapshot.H_tr.shape[1:]
     if nc.labels:
         targets = _entropy(nc.targets(snapshot.Y_tr, classes=C).mean(dim=1))
-        predictions = 1 - _entropy(softmax(snapshot.H_te, dim=-1)).mean(dim=1)
     else:
-        both = (snapshot.Y_tr, snapshot.H_te)
-        targets, predictions = (_size((Y - nc.y_mean) / nc.y_scale) for Y in both)
-    seen = [shift, _size(X_te), targets, predictions]  # (B,) each
+        targets = _size((snapshot.Y_tr - nc.y_mean) / nc.y_scale)
+    seen = [shift, _size(X_te), targets]  # (B,) each
     if M == 1:  # nothing can be hidden
         return torch.stack([*seen, torch.zeros_like(shift)], dim=1)
     # At random: in somebody's order every other point may be of the same class.

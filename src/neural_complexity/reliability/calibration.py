@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,32 +11,24 @@ from torch import Tensor
 
 from neural_complexity.files import check_types
 
-__all__ = [
-    "FEATURES",
-    "FEATURES_OF_LABELS",
-    "Calibration",
-    "Shift",
-    "detect_shift",
-    "join",
-    "shift_p_values",
-]
+__all__ = ["SPREAD", "Calibration", "Shift", "detect_shift", "features_of", "join"]
+__all__ += ["shift_p_values"]
 
 TENSORS = ("predicted", "true", "spread", "features")
-# What tells learners and tasks apart, as a person would call it.
-FEATURES = (
-    "training loss",
-    "predicted test loss",
-    "spread of NC's prediction",
-    "shift from training to test inputs",
-    "size of the inputs",
-    "size of the training targets",
-    "size of the predictions",
-    "NC's surprise at training targets",
-)
-FEATURES_OF_LABELS = (*FEATURES[:5], "balance of the classes", "confidence", FEATURES[-1])
 STANDS_OUT = 3.0  # standard deviations from the mean that a feature is told by itself
 BLOCK = 64  # learners compared at a time: bounds memory
 ROUNDING = 1e-9  # of distances that should be equal
+SPREAD = "spread of NC's prediction"  # a feature that is odd only where it is large
+
+
+def features_of(*, labels: bool, sees_predictions: bool) -> tuple[str, ...]:
+    """Returns what tells learners and tasks of an NC apart, as a person would call it."""
+    # Of a learner itself only how unsure NC is of its loss counts, as NC's belief does not depend
+    # on it: the bound then holds for learners of other kinds. A head without one sees more.
+    learner = (SPREAD, "training loss") if sees_predictions else (SPREAD,)
+    targets = "balance of the classes" if labels else "size of the training targets"
+    inputs = ("shift from training to test inputs", "size of the inputs")
+    return (*learner, *inputs, targets, "NC's surprise at training targets")
 
 
 @dataclass(frozen=True)
@@ -104,6 +96,13 @@ class Calibration:
         M, N = ((low, high) for low, high in rest["sizes"])
         return cls(**own, names=tuple(rest["names"]), sizes=(M, N), note=rest["note"])
 
+    def select(self, names: Sequence[str]) -> "Calibration":
+        """Returns the same learners by some of their features; files may have had more."""
+        if missing := [name for name in names if name not in self.names]:
+            raise ValueError(f"a calibration must have {', '.join(names)}, got no {missing[0]}")
+        columns = [self.names.index(name) for name in names]
+        return replace(self, features=self.features[:, columns], names=tuple(names))
+
     def beyond(self, M: int, N: int) -> str:
         """Returns a sentence if a set is less than half or more than twice as large as those."""
         sets = zip(("training", "test"), (M, N), self.sizes, strict=True)
@@ -145,8 +144,8 @@ def detect_shift(calibration: Calibration, features: Tensor) -> Shift:
     """
     p_value = float(shift_p_values(calibration, features.unsqueeze(0)))
     difference = features.detach().cpu().double() - calibration.features.mean(dim=0)  # (k,)
-    _, scale, covariance = _standardize(calibration.features)
-    odd, context = difference / scale.squeeze(0), ""
+    _, scale, covariance = _standardize(calibration.features, names := calibration.names)
+    odd, context = _one_sided(difference / scale.squeeze(0), names), ""
     if not (odd.abs() > STANDS_OUT).any():
         # What is not odd by itself can be so for a learner that is otherwise like this one.
         precision = torch.linalg.inv(covariance)
@@ -167,10 +166,10 @@ def detect_shift(calibration: Calibration, features: Tensor) -> Shift:
 def shift_p_values(calibration: Calibration, features: Tensor) -> Tensor:
     """Computes for new learners which share of exchangeable learners looks at least as odd.
 
-    How odd a learner looks is its Mahalanobis distance from the mean of all n + 1, itself included,
-    which puts learners in the same order as their distance from the n others does. The rank of the
-    new one's distance is uniform if the n + 1 are exchangeable: P[p <= a] <= a for every a,
-    whatever the distribution of the features (a conformal p-value).
+    How odd a learner looks is its Mahalanobis distance from the mean of all n + 1, itself included;
+    that NC is surer of it than of others is not odd. The rank of the new one's distance is uniform
+    if the n + 1 are exchangeable: P[p <= a] <= a for every a, whatever the distribution of the
+    features (a conformal p-value).
 
     `features` are of new learners, each compared by itself, (B, k). P-values, (B,), are at least
     1 / (n + 1), and that for learners whose features are not finite.
@@ -184,23 +183,29 @@ def shift_p_values(calibration: Calibration, features: Tensor) -> Tensor:
     fine = new.isfinite().all(dim=1).nonzero().squeeze(1)
     for rows in fine.split(BLOCK) if len(fine) else ():
         bags = torch.cat([known.expand(len(rows), -1, -1), new[rows].unsqueeze(1)], dim=1)
-        found[rows] = _as_odd_as_the_last(bags)
+        found[rows] = _as_odd_as_the_last(bags, calibration.names)
     return found
 
 
-def _as_odd_as_the_last(bags: Tensor) -> Tensor:
+def _as_odd_as_the_last(bags: Tensor, names: Sequence[str]) -> Tensor:
     """Computes the share of a bag's learners, (B, n + 1, k), as odd as its last one, (B,)."""
-    z, _, covariance = _standardize(bags)
+    z, _, covariance = _standardize(bags, names)
     odd: Tensor = (torch.linalg.solve(covariance, z.mT).mT * z).sum(dim=2)  # (B, n + 1)
     # Equal learners count as equal, however their distances are rounded.
     return (odd >= odd[:, -1:] * (1 - ROUNDING)).double().mean(dim=1)
 
 
-def _standardize(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _standardize(features: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
     """Returns centred, scaled features (..., n, k), their scale and an invertible covariance."""
     (n, k), mean = features.shape[-2:], features.mean(dim=-2, keepdim=True)
     # Standard deviations over learners; of what hardly varies, a part of its size.
     deviation = features.std(dim=-2, correction=0, keepdim=True)
     scale = torch.maximum(deviation, 1e-4 * (1 + mean.abs()))  # (..., 1, k)
-    z = (features - mean) / scale
+    z = _one_sided((features - mean) / scale, names)
     return z, scale, z.mT @ z / n + 1e-6 * torch.eye(k, dtype=z.dtype)  # (..., k, k)
+
+
+def _one_sided(z: Tensor, names: Sequence[str]) -> Tensor:
+    """Returns standardized features, (..., k), of which the spread is no less than usual."""
+    only_large = torch.tensor([name == SPREAD for name in names])
+    return torch.where(only_large, z.clamp(min=0), z)

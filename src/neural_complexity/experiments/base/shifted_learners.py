@@ -15,7 +15,7 @@ from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import cross_entropy
 from neural_complexity.model.judgement import measure
 from neural_complexity.model.network import NeuralComplexity
-from neural_complexity.reliability.calibration import Calibration
+from neural_complexity.reliability.calibration import SPREAD, Calibration
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task, TaskFamily
@@ -76,7 +76,7 @@ def calibration_of(head: str, tensors: Mapping[str, Tensor]) -> Calibration:
     """Returns what `Domain.measure` found for the NC with one head."""
     fields = ("predicted", "true", "spread", "features")
     predicted, true, spread, features = (tensors[f"{head}/{field}"] for field in fields)
-    names = tuple(map(str, range(features.shape[1])))  # nobody asks for them here
+    names = (SPREAD, *map(str, range(1, features.shape[1])))  # nobody asks for the others
     return Calibration(predicted, true, spread, features, names, sizes=((1, 1), (1, 1)))
 
 
