@@ -173,6 +173,8 @@ def _assess_points(
     else:
         Y_tr = given.targets("y_tr", y_tr, points=len(X_tr), **place)
     snapshot = Snapshot(*(t[None] for t in (X_tr, Y_tr, H_tr, X_te, H_te)))
+    if not nc.loss(snapshot.H_tr, snapshot.Y_tr).mean().isfinite():
+        raise ValueError("the model's loss on X_tr must be a finite number, got one too large")
     if not nc.architecture.for_tables:
         found = _judge(nc, snapshot, **options)
     else:

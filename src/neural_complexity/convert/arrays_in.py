@@ -181,8 +181,12 @@ def array(values: Any) -> NDArray[Any]:
     if not isinstance(values, list | tuple):
         return np.asarray(values)
     objects = np.asarray(values, dtype=object)
-    odd = any(isinstance(v, str | list | tuple | np.ndarray) for v in objects.flat)  # or ragged
-    return objects if odd else np.asarray(values)
+    if any(isinstance(v, str) for v in objects.flat):
+        return objects
+    try:
+        return np.asarray(values)
+    except ValueError:  # NumPy's has three sentences
+        raise ValueError("lists must be of one length, got inhomogeneous ones") from None
 
 
 def _array(name: str, values: Any) -> NDArray[Any]:
