@@ -49,3 +49,10 @@ def test_what_is_no_tensor_is_refused() -> None:
     ones = torch.ones(2, 3, 1)
     with pytest.raises(TypeError, match="Y_tr must be a torch.Tensor, got list"):
         Task(ones, [1.0], ones, ones)  # type: ignore[arg-type]
+
+
+def test_tensors_without_values_in_rows_are_refused() -> None:
+    ones = torch.ones(2, 3, 1)
+    for odd in (ones.to("meta"), ones.to_sparse()):
+        with pytest.raises(TypeError, match="X_tr must be a dense tensor that holds values, got a"):
+            Task(odd, ones, ones, ones)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from neural_complexity.workspace import Workspace, fingerprint, users_code
@@ -285,3 +286,14 @@ def test_a_part_of_a_part_is_described_by_both(tmp_path: Path) -> None:
     assert (tmp_path / "part" / "a.safetensors").is_file()
     space.remove("part")
     assert not (tmp_path / "part").exists()
+
+
+def test_damaged_content_of_files_without_checksums_is_named(tmp_path: Path) -> None:
+    header = {"fingerprint": "mine", "content": '{"seconds" 1}'}
+    (tmp_path / "a.safetensors").write_bytes(save({"t": torch.ones(1)}, header))
+    with pytest.raises(ValueError, match="a.safetensors must hold JSON, got a damaged file"):
+        Workspace(tmp_path, "mine").read("a")
+    header = {"fingerprint": "mine", "content": "{}", "chedksum": "0"}  # a damaged name
+    (tmp_path / "a.safetensors").write_bytes(save({"t": torch.ones(1)}, header))
+    with pytest.raises(ValueError, match="a.safetensors must be unfinished work, got another file"):
+        Workspace(tmp_path, "mine").read("a")

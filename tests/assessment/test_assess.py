@@ -390,3 +390,9 @@ def test_inputs_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     X_tr, y_tr, _, X_te, _ = draw(nc, 8, 5, 1)
     assess(outputs_of(nc), X_tr, y_tr, X_te, nc=nc)
     assert checked == ["X_tr", "X_te"]
+
+
+def test_a_training_loss_too_large_for_a_number_is_refused() -> None:
+    X = np.random.default_rng(0).normal(size=(12, 2))
+    with pytest.raises(ValueError, match="loss on X_tr must be a finite number, got one too large"):
+        assess(lambda points: 1e200 * points[:, :1].double(), X, X[:, 0], X)

@@ -1,9 +1,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import binom
 from sklearn.compose import make_column_transformer
-from sklearn.datasets import load_diabetes, make_classification
+from sklearn.datasets import load_diabetes, load_iris, make_classification
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -242,3 +243,10 @@ def test_times_of_every_kind_are_read() -> None:
     arrays = Monitor(LogisticRegression().fit(X[A], Y[A]), X[A], Y[A]).fit(X[B])
     timed = pd.DataFrame(X[300:340]).assign(t=TIMES[:40])
     assert len(arrays.estimate(timed, timestamp="t", size=40).checks) == 1
+
+
+def test_a_chunk_without_values_is_refused() -> None:
+    X, y = load_iris(return_X_y=True)
+    monitor = Monitor(LogisticRegression(max_iter=1000).fit(X, y), X, y)
+    with pytest.raises(TypeError, match="chunk must be a dense tensor .* got a meta"):
+        monitor.check(torch.ones(2, 4, device="meta"))

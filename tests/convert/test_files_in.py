@@ -159,3 +159,14 @@ def test_a_long_word_of_many_rows_is_kept_once(tmp_path: Path) -> None:
         assert len({id(word) for word in found}) == 2
         assert found[0] == words[0]
         assert pd.isna(found[1])
+
+
+def test_an_entry_that_is_nowhere_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, X=np.ones(3))
+    content = bytearray(path.read_bytes())
+    at = content.index(b"PK\x01\x02")
+    content[at + 42 : at + 46] = b"\xff\xff\xff\xff"  # where the entry begins
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="a.npz must be an npz file of plain arrays, got another"):
+        _ = read_file(path)["X"]

@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,3 +95,11 @@ def test_ordered_categories_keep_their_order_and_dates_their_time() -> None:
     np.testing.assert_array_equal(known[:, 0], [0, 2, 1])
     np.testing.assert_array_equal(new[:, 0], [1, 0, -1])
     np.testing.assert_array_equal(new[:, 1], known[:, 1])
+
+
+def test_tensors_beside_frames_are_read_or_refused() -> None:
+    frame = pd.DataFrame({0: ["a", "b"]})
+    with pytest.raises(TypeError, match="X_te must be a dense tensor .* got a meta"):
+        frame_numbers(frame, torch.ones(2, 1, device="meta"))
+    _, found = frame_numbers(frame, torch.ones(2, 1, requires_grad=True))
+    assert found.tolist() == [[-1], [-1]]

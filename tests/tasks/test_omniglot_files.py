@@ -404,3 +404,16 @@ def test_the_real_archives_hold_twenty_drawings_of_each_character(
     assert 0.05 < ink.mean() < 0.15
     assert ink.amax(dim=1).min() > 0.4  # nobody handed in a blank sheet
     assert len(images.pixels.unique(dim=0)) > 0.99 * len(images)
+
+
+def test_an_entry_without_a_name_is_damage(tmp_path: Path) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("a", b"")
+    content = archive.getvalue()
+    at = content.index(b"PK\x01\x02")
+    # The name's length in the list of entries becomes 0: its byte is then taken for something else.
+    content = content[: at + 28] + b"\0\0" + content[at + 30 :]
+    (tmp_path / "images_background.zip").write_bytes(content)
+    with pytest.raises(ValueError, match="images_background.zip must"):
+        omniglot("background", folder=tmp_path, download=False)

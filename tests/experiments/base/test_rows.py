@@ -176,3 +176,9 @@ def test_a_pivot_has_a_line_per_name_and_a_cell_per_column() -> None:
         lambda keys: str(keys["method"]),
     )
     assert lines == [("none", "2.00", "4.00"), ("NC", "3.00", "")]
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b'{"experiment": "\xc3"}\n')
+    with pytest.raises(ValueError, match="rows.jsonl must hold rows in UTF-8, got other bytes"):
+        read_rows(tmp_path / "rows.jsonl")

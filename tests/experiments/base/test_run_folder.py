@@ -117,3 +117,12 @@ def test_work_that_a_kill_left_is_removed_and_not_done_again(tmp_path: Path) -> 
     folder.perform(EXPERIMENT, BaseConfig(), lambda *_: None)
     assert folder.finished
     assert list(tmp_path.iterdir()) == [done]
+
+
+def test_a_config_of_another_version_is_refused_by_its_file(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.start("tilts", load_experiment("tilts").presets["smoke"]())
+    path = tmp_path / "run" / "config.json"
+    path.write_text(path.read_text().replace('"tables"', '"tabler"'))
+    with pytest.raises(ValueError, match="config.json must be of this version, got .*tabler"):
+        folder.config()
