@@ -120,3 +120,9 @@ def test_tensors_without_dense_values_are_told_in_one_sentence(kind: str) -> Non
 
 def test_targets_of_short_numbers_are_read() -> None:
     assert choose_nc(None, nn.Linear(4, 3), torch.tensor(y).bfloat16()).labels
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_targets_of_functions_must_be_finite(odd: float) -> None:
+    with pytest.raises(ValueError, match="y_tr must be finite, got NaN or infinity$"):
+        choose_nc(None, lambda X: X, np.array([0.0, odd]))

@@ -98,6 +98,8 @@ def choose_nc(nc: NeuralComplexity | str | Path | None, model: Any, y_tr: Any) -
             y_tr = given.numbers("y_tr", y_tr).cpu()
             y_tr = y_tr.float() if y_tr.dtype == torch.bfloat16 else y_tr  # NumPy has no such type
         y = given.array(y_tr)
+        if y.dtype.kind == "f" and not np.isfinite(y).all():
+            raise ValueError("y_tr must be finite, got NaN or infinity")
         whole = y.dtype.kind != "f" or not type_of_target(y).startswith("continuous")
         # Real targets may be whole numbers by their nature.
         labels = whole and (y.dtype.kind != "f" or len(np.unique(y)) <= CLASSES)
