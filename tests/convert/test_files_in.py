@@ -1,3 +1,4 @@
+import io
 import zipfile
 from pathlib import Path
 
@@ -170,3 +171,26 @@ def test_an_entry_that_is_nowhere_names_the_file(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(ValueError, match="a.npz must be an npz file of plain arrays, got another"):
         _ = read_file(path)["X"]
+
+
+def test_archives_that_lost_their_directory_or_a_part_of_an_array_are_refused(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w"):
+        pass
+    with pytest.raises(ValueError, match=r"a.npz must be an npz file .* \(it has no arrays\)"):
+        read_file(path)
+    member = io.BytesIO()
+    np.save(member, np.ones(3))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("X.npy", member.getvalue() + b"more")
+    with pytest.raises(ValueError, match="X.npy is longer than it says"):
+        _ = read_file(path)["X"]
+
+
+def test_cells_of_lists_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"x": [[1, 2], [3]]}).to_parquet(path)
+    with pytest.raises(ValueError, match="a.parquet must be a parquet file, .*lists in its cells"):
+        read_file(path)

@@ -101,6 +101,8 @@ class _Arrays(Mapping[str, NDArray[Any]]):
                 raise ValueError("it is a single array")
         with zipfile.ZipFile(path) as archive:
             self._members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        if not self._members:
+            raise ValueError("it has no arrays")
         self._path, self._max_memory = path, max_memory
         self._read: dict[str, NDArray[Any]] = {}
 
@@ -112,6 +114,8 @@ class _Arrays(Mapping[str, NDArray[Any]]):
             _check_memory(self._path, takes, self._max_memory)
             with _explained(self._path), self._open(place) as member:
                 self._read[name] = np.lib.format.read_array(member, allow_pickle=False)
+                if member.read(1):  # also lets the reader compare the checksum
+                    raise ValueError(f"{place} is longer than it says")
         return self._read[name]
 
     @contextmanager
@@ -205,14 +209,14 @@ def _parquet_takes(path: Path) -> int:
     from pyarrow import parquet
 
     about, takes = parquet.read_metadata(path), 0
+    columns = [about.schema.column(j) for j in range(about.num_columns)]
+    if any(column.max_repetition_level for column in columns):
+        raise ValueError("it has lists in its cells")
+    # Metadata of single columns, if it is damaged, makes pyarrow end the process.
     for i in range(about.num_row_groups):
         rows = about.row_group(i)
-        for j in range(about.num_columns):
-            count, size = (
-                max(rows.num_rows, rows.column(j).num_values),
-                about.schema.column(j).length,
-            )
-            takes += count * max(NUMBER, size) + 4 * rows.column(j).total_uncompressed_size
+        cells = sum(max(NUMBER, column.length) for column in columns)
+        takes += rows.num_rows * cells + 4 * rows.total_byte_size
     return takes
 
 

@@ -135,7 +135,10 @@ def load(name: str, data: str | Path | None = None, download: bool = True) -> Si
     sizes = [tuple(pixels.shape[1:]) for pixels, _ in parts]
     if len(set(sizes)) > 1:
         raise ValueError(f"test images must have the training images' size, got {sizes}")
-    images = Images(*(torch.cat(both) for both in zip(*parts, strict=True)))
+    try:
+        images = Images(*(torch.cat(both) for both in zip(*parts, strict=True)))
+    except ValueError as error:
+        raise ValueError(f"{name} must be whole, got damage ({error})") from None
     train = sum(len(labels) for _, labels in parts[:-1]) or len(images) * 4 // 5  # of one set
     return SingleDataset(name, images, train)
 
