@@ -130,7 +130,7 @@ def kill_workers(tally: Tally, target: Target, folder: Path, random: np.random.G
         child.kill()
     elif code:
         said = child.said[-400:]
-        if "workers in turn died" in said:  # as it says it will, when unlucky: it resumes
+        if "workers died of it" in said:  # as it says it will, when unlucky: it resumes
             tally.count("gave up")
         else:
             tally.fail(target.work.name, f"without some workers, ended with {code}: {said}")

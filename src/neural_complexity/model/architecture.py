@@ -15,7 +15,7 @@ __all__ = ["Architecture"]
 
 LEAST = {"self_layers": 0, "rounds": 0, "clip": 0, "table_layers": 0}
 LEAST |= {"extra_rows": 0, "bins": 0}  # of what may be zero; 1 for other numbers
-MOST = {"rounds": 1000, "bins": 10_000}  # of what has a price, but perhaps no weights
+MOST = {"rounds": 1000, "bins": 10_000, "clip": 1e9}  # of what no weights bound
 
 
 @dataclass(frozen=True, kw_only=True)
