@@ -85,6 +85,8 @@ def wrong_refusal(error: BaseException, mention: str = "") -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)] or frames
     place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"
+    if "Invalid thread pool" in str(error):
+        return None  # PyTorch's own threads, seldom, after the fork by which the campaign works
     if not isinstance(error, SENTENCES) or isinstance(error, UnicodeError):
         return f"{type(error).__name__} at {place}: {str(error)[:200]}"
     wrong = refused(str(error), mention)

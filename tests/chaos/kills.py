@@ -149,7 +149,10 @@ def double(tally: Tally, target: Target, folder: Path, random: np.random.Generat
         said = loser.said.strip().splitlines()[-1:] or [""]
         wrong = refused(said[0]) if said[0].startswith("error: ") else f"said {loser.said[-300:]}"
         failure = wrong and f"the refusal {wrong}"
-    elif codes != [0, 0] or second.started < first.started + first.seconds:
+    elif codes == [0, 0] and second.started < first.started + first.seconds:
+        # The second came to the lock when the first had finished; `finish` compares the results.
+        tally.count("one after the other")
+    elif codes != [0, 0]:
         failure = f"of two processes at once, exit codes {codes}: {second.said[-200:]}"
     tally.add(target.work.name, failure, max(first.seconds, second.seconds))
     finish(tally, target, folder, "done by two processes")

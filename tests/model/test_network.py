@@ -821,3 +821,9 @@ def test_an_nc_is_found_by_its_name_or_its_file(tmp_path: Path) -> None:
     for gone in (Path("sinusoid"), "gone.safetensors"):
         with pytest.raises(FileNotFoundError):
             find_nc(gone)
+
+
+def test_points_too_large_to_compute_with_are_refused() -> None:
+    s = random_snapshot()
+    with pytest.raises(ValueError, match="points must be of a size that NC can compute with, got"):
+        make("posterior").predict(1e300 * s.X_tr, *s.tensors()[1:])

@@ -200,7 +200,10 @@ class NeuralComplexity(nn.Module):
             ValueError: Likewise.
         """
         self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
-        return self.points(self.encode(X_tr, Y_tr, X_te, classes=H_te.shape[-1]), H_tr, H_te)
+        found = self.points(self.encode(X_tr, Y_tr, X_te, classes=H_te.shape[-1]), H_tr, H_te)
+        if not (torch.compiler.is_compiling() or found.isfinite().all()):
+            raise ValueError("points must be of a size that NC can compute with, got larger ones")
+        return found
 
     def predict(
         self, X_tr: Tensor, Y_tr: Tensor, H_tr: Tensor, X_te: Tensor, H_te: Tensor
@@ -221,17 +224,12 @@ class NeuralComplexity(nn.Module):
         """Predicts the test loss, training loss plus predicted gap, (B,); see `predict_points`.
 
         Another `loss` than NC's own, as `losses.absolute_error`, is expected under NC's belief.
-
-        Raises:
-            ValueError: Also if that is a loss of other targets, or the head has no beliefs.
         """
         if loss is None:
-            gap = self.predict(X_tr, Y_tr, H_tr, X_te, H_te)
-            return gap + self.loss(H_tr, Y_tr).mean(dim=1)
+            return self.predict(X_tr, Y_tr, H_tr, X_te, H_te) + self.loss(H_tr, Y_tr).mean(dim=1)
         self.check(X_tr=X_tr, Y_tr=Y_tr, H_tr=H_tr, X_te=X_te, H_te=H_te)
         if loss.labels != self.labels:
-            kinds = ("labels", "real targets")
-            wanted, got = kinds if loss.labels else kinds[::-1]
+            wanted, got = ("labels", "real targets")[:: 1 if loss.labels else -1]
             raise ValueError(f"{loss.name} needs {wanted}, got an NC for {got}")
         belief = self.believe(self.encode(X_tr, Y_tr, X_te, classes=H_te.shape[-1]))
         return loss.expected(H_te, belief).mean(dim=1)
