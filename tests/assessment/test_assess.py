@@ -393,6 +393,7 @@ def test_inputs_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_training_loss_too_large_for_a_number_is_refused() -> None:
-    X = np.random.default_rng(0).normal(size=(12, 2))
+    nc = make("real")
+    X, y, H, Z, G = draw(nc, 4, 3, 1)
     with pytest.raises(ValueError, match="loss on X_tr must be a finite number, got one too large"):
-        assess(lambda points: 1e200 * points[:, :1].double(), X, X[:, 0], X)
+        assess_predictions(nc, X, y, 1e200 * H, Z, G)

@@ -327,3 +327,14 @@ def test_others_sample_a_bank_that_one_fills(tmp_path: Path) -> None:
         *(b.sample(50, stream(0, "rows"))[0].tensors() for b in (bank, other)), strict=True
     ):
         assert torch.equal(*both)
+
+
+def test_a_bank_of_other_fields_is_refused(tmp_path: Path) -> None:
+    make(4, tmp_path / "bank")
+    path = tmp_path / "bank" / "bank.json"
+    state = read_json(path)
+    state["fields"]["H_pr"] = state["fields"].pop("H_tr")
+    del state["checksum"]
+    write_json(path, state)
+    with pytest.raises(ValueError, match="bank.json must describe a bank, got no or another H_pr"):
+        MemoryBank.open(tmp_path / "bank", LIKE)

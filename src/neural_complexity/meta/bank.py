@@ -4,6 +4,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ __all__ = ["Arrays", "Collection", "MemoryBank", "from_arrays", "to_arrays"]
 Collection = tuple[Snapshot, Tensor]  # rows for the bank and their Y_te, (B, N, C)
 Arrays = dict[str, np.ndarray]  # the same by name, of which `Points` are their indices
 STATE, ROWS = "bank.json", "rows"  # the files of a bank on disk
+KEYS = {"capacity", "slack", "count", "dropped", "fields"}  # of the state
+FIELDS = {*(field.name for field in fields(Snapshot)), "Y_te"}  # of a row
 BLOCK = 4096  # rows that are verified at a time: bounds memory
 
 
@@ -109,6 +112,9 @@ class MemoryBank:
         state = read_json(path)
         if (expected := state.pop(CHECKSUM, None)) is not None:  # earlier versions wrote none
             files.verify(str(path), expected, _checksum(state))
+        named = {*state, *(state.get("fields") or ())} - {CHECKSUM}
+        if odd := sorted(named ^ (KEYS | FIELDS)):  # also where the checksum lost its name
+            raise ValueError(f"{path} must describe a bank, got no or another {odd[0]}")
         bank.folder, bank._like = folder, like
         try:
             bank.capacity, bank.slack = state["capacity"], state["slack"]
