@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,6 +152,14 @@ def test_tables_may_take_so_much_memory(place: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"{path.name} must take at most 1e-05 GB of memory"):
             read_file(path, max_memory=1e-5)
         assert len(read_file(path)["a"]) >= 1000
+
+
+def test_a_cell_is_counted_with_all_its_copies(tmp_path: Path) -> None:
+    # Reading this one was seen to take 1,049 MB, where 916 were expected.
+    equal = pa.DictionaryArray.from_arrays(pa.array(np.zeros(10**7, np.int32)), pa.array([1.0]))
+    pq.write_table(pa.table(dict.fromkeys("abc", equal)), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="must take at most 1 GB of memory"):
+        read_file(tmp_path / "a.parquet")
 
 
 def test_a_long_word_of_many_rows_is_kept_once(tmp_path: Path) -> None:

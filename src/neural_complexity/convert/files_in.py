@@ -34,7 +34,7 @@ KINDS: dict[str, tuple[str, tuple[type[Exception], ...]]] = {
     ".parquet": ("a parquet file, got a damaged one", (Exception,)),  # pyarrow has many
     ".npz": ("an npz file of plain arrays, got another", (*NPZ_ERRORS, *SIZE_ERRORS)),
 }
-NUMBER = 32  # bytes that a number takes at most, as it is read and as it is computed with
+NUMBER = 40  # bytes that a number takes at most, as it is read and as it is computed with
 
 
 @dataclass(frozen=True)
