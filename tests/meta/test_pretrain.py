@@ -68,6 +68,17 @@ def test_every_weight_is_trained() -> None:
         assert not torch.equal(before, after), name
 
 
+def test_products_of_bfloat16_give_nearly_the_same_losses() -> None:
+    torch.set_default_dtype(torch.float32)
+    losses = []
+    for mixed in (False, True):
+        nc, history = train(lr=1e-4, mixed_precision=mixed)
+        losses.append(history[-1].loss)
+        assert {p.dtype for p in nc.parameters()} == {torch.float32}
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
 def test_matrices_are_those_between_hidden_layers() -> None:
     nc = make_nc()
     chosen = {id(p) for p in matrices(nc)}

@@ -68,6 +68,20 @@ def test_nc_learns(recipe: Recipe, head: str) -> None:
     holds_for_seeds(learns)
 
 
+@pytest.mark.parametrize("head", ["posterior", "direct"])
+def test_products_of_bfloat16_give_nearly_the_same_losses(recipe: Recipe, head: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    losses = []
+    for mixed in (False, True):
+        meta = learner(recipe, head, lr=0.001, mixed_precision=mixed)
+        while not meta.done:
+            meta.iterate()
+        losses.append(meta.loss)
+        assert {p.dtype for p in meta.nc.parameters()} == {torch.float32}
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
 # Values of this very run when the test was written. A change of them is a change of the method's
 # numbers and belongs in the changelog.
 REFERENCE = {

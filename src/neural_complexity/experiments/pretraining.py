@@ -73,9 +73,8 @@ class Config(BaseConfig):
     lr: Annotated[float, POSITIVE] = 0.001  # The peak learning rate.
     growth: Part = 0.3  # The part of training in which tables grow to their size.
     checkpoints: Count = 1000  # On the way.
-    devices: Count = (
-        1  # Processes that share the tables of an update, with a GPU each if there are.
-    )
+    mixed_precision: bool = False  # Whether NC learns by products of bfloat16.
+    devices: Count = 1  # Processes that share an update's tables, with a GPU each if there are.
     eval_tasks: Annotated[int, AtLeast(2)] = 1024  # Tables that results are of, of each kind.
 
     def family(self, moved: float | None = None) -> Tables:
@@ -99,7 +98,7 @@ class Config(BaseConfig):
 
     def training(self) -> Pretraining:
         """Returns how it is trained."""
-        names = ("updates", "tables", "together", "lr", "growth", "checkpoints")
+        names = ("updates", "tables", "together", "lr", "growth", "checkpoints", "mixed_precision")
         return Pretraining(**{name: getattr(self, name) for name in names})
 
 

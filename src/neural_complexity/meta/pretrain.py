@@ -34,6 +34,7 @@ class Pretraining:
     growth: float = 0.3  # the part of training in which tables grow to their size
     held_out: int = 64  # tables on which NC is scored on its way
     checkpoints: int = 100
+    mixed_precision: bool = False  # whether NC learns by products of bfloat16; weights are not
 
     def __post_init__(self) -> None:
         if self.tables % self.together:
@@ -101,7 +102,9 @@ def pretrain(
         for part in share(range(parts)):
             task = own.sample(settings.together, stream(seed, "tables", update, part))
             ledger.record_task("learn", task)
-            yield belief_loss(nc, task.to(nc.device)) / parts
+            with torch.autocast(nc.device.type, torch.bfloat16, enabled=settings.mixed_precision):
+                loss = belief_loss(nc, task.to(nc.device)) / parts
+            yield loss
 
     @torch.no_grad()
     def validate() -> float:

@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from torch import Tensor, tensor
+from torch import Tensor, autocast, bfloat16, tensor
 
 from neural_complexity import ledger
 from neural_complexity.learners.fit import Recipe, warmup_cosine
@@ -51,6 +51,7 @@ class MetaTraining:
     run: int = 1  # rows of the bank that are drawn together; see `MemoryBank.sample`
     lag: int = 0  # how many iterations ahead collections are made
     interval: int = 0  # iterations between two checkpoints and scores; a twentieth of all if 0
+    mixed_precision: bool = False  # whether NC learns by products of bfloat16; weights are not
 
     def __post_init__(self) -> None:
         if self.lag < 0:
@@ -187,8 +188,9 @@ class MetaLearner:
                 snapshot, Y_te = snapshot[tensor(rows)], Y_te[tensor(rows)]
             snapshot = snapshot.to(device)
             augmenting = stream(self.seed, "augment", self.optimizer.steps)
-            context = self.inputs.encode(self.nc, snapshot, augmenting)
-            loss = nc_loss(self.nc, snapshot, Y_te.to(device), **options, context=context)
+            with autocast(device.type, bfloat16, enabled=settings.mixed_precision):
+                context = self.inputs.encode(self.nc, snapshot, augmenting)
+                loss = nc_loss(self.nc, snapshot, Y_te.to(device), **options, context=context)
             self.loss = self.optimizer.step(part * loss)
         self.iteration += 1
         self.collections.forget(index=self.iteration, version=settings.version(self.iteration))
