@@ -531,8 +531,8 @@ class Sure(NeuralComplexity):
 
 def noisy_labels(right: float) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    X = torch.randn(1, 4000, 1, generator=generator)
-    Y = (X[..., 0] > 0) == (torch.rand(1, 4000, generator=generator) < right)
+    X = torch.randn(1, 1500, 1, generator=generator)
+    Y = (X[..., 0] > 0) == (torch.rand(1, 1500, generator=generator) < right)
     return X, Y.long()
 
 
