@@ -1,8 +1,14 @@
-"""Collecting in a second process against collecting in turn with NC's updates."""
+"""Collecting elsewhere against collecting in turn with NC's updates, and the cost of the seam."""
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, wait
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
+import ray
 import torch
+from distributed import Client, LocalCluster
 from torch.optim import SGD
 
 from neural_complexity.experiments.base.one_dataset import split_training
@@ -10,8 +16,9 @@ from neural_complexity.experiments.base.training import hold_memory
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.losses import cross_entropy
-from neural_complexity.meta.collect import SplitCollector
-from neural_complexity.meta.executor import CollectionQueue, ProcessPool
+from neural_complexity.meta.bank import Collection
+from neural_complexity.meta.collect import Job, SplitCollector
+from neural_complexity.meta.executor import CollectionQueue, ProcessPool, RayExecutor
 from neural_complexity.meta.trainer import MetaLearner
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import seeded, stream
@@ -19,7 +26,7 @@ from neural_complexity.tasks.images import Images, SingleDataset
 from neural_complexity.tasks.splits import Splits
 from timing import Ratio, seconds_each, show
 
-SHAPE, CLASSES, ITERATIONS = (1, 28, 28), 10, 3
+SHAPE, CLASSES, ITERATIONS = (1, 28, 28), 10, 6
 TRAINING = split_training("posterior", channels=32, width=64)
 
 
@@ -78,47 +85,90 @@ def balance() -> int:
     return max(1, round(4 * collecting / (whole - collecting)))
 
 
-def advance(meta: MetaLearner, threads: int) -> None:
-    """Does some iterations, and waits for what has been begun in another process."""
-    torch.set_num_threads(threads)
+def advance(meta: MetaLearner) -> None:
+    """Does some iterations, and waits for all that has been begun elsewhere."""
     for _ in range(ITERATIONS):
         meta.iterate()
     if meta.training.lag:
-        meta.collections.take(meta.iteration)
-    torch.set_num_threads(1)
+        wait([future for _, future in meta.collections.asked.values()])
+
+
+@dataclass(frozen=True)
+class Same:
+    """A collector that returns the same rows at once: all that is left is the seam."""
+
+    rows: Collection
+
+    def __call__(self, *_: object) -> Collection:
+        """Returns the rows."""
+        return self.rows
+
+
+def seam_seconds(meta: MetaLearner, executor: Executor, rounds: int) -> float:
+    """Returns the time to publish weights and to ask for and take rows that cost nothing."""
+    meta._submit()
+    queue = CollectionQueue(Same(meta.collections.take(meta.iteration)), executor)
+    index = iter(range(10**6))
+
+    def seam() -> None:
+        i = next(index)
+        queue.publish(i, meta.nc)
+        queue.submit(Job(i, i, 1.0))
+        queue.take(i)
+        queue.forget(index=i + 1, version=i + 1)
+
+    return seconds_each(seam, rounds=rounds)[0]
+
+
+@contextmanager
+def dask_workers() -> Iterator[Executor]:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        client.run(torch.set_num_threads, 1)
+        yield client.get_executor()
+
+
+@contextmanager
+def ray_workers() -> Iterator[Executor]:
+    with ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False):
+        yield RayExecutor()  # whose workers have a thread for each core that a task asks for
+
+
+EXECUTORS: dict[str, tuple[Callable[[], AbstractContextManager[Executor]], int, float]] = {
+    "a second process": (ProcessPool, 1, 1.7),  # how to start it, lag, bar
+    "2 local workers": (partial(ProcessPool, 2), 4, 1.7),
+    "2 Dask workers": (dask_workers, 4, 1.6),
+    "2 Ray workers": (ray_workers, 4, 1.6),
+}
+
+
+def compare(name: str, in_turn: MetaLearner, updates: int) -> list[Ratio]:
+    """Measures an executor in turns with one process."""
+    start, lag, bar = EXECUTORS[name]
+    with start() as executor:
+        apart = learner(CollectionQueue(collector(), executor), lag, updates)
+        one, other = seconds_each(
+            partial(advance, in_turn), partial(advance, apart), rounds=3, warmup=1
+        )
+        seam = seam_seconds(apart, executor, rounds=30) * ITERATIONS / one
+    rows = ITERATIONS * apart.rows_per_iteration
+    note = f"{updates} updates a collection; snapshots/s {rows / one:.0f} and {rows / other:.0f}"
+    faster = one / other
+    return [
+        Ratio(f"snapshots/s: {name} over one", faster, f">= {bar}", faster >= bar, note),
+        Ratio(f"seam over an iteration: {name}", seam, "< 0.03", seam < 0.03, ""),
+    ]
 
 
 def main() -> None:
     hold_memory()
     torch.set_num_threads(1)
     updates = balance()
-    with ProcessPool() as pool:
-        apart = learner(CollectionQueue(collector(), pool), 1, updates)
-        in_turn, threaded = (learner(CollectionQueue(collector()), 0, updates) for _ in range(2))
-        one, two, second = seconds_each(
-            partial(advance, in_turn, 1),
-            partial(advance, threaded, 2),
-            partial(advance, apart, 1),
-            rounds=3,
-            warmup=1,
-        )
-    rows = ITERATIONS * apart.rows_per_iteration
-    rates = {"in turn": rows / one, "in turn, 2 threads": rows / two, "apart": rows / second}
-    note = f"{updates} updates a collection; snapshots/s " + ", ".join(
-        f"{name} {rate:.0f}" for name, rate in rates.items()
-    )
-    threads = f"2 threads in one process give {one / two:.2f}x"
-    show(
-        [
-            Ratio(
-                "snapshots per second: collector in a second process over in turn",
-                one / second,
-                ">= 1.7",
-                one / second >= 1.7,
-                f"{note}; {threads}",
-            )
-        ]
-    )
+    in_turn = learner(CollectionQueue(collector()), 0, updates)
+    for name in EXECUTORS:
+        show(compare(name, in_turn, updates))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ from neural_complexity.experiments.base.experiment import load_experiment
 from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.training import Setup, hold_memory, minutes, validation_r2
 from neural_complexity.files import write_text
-from neural_complexity.meta.bank import Collection, MemoryBank, to_arrays
-from neural_complexity.meta.collect import Job
+from neural_complexity.meta.bank import MemoryBank, to_arrays
 from neural_complexity.meta.executor import CollectionQueue, ProcessPool
 from neural_complexity.meta.trainer import MetaLearner, MetaTraining, meta_train
 from neural_complexity.snapshot import Snapshot
@@ -76,36 +75,15 @@ def simulate(costs: Costs, workers: int, lag: int, *, trainers: int = 1) -> floa
     return (end - starts[half]) / (jobs - half)
 
 
-@dataclass(frozen=True)
-class Same:
-    """A collector that returns the same rows at once: all that is left is the seam."""
-
-    rows: Collection
-
-    def __call__(self, *_: object) -> Collection:
-        """Returns the rows."""
-        return self.rows
-
-
 def measure_costs(rounds: int) -> tuple[Costs, int]:
     """Measures an iteration of one dataset's NC on one core, where collecting is half of it."""
     updates = collectors.balance()
     queues = [CollectionQueue(collectors.collector()) for _ in range(2)]
     alone, both = (collectors.learner(q, 0, n) for q, n in zip(queues, (0, updates), strict=True))
     collecting, whole = seconds_each(alone.iterate, both.iterate, rounds=rounds)
-    alone._submit()
-    rows = alone.collections.take(alone.iteration)
     with ProcessPool() as pool:
-        apart, index = CollectionQueue(Same(rows), pool), iter(range(10**6))
-
-        def seam() -> None:
-            i = next(index)
-            apart.publish(i, alone.nc)
-            apart.submit(Job(i, i, 1.0))
-            apart.take(i)
-            apart.forget(index=i + 1, version=i + 1)
-
-        (passing,) = seconds_each(seam, rounds=10 * rounds)
+        passing = collectors.seam_seconds(alone, pool, rounds=10 * rounds)
+    rows = alone.collections.take(alone.iteration)
     sizes = len(pickle.dumps(alone.nc)), sum(a.nbytes for a in to_arrays(*rows).values())
     return Costs(collecting, whole - collecting, passing, *sizes), updates
 
