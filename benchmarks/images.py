@@ -6,7 +6,6 @@ from functools import partial
 import torch
 from torch.func import functional_call
 from torch.nn.functional import conv2d
-from torch.utils.flop_counter import FlopCounterMode
 
 from neural_complexity.experiments.base.few_shot_images import LabelTraining, direct, posterior
 from neural_complexity.experiments.base.training import Head, hold_memory
@@ -19,7 +18,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
-from timing import Ratio, seconds_each, show
+from timing import Ratio, operations, seconds_each, show
 
 SHAPE, WAYS, QUERIES, TASKS = (1, 28, 28), 10, 5, 16
 
@@ -44,7 +43,7 @@ def encoder_ratios() -> list[Ratio]:
     """Measures images a second, forward and with gradients."""
     encoder = ImageEncoder(SHAPE, channels=64, layers=4)
     X = torch.rand(512, *SHAPE)
-    peak, operations = conv_peak()
+    peak, peak_operations = conv_peak()
 
     def forward() -> None:
         with torch.no_grad():
@@ -55,10 +54,8 @@ def encoder_ratios() -> list[Ratio]:
 
     ratios = []
     for name, work, bar in (("forward", forward, 0.35), ("with gradients", train, 0.35)):
-        with FlopCounterMode(display=False) as counter:
-            work()
         seconds, at_peak = seconds_each(work, peak)
-        rate, best = counter.get_total_flops() / seconds, operations / at_peak
+        rate, best = operations(work) / seconds, peak_operations / at_peak
         note = f"{len(X) / seconds:.0f} images/s, {rate / 1e9:.0f} of {best / 1e9:.0f} GFLOP/s"
         ratio = rate / best
         ratios.append(

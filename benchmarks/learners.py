@@ -14,7 +14,7 @@ from neural_complexity.regularizers.nc import nc_penalty
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 from neural_complexity.tasks.families import Sinusoids
-from timing import Ratio, seconds_each, show
+from timing import Ratio, operations, seconds_each, show
 
 B, STEPS, LR = 512, 16, 0.01
 make = partial(mlp, 1, (40, 40), 1)
@@ -87,9 +87,13 @@ def main() -> None:
         regularized, unregularized = seconds_each(
             partial(steps, regularizer=penalty), steps, rounds=5
         )
-        ratio = regularized / unregularized
+        ratio, bar = regularized / unregularized, 5
+        more = operations(partial(steps, regularizer=penalty)) / operations(steps)
         note = f"NC of width 128; a plain step takes {unregularized / STEPS * 1e3:.1f} ms"
-        ratios.append(Ratio(f"regularized / plain step, {head} head", ratio, "none", True, note))
+        note += f"; {more:.1f} times the products"
+        reached = ratio <= bar
+        name = f"regularized / plain step, {head} head"
+        ratios.append(Ratio(name, ratio, f"<= {bar}", reached, note))
     show(ratios)
 
 

@@ -1,7 +1,6 @@
 """An NC training step against the machine's own matmul peak."""
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from neural_complexity.experiments.base.training import hold_memory
 from neural_complexity.meta.nc_loss import nc_loss
@@ -9,7 +8,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.families import Sinusoids
-from timing import Ratio, matmul_peak, seconds_each, show
+from timing import Ratio, matmul_peak, operations, seconds_each, show
 
 BATCH = 512
 
@@ -28,14 +27,12 @@ def measure(width: int, rounds: int) -> tuple[float, float, float]:
         nc_loss(nc, snapshot, task.Y_te).backward()
         adam.step()
 
-    with FlopCounterMode(display=False) as counter:
-        step()
-    product, operations = matmul_peak()
+    product, product_operations = matmul_peak()
     step_seconds, product_seconds = seconds_each(step, product, rounds=rounds)
     # The counter does not know this machine's attention: two products forward, four backward.
     attention = 6 * 2 * BATCH * task.X_te.shape[1] * task.X_tr.shape[1] * width
-    rate = (counter.get_total_flops() + attention) / step_seconds
-    return rate, step_seconds, operations / product_seconds
+    rate = (operations(step) + attention) / step_seconds
+    return rate, step_seconds, product_operations / product_seconds
 
 
 def main() -> None:

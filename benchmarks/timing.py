@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from neural_complexity.experiments.base.rows import commit
 
-__all__ = ["Ratio", "matmul_peak", "seconds_each", "show"]
+__all__ = ["Ratio", "matmul_peak", "operations", "seconds_each", "show"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ def seconds_each(*functions: Callable[[], object], rounds: int = 9, warmup: int 
             function()
             best[i] = min(best[i], time.perf_counter() - start)
     return best
+
+
+def operations(function: Callable[[], object]) -> int:
+    """Returns the floating-point operations of a function's products."""
+    with FlopCounterMode(display=False) as counter:
+        function()
+    return counter.get_total_flops()
 
 
 def matmul_peak() -> tuple[Callable[[], object], float]:
