@@ -5,6 +5,7 @@ from neural_complexity.assessment.tilt import GRID, Assumed
 from neural_complexity.experiments import tilts
 from neural_complexity.experiments.base.experiment import Outcome
 from neural_complexity.experiments.base.rows import select
+from neural_complexity.model.network import NeuralComplexity
 from smoke_runs import SmokeRuns
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -50,6 +51,26 @@ def test_every_constant_and_every_kind_has_a_row(outcome: Outcome) -> None:
         assert 0 <= row.value <= 1
     seen = {row.keys["rows"] for row in select(outcome.rows, "coverage")}
     assert {"all", "linear", "tree"} <= seen
-    assert len(tilts.EXPERIMENT.tables(outcome.rows)) == 3
+    assert len(tilts.EXPERIMENT.tables(outcome.rows)) == 4
     inside = outcome.tensors["NC/in use/inside"]
     assert set(inside.tolist()) <= {0.0, 1.0}
+
+
+def test_numbers_are_measured_like_labels() -> None:
+    sizes = {
+        "tables": 4,
+        "train_rows": (20, 30),
+        "test_rows": 20,
+        "kinds": ("linear", "naive Bayes"),
+    }
+    config = tilts.Config(targets="numbers", **sizes)
+    nc = NeuralComplexity.pretrained("tables-regression")
+    found = tilts._measure(config, nc, 0)
+    assert len(found["truth"]) == 1  # naive Bayes is for labels alone
+    assert found["error"].shape == found["variance"].shape == found["seen"].shape == (1, len(GRID))
+    # Without a tilt the error is what NC expects of it; each tilt multiplies that.
+    ratio = found["error"][0, -1] / found["error"][0, len(GRID) // 2]
+    assert ratio == pytest.approx(GRID[-1].exp())
+    found["table"] = torch.zeros(1)
+    scores = tilts._score(found, tilts.START, 0.0, labels=False)
+    assert scores["off"] == pytest.approx((found["error"][:, 50] - found["truth"]).abs(), rel=1e-6)

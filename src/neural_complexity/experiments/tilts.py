@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,14 +16,17 @@ from torch import Tensor
 
 from neural_complexity import ledger
 from neural_complexity.assessment.draws import beliefs
-from neural_complexity.assessment.evidence import (
-    believe_out_of_fold,
-    compare,
-    refit_out_of_fold,
-)
+from neural_complexity.assessment.evidence import believe_out_of_fold, compare, refit_out_of_fold
 from neural_complexity.assessment.moved import detect_move
 from neural_complexity.assessment.report import COLORS, Table
-from neural_complexity.assessment.tilt import ASSUMED, GRID, Assumed, Tilt, likelihood_of_labels
+from neural_complexity.assessment.tilt import (
+    ASSUMED,
+    GRID,
+    Assumed,
+    Tilt,
+    likelihood_of_errors,
+    likelihood_of_labels,
+)
 from neural_complexity.baselines.estimates import LEAST
 from neural_complexity.beliefs import tilt_odds
 from neural_complexity.experiments.base import table_models as models
@@ -31,7 +34,7 @@ from neural_complexity.experiments.base.config import AtLeast, Count, RunConfig
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, pivot, select
-from neural_complexity.losses import zero_one
+from neural_complexity.losses import squared_error, zero_one
 from neural_complexity.meta.scores import Estimate, estimate_mean
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
@@ -44,10 +47,11 @@ __all__ = ["EXPERIMENT"]
 NAME = "tilts"
 LEARNED, SHIPPED = "learned on other tables", "in use"
 WAYS = {"NC": 0.0, "NC and 5-fold CV": 1.0}  # by how much labels out of fold count
+CV = "5-fold CV"
 KINDS = {"as in training": False, "moved": True}  # new rows
 TAIL = 0.025  # below, and above, a 95 % interval
 STEP = 0.5  # of logarithms of constants, at first
-START = Assumed(0.25, 0.2, 2.0, 1.0)  # from which constants are learned
+START = ASSUMED[True]  # from which constants are learned
 APART = 0.65  # the AUC from which on rows are said to have moved
 FOLDS = 5
 
@@ -56,6 +60,7 @@ FOLDS = 5
 class Config(RunConfig):
     """Models of synthetic tables, none of which is real."""
 
+    targets: Literal["labels", "numbers"] = "labels"  # What tables ask for.
     tables: Annotated[int, AtLeast(4)] = 120  # How many.
     train_rows: tuple[int, int] = (20, 500)  # Of a table: few are as likely as many.
     test_rows: Count = 200  # Of a table.
@@ -63,6 +68,11 @@ class Config(RunConfig):
     kinds: tuple[str, ...] = tuple(models.MODELS)  # Of models.
     resamples: Count = 6  # Of tables, for intervals.
     evaluations: Count = 150  # Of the likelihood, at most, each time that constants are learned.
+
+    @property
+    def labels(self) -> bool:
+        """Whether tables ask for labels."""
+        return self.targets == "labels"
 
 
 SMOKE: dict[str, Any] = {"tables": 4, "train_rows": (20, 30), "test_rows": 20, "resamples": 2}
@@ -76,7 +86,8 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Measures how far NC is off about each model, and learns what to assume."""
-    nc = NeuralComplexity.pretrained("tables").to(config.device)
+    nc = NeuralComplexity.pretrained("tables" if config.labels else "tables-regression")
+    nc.to(config.device)
     parts, found = Parts(work, config.tables, callback), list[dict[str, Tensor]]()
     for i in range(config.tables):
         kept = parts.do(f"table {i}", partial(_measure, config, nc, i))
@@ -101,10 +112,14 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
             scores = list[dict[str, Tensor]]()
             for assumed, tables in halves:
                 some = _some(every, tables)
-                scores.append(_score(some, assumed if method == LEARNED else ASSUMED[True], share))
+                given = assumed if method == LEARNED else ASSUMED[config.labels]
+                scores.append(_score(some, given, share, labels=config.labels))
             judged = {name: torch.cat([score[name] for score in scores]) for name in scores[0]}
             rows += _rows(judged, partial(of, method=way, constants=method), config.kinds)
             tested |= {f"{way}/{method}/{name}": values for name, values in judged.items()}
+    off = {"off": (every["cv"] - every["truth"]).abs(), "table": every["table"]}
+    alone = _over_tables(off, "off", torch.ones_like(every["table"], dtype=torch.bool))
+    rows.append(of("mean absolute error", alone, method=CV, constants="", rows="all"))
     facts: dict[str, Any] = {"tables": len(found), "models": len(every["truth"])}
     facts |= {"seconds": round(sum(parts.seconds.values()), 1)}
     return Outcome(rows, tested, {}, {}, facts)
@@ -125,38 +140,42 @@ def _some(every: dict[str, Tensor], tables: Tensor) -> dict[str, Tensor]:
 def _measure(config: Config, nc: NeuralComplexity, index: int) -> dict[str, Tensor]:
     """Returns what is known of models of one synthetic table, one after the other, (n, ...).
 
-    These are how likely tilts make labels out of fold, `seen`, and test labels, `new`, (n, G); the
-    expected error and the variance of the error at each tilt; and what the error is.
+    These are how likely tilts make targets out of fold, `seen`, and test targets, `new`, (n, G);
+    the expected error and the variance of the error at each tilt; what the error is, and what it
+    is out of fold. Squared errors are in units of the variance of the training targets.
     """
+    classes = {} if config.labels else {"classes": 0}
     family = Tables(
-        train_points=config.train_rows, test_points=config.test_rows, moved=config.moved
+        train_points=config.train_rows, test_points=config.test_rows, moved=config.moved, **classes
     )
     task = family.sample(1, stream(config.seed, "table", index))
     X, Y, Z, T = (t[0] for t in (task.X_tr, task.Y_tr, task.X_te, task.Y_te))
-    y, classes = Y.numpy(), int(Y.max()) + 1
-    if np.bincount(y).min() < 2:
+    y = Y.numpy().reshape(len(Y))
+    if np.bincount(y).min() < 2 if config.labels else y.std() == 0:
         return {}  # a class of one row is in no fold
     ledger.record("learn", X[None], Y[None])
     move = detect_move(X.double().numpy(), Z.double().numpy())
     frames = [pd.DataFrame(part.double().numpy()).rename(columns=str) for part in (X, Z)]
     X, Z, Y, T = X.to(nc.x_mean), Z.to(nc.x_mean), Y.to(nc.device), T.to(nc.device)
-    at_test = list(beliefs(nc, X, Y, Z, classes=classes))
-    out, parts = believe_out_of_fold(nc, X, Y, classes=classes), at_test[-1][0] + 1
-    found = list[dict[str, Tensor]]()
+    C = int(Y.max()) + 1 if config.labels else None
+    at_test, out = list(beliefs(nc, X, Y, Z, classes=C)), believe_out_of_fold(nc, X, Y, classes=C)
+    likelihood = likelihood_of_labels if config.labels else likelihood_of_errors
+    unit, found = 1.0 if config.labels else float(y.var()), list[dict[str, Tensor]]()
     for kind in config.kinds:
-        H, H_out = (h.to(nc.x_mean) for h in _fit(kind, frames, y, classes, config.seed))
-        wrong = torch.zeros(len(Z), dtype=torch.float64)
-        for _, some, belief in at_test:
-            wrong[some] += zero_one.expected(H[None, some], belief)[0].double().cpu() / parts
-        was = zero_one(H[None], T[None])[0].double().cpu()
-        p = tilt_odds(wrong, GRID)  # (N, G)
+        if models.make_model(kind, labels=config.labels, seed=0) is None:
+            continue
+        H, H_out = (h.to(nc.x_mean) for h in _fit(kind, frames, y, C, config.seed))
+        told, spread, true = _ask(nc, at_test, H, T, unit)
+        error, variance = _at_tilts(told, spread, labels=config.labels)
+        before, was = compare(nc, out, Y, H_out)
         found.append(
             {
-                "seen": likelihood_of_labels(*compare(nc, out, Y, H_out)),
-                "new": likelihood_of_labels(wrong, was),
-                "error": p.mean(dim=0),
-                "variance": (p * (1 - p)).sum(dim=0) / len(p) ** 2,
-                "truth": was.mean(),
+                "seen": likelihood(before, was),
+                "new": likelihood(told, true),
+                "error": error,
+                "variance": variance,
+                "truth": true.mean(),
+                "cv": was.mean() / unit,
                 "kind": torch.tensor(config.kinds.index(kind)),
                 "auc": torch.tensor(0.5 if move is None else move.auc, dtype=torch.float64),
                 "points": torch.tensor(len(X)),
@@ -166,20 +185,40 @@ def _measure(config: Config, nc: NeuralComplexity, index: int) -> dict[str, Tens
     return {name: torch.stack([one[name] for one in found]) for name in found[0]}
 
 
+def _ask(
+    nc: NeuralComplexity, at_test: list[Any], H: Tensor, T: Tensor, unit: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns expected errors of test points, their variances under NC's beliefs, and the truth."""
+    loss, parts = zero_one if nc.labels else squared_error, at_test[-1][0] + 1
+    told, spread = torch.zeros(2, len(H), dtype=torch.float64)
+    for _, some, belief in at_test:
+        h = H[None, some]
+        told[some] += loss.expected(h, belief)[0].double().cpu() / parts
+        spread[some] += loss.variance(h, belief)[0].double().cpu() / parts
+    return told / unit, spread / unit**2, loss(H[None], T[None])[0].double().cpu() / unit
+
+
+def _at_tilts(told: Tensor, spread: Tensor, *, labels: bool) -> tuple[Tensor, Tensor]:
+    """Returns the mean error, and its variance, at each tilt, (G,)."""
+    if labels:
+        p = tilt_odds(told, GRID)  # (N, G)
+        return p.mean(dim=0), (p * (1 - p)).sum(dim=0) / len(p) ** 2
+    return told.mean() * GRID.exp(), spread.sum() / len(told) ** 2 * (2 * GRID).exp()
+
+
 def _fit(
-    kind: str, frames: list[pd.DataFrame], y: Any, classes: int, seed: int
+    kind: str, frames: list[pd.DataFrame], y: Any, classes: int | None, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Fits a model; returns logits at test rows, (N, C), and out of fold at training rows."""
+    """Fits a model; returns logits, or numbers, at test rows and, out of fold, at training rows."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = models.make_model(kind, labels=True, seed=seed).fit(frames[0], y)
-        every = list(range(classes))
-        told = (
-            model.predict_proba(frames[1]),
-            refit_out_of_fold(model, frames[0], y, FOLDS, classes=every),
-        )
-    first, second = (torch.from_numpy(np.asarray(P)).clamp(min=LEAST).log() for P in told)
-    return first, second
+        model = models.make_model(kind, labels=classes is not None, seed=seed).fit(frames[0], y)
+        every = None if classes is None else list(range(classes))
+        out = torch.from_numpy(refit_out_of_fold(model, frames[0], y, FOLDS, classes=every))
+        if every is None:
+            return torch.from_numpy(np.asarray(model.predict(frames[1]))).view(-1, 1), out
+        told = torch.from_numpy(np.asarray(model.predict_proba(frames[1])))
+    return told.clamp(min=LEAST).log(), out.clamp(min=LEAST).log()
 
 
 def _new(found: dict[str, Tensor], assumed: Assumed, share: float) -> Tensor:
@@ -209,18 +248,25 @@ def _learn(found: dict[str, Tensor], evaluations: int) -> Assumed:
     return Assumed(*(round(value, 3) for value in np.exp(np.clip(best, -6, 3)).tolist()))
 
 
-def _score(found: dict[str, Tensor], assumed: Assumed, share: float) -> dict[str, Tensor]:
+def _score(
+    found: dict[str, Tensor], assumed: Assumed, share: float, *, labels: bool
+) -> dict[str, Tensor]:
     """Returns, of each model, whether its error is inside the 95 % interval, and likelihoods."""
     weights, spread = _new(found, assumed, share), found["variance"].clamp(min=1e-12).sqrt()
     off, half = found["truth"].unsqueeze(1) - found["error"], 0.5 / found["test_points"]
+    half = half.unsqueeze(1) if labels else 0.0  # of labels, the error is a share of rows
     low, high = (
-        (weights * torch.from_numpy(ndtr(((off + side * half.unsqueeze(1)) / spread).numpy()))).sum(
-            1
-        )
+        (weights * torch.from_numpy(ndtr(((off + side * half) / spread).numpy()))).sum(1)
         for side in (-1, 1)
     )
     inside = ((high > TAIL) & (low < 1 - TAIL)).double()
+    tilts = Tilt.prior(assumed).after(share * found["seen"]).weights
+    if labels:
+        told = (tilts * found["error"]).sum(dim=1)
+    else:
+        told = found["error"][:, len(GRID) // 2] * (tilts @ GRID).exp()
     scores = {"inside": inside, "likelihood": _likelihood(found, assumed, share)}
+    scores |= {"off": (told - found["truth"]).abs()}
     return scores | {name: found[name] for name in ("kind", "auc", "table")}
 
 
@@ -228,6 +274,7 @@ def _rows(own: dict[str, Tensor], row: Callable[..., Row], kinds: tuple[str, ...
     """Yields means over tables of which models are, all, by kind, and where rows have moved."""
     everything = torch.ones_like(own["inside"], dtype=torch.bool)
     yield row("log-likelihood", _over_tables(own, "likelihood", everything), rows="all")
+    yield row("mean absolute error", _over_tables(own, "off", everything), rows="all")
     groups = {"all": everything}
     groups |= {name: (own["auc"] > APART) == moved for name, moved in KINDS.items()}
     groups |= {kind: own["kind"] == i for i, kind in enumerate(kinds)}
@@ -250,10 +297,13 @@ def tables(rows: list[Row]) -> list[Table]:
     header = [f"{way}, {method}" for way in WAYS for method in (LEARNED, SHIPPED)]
     keys = [{"method": way, "constants": method} for way in WAYS for method in (LEARNED, SHIPPED)]
     for metric, note in NOTES.items():
-        own = distinct(select(rows, metric), "rows")
-        lines = pivot(rows, own, [(metric, key) for key in keys], "{rows}".format_map)
+        if not (own := distinct(select(rows, metric), "rows")):
+            continue  # rows of an earlier commit
+        alone = [{"method": CV, "constants": ""}] if select(rows, metric, method=CV) else []
+        lines = pivot(rows, own, [(metric, key) for key in keys + alone], "{rows}".format_map)
         title = f"{metric[0].upper()}{metric[1:]}"
-        found.append(Table(title, ("models", *header), tuple(lines), note))
+        names = ("models", *header, *(CV for _ in alone))
+        found.append(Table(title, names, tuple(lines), note))
     return found
 
 
@@ -277,15 +327,17 @@ def figures(outcome: Outcome) -> list[Drawing]:
 
 
 LEARNT = (
-    "Those that make test labels likeliest. Value ± 95 % interval of a bootstrap of tables. "
+    "Those that make test targets likeliest. Value ± 95 % interval of a bootstrap of tables. "
     "`assessment.tilt` says what they are."
 )
 NOTES = {
     "coverage": "How often the error of a model on test rows is inside the 95 % interval, with "
     "constants that were learned on the other half of the tables, and with those that are in use. "
     "Value ± 95 % interval over tables.",
-    "log-likelihood": "Of the test labels of a model; larger is better. Value ± 95 % interval over "
-    "tables.",
+    "log-likelihood": "Of the test targets of a model; larger is better. Value ± 95 % interval "
+    "over tables.",
+    "mean absolute error": "Of predicted errors on test rows: the share of rows where a model is "
+    "wrong, or its mean squared error over the variance of the training targets.",
 }
 LEAD = (
     "Models of many kinds are fitted to synthetic tables, in half of which test rows are from "
