@@ -42,6 +42,18 @@ def test_errors_larger_than_expected_tell_a_tilt() -> None:
     assert PRIOR.after(likelihood_of_errors(expected * 0, squared)).weights.isfinite().all()
 
 
+def test_the_tilt_of_errors_is_that_of_their_mean() -> None:
+    # NC is right on average, and wrong about where: errors relative to it would say otherwise.
+    expected, squared = torch.tensor([1.0, 4.0] * 400), torch.tensor([4.0, 1.0] * 400)
+    sure = PRIOR.after(likelihood_of_errors(expected, squared))
+    assert sure.mean(GRID).abs() < 0.01
+    # The same mean, of one error that is large: that says less.
+    alone = torch.zeros(800)
+    alone[0] = squared.sum()
+    unsure = PRIOR.after(likelihood_of_errors(expected, alone))
+    assert unsure.mean(GRID.square()) > 2 * sure.mean(GRID.square())
+
+
 def test_new_points_are_less_sure_the_farther_they_are_and_the_fewer_the_labels() -> None:
     def width(*given: float) -> float:
         points, *auc = given

@@ -86,8 +86,14 @@ def likelihood_of_labels(wrong: Tensor, was_wrong: Tensor) -> Tensor:
 
 
 def likelihood_of_errors(expected: Tensor, squared: Tensor) -> Tensor:
-    """Does the same for squared errors, and what NC expected of them, (n,) each."""
-    ratio = (squared / expected.clamp(min=torch.finfo(expected.dtype).tiny)).double()
-    # As if errors were Gaussian, but one of them never says more than a few ordinary ones.
-    ratio = ratio.clamp(max=10.0).unsqueeze(1)
-    return (-0.5 * (GRID + ratio * (-GRID).exp())).sum(dim=0)
+    """Does the same for squared errors, and what NC expected of them, (n,) each.
+
+    As if the logarithm of their mean, over that of what was expected, were Gaussian.
+    """
+    tiny, n = torch.finfo(torch.float64).tiny, len(squared)
+    mean = squared.double().mean().clamp(min=tiny)
+    told = expected.double().mean().clamp(min=tiny)
+    # Squares of Gaussian errors vary by twice their mean's square; those with outliers by more.
+    variance = (squared.double() / mean).var(correction=0).clamp(min=2.0) / n
+    seen = (mean / told).log().clamp(GRID[0], GRID[-1])
+    return -0.5 * (GRID - seen).square() / variance
