@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import cache, partial
+from functools import partial
 from multiprocessing import connection, get_context
 from typing import Any
 from uuid import uuid4
@@ -175,11 +175,11 @@ class RayExecutor(cf.Executor):
     def __init__(self) -> None:
         import ray
 
-        self._remote = cache(ray.remote(max_retries=ATTEMPTS - 1))  # made once for each function
+        self._call = ray.remote(max_retries=ATTEMPTS - 1)(lambda fn, *a, **k: fn(*a, **k))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> cf.Future[Any]:
         """Submits a call."""
-        return self._remote(fn).remote(*args, **kwargs).future()  # type: ignore[no-any-return]
+        return self._call.remote(fn, *args, **kwargs).future()  # type: ignore[no-any-return]
 
 
 @contextmanager
