@@ -172,6 +172,20 @@ def test_a_long_word_of_many_rows_is_kept_once(tmp_path: Path) -> None:
         assert pd.isna(found[1])
 
 
+def test_an_entry_that_is_hidden_in_a_comment_is_missed(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, X=np.ones(3), y=np.ones(3))
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 32] = 255  # the length of the first one's comment
+    path.write_bytes(content)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["X.npy"]
+    with pytest.raises(
+        ValueError, match=r"a.npz must be an npz file .* \(1 of 2 arrays are there\)"
+    ):
+        read_file(path)
+
+
 def test_an_entry_that_is_nowhere_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, X=np.ones(3))

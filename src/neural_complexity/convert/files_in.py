@@ -2,6 +2,7 @@
 
 import csv
 import math
+import os
 import re
 import textwrap
 import warnings
@@ -34,6 +35,7 @@ KINDS: dict[str, tuple[str, tuple[type[Exception], ...]]] = {
     ".parquet": ("a parquet file, got a damaged one", (Exception,)),  # pyarrow has many
     ".npz": ("an npz file of plain arrays, got another", (*NPZ_ERRORS, *SIZE_ERRORS)),
 }
+ZIP64, ZIP_END = 2**16 - 1, 2**16 + 21  # a count that is elsewhere; where the last record begins
 NUMBER = 40  # bytes that a number takes at most, as it is read and as it is computed with
 
 
@@ -103,6 +105,8 @@ class _Arrays(Mapping[str, NDArray[Any]]):
             self._members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         if not self._members:
             raise ValueError("it has no arrays")
+        if (count := _count_entries(path)) not in (len(self._members), ZIP64):
+            raise ValueError(f"{len(self._members)} of {count} arrays are there")
         self._path, self._max_memory = path, max_memory
         self._read: dict[str, NDArray[Any]] = {}
 
@@ -131,6 +135,14 @@ class _Arrays(Mapping[str, NDArray[Any]]):
 
     def __len__(self) -> int:
         return len(self._members)
+
+
+def _count_entries(path: Path) -> int:
+    """Returns how many entries a zip file says that it has; `zipfile` believes its directory."""
+    with path.open("rb") as file:
+        file.seek(-min(path.stat().st_size, ZIP_END), os.SEEK_END)
+        tail = file.read()
+    return int.from_bytes(tail[tail.rindex(b"PK\5\6") :][10:12], "little")
 
 
 @contextmanager
