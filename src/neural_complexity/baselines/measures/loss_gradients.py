@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vmap
+from torch.func import functional_call, grad, vmap
 from torch.linalg import vector_norm
 
 from neural_complexity.baselines.measures.chosen_points import few
@@ -86,15 +86,18 @@ def fisher_rao_norm(h: BatchedLearner, initial: BatchedLearner, task: Task) -> T
     """Returns w' F w, with F = mean_i g_i g_i' of the gradients of the training points' losses.
 
     The norm of Liang, Poggio, Rakhlin and Stokes (2019). g_i' w is the derivative of a point's loss
-    where all parameters are multiplied by t, at t = 1: one pass, forwards.
+    where all parameters are multiplied by t, at t = 1.
     """
     learner = evaluated(h)
-
-    def losses(t: Tensor) -> Tensor:
-        return cross_entropy(logits(learner.moved(t * p for p in learner.parameters()), task), Y)
-
-    Y, one = task.Y_tr, next(iter(learner.parameters())).new_ones(())
-    _, slopes = jvp(losses, (one,), (one,))  # (B, M)
+    with torch.enable_grad():
+        t = next(iter(learner.parameters())).new_ones(()).requires_grad_()
+        scaled = learner.moved(t * p for p in learner.parameters())
+        losses = cross_entropy(logits(scaled, task), task.Y_tr)  # (B, M)
+        # Backwards twice: what is linear in the weights of a sum of losses has their slopes as its
+        # gradient. Going forwards needs parts of PyTorch that it calls deprecated.
+        v = torch.zeros_like(losses, requires_grad=True)
+        (along,) = torch.autograd.grad((v * losses).sum(), t, create_graph=True)
+        (slopes,) = torch.autograd.grad(along, v)
     return slopes.square().mean(dim=1)
 
 
