@@ -94,7 +94,9 @@ def test_rescaled_layers_measure_the_same_where_it_is_claimed(
 
 
 @pytest.mark.parametrize("name", sorted(set(MEASURES) - set(RESCALING_INVARIANT)))
-def test_rescaled_layers_measure_another_number_where_it_is_not_claimed(name: str, trio: Trio) -> None:
+def test_rescaled_layers_measure_another_number_where_it_is_not_claimed(
+    name: str, trio: Trio
+) -> None:
     h, initial, task = trio
     before = MEASURES[name](h, initial, task)
     after = MEASURES[name](changed(h, lambda state: rescaled(state, 8.0)), initial, task)

@@ -19,12 +19,13 @@ from neural_complexity.baselines.measures.norms import (
     path_norm,
     spectral_product,
 )
-from neural_complexity.learners.batched import BatchedLearner
+from neural_complexity.learners.batched import BatchedLearner, PlacedLearner
 from neural_complexity.points import values
 from neural_complexity.task import Task
 
 __all__ = [
     "frobenius_product_over_margin",
+    "input_distances",
     "input_margin",
     "inverse_margin",
     "lower_tenth",
@@ -49,7 +50,7 @@ def margins(H: Tensor, Y: Tensor) -> Tensor:
 
 def lower_tenth(each: Tensor) -> Tensor:
     """Returns the value of (B, M) that a tenth of the points do not exceed, (B,)."""
-    k = max(1, round(SHARE * each.shape[1]))
+    k = max(1, int(SHARE * each.shape[1]))
     return each.kthvalue(k, dim=1).values
 
 
@@ -85,17 +86,20 @@ def normalised_output_margin(h: BatchedLearner, initial: BatchedLearner, task: T
 
 
 def input_margin(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
-    """Returns minus the lower tenth of m(x) / |grad_x m(x)|, with m(x) the margin of a point.
+    """Returns minus the lower tenth of the `input_distances` (Elsayed et al., 2018)."""
+    return -lower_tenth(input_distances(evaluated(h), task))
 
-    To first order this is the distance of x from where its class changes (Elsayed et al., 2018).
+
+def input_distances(h: PlacedLearner, task: Task) -> Tensor:
+    """Returns m(x) / |grad_x m(x)| of the training points, (B, M), with m(x) the margin of a point.
+
+    To first order this is the distance of x from where its class changes, negative beyond it.
     """
-    learner = evaluated(h)
     X = values(task.X_tr).detach().clone().requires_grad_()
     with torch.enable_grad():
-        m = margins(logits(learner, replace(task, X_tr=X)), task.Y_tr)
+        m = margins(logits(h, replace(task, X_tr=X)), task.Y_tr)
         (slope,) = torch.autograd.grad(m.sum(), X)
-    length = vector_norm(slope.flatten(2), dim=2).clamp(min=TINY)  # (B, M)
-    return -lower_tenth(m.detach() / length)
+    return m.detach() / vector_norm(slope.flatten(2), dim=2).clamp(min=TINY)
 
 
 def frobenius_product_over_margin(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:

@@ -17,7 +17,7 @@ from neural_complexity.baselines.measures.layers import (
     logits,
     matrices,
 )
-from neural_complexity.baselines.measures.margins import lower_tenth, margins
+from neural_complexity.baselines.measures.margins import input_distances, lower_tenth
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.losses import zero_one
 from neural_complexity.points import values
@@ -87,12 +87,11 @@ def davies_bouldin_times_mixup(h: BatchedLearner, initial: BatchedLearner, task:
 
 
 def mixup_margin(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
-    """Returns minus the lower tenth of the margins at midpoints of points of the same label.
+    """Returns minus the lower tenth of the `input_distances` of midpoints of the same label.
 
-    The margins of Natekar and Sharma (2020), on mixed points.
+    A prize-winner of PGDL (Natekar and Sharma, 2020, who take distances in the first layer).
     """
-    mixed = _mixed(task)
-    return -lower_tenth(margins(logits(evaluated(h), mixed), mixed.Y_tr))
+    return -lower_tenth(input_distances(evaluated(h), _mixed(task)))
 
 
 def augmentation_error(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
@@ -107,12 +106,12 @@ def augmentation_error(h: BatchedLearner, initial: BatchedLearner, task: Task) -
 
 
 def augmentation_margin(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
-    """Returns minus the lower tenth of the margins of points with the noise of augmentation.
+    """Returns minus the lower tenth of the `input_distances` of points with noise.
 
-    The augmented margins of Natekar and Sharma (2020), with noise as in `augmentation_error`.
+    A prize-winner of PGDL (Natekar and Sharma, 2020), with the noise of `augmentation_error`.
     """
     learner = evaluated(h)
-    found = [margins(logits(learner, part), part.Y_tr) for part in _noisy(task)]
+    found = [input_distances(learner, part) for part in _noisy(task)]
     return -lower_tenth(torch.cat(found, dim=1))
 
 
