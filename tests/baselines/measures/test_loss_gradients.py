@@ -19,9 +19,10 @@ def trio() -> Trio:
 def point_gradients(h: BatchedLearner, task: Task, b: int) -> torch.Tensor:
     """Returns the gradient of each point's loss, (M, n), one by one."""
     one, rows = h.one(b), []
+    parameters = list(one.parameters())
     for x, y in zip(task.X_tr[b], task.Y_tr[b], strict=True):
         loss = cross_entropy(one(x.unsqueeze(0)).unsqueeze(0), y.view(1, 1)).sum()
-        rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, one.parameters())]))
+        rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]))
     return torch.stack(rows)
 
 

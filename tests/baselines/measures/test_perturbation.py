@@ -4,6 +4,7 @@ import torch
 from measured import classes_of_points, classifiers, linear
 from neural_complexity.baselines.measures.layers import evaluated
 from neural_complexity.baselines.measures.perturbation import (
+    Scale,
     draw,
     gradients,
     random_radius,
@@ -63,8 +64,8 @@ def test_the_worst_perturbation_of_a_linear_network(pair: tuple[PlacedLearner, T
 
 @pytest.mark.parametrize("scale", [torch.ones_like, torch.abs])
 def test_the_random_perturbation_of_a_linear_network(
-    scale, pair: tuple[PlacedLearner, Task]
-) -> None:  # type: ignore[no-untyped-def]
+    scale: Scale, pair: tuple[PlacedLearner, Task]
+) -> None:
     h, task = pair
     # A draw changes the margin 2 a by sigma s; of four, one that is negative is too many.
     s = torch.stack([_slope(h, scale, i) for i in range(4)])  # (draws, B)
@@ -73,7 +74,7 @@ def test_the_random_perturbation_of_a_linear_network(
     assert random_radius(h, task, scale).tolist() == pytest.approx(expected, rel=PRECISION)
 
 
-def _slope(h: PlacedLearner, scale, i: int) -> torch.Tensor:  # type: ignore[no-untyped-def]
+def _slope(h: PlacedLearner, scale: Scale, i: int) -> torch.Tensor:
     z = draw(h, i)
     moved = scale(h.values["weight"]).squeeze(-1) * z["weight"].squeeze(-1)  # (B, 2)
     moved = moved + scale(h.values["bias"]) * z["bias"]

@@ -9,6 +9,7 @@ from sklearn.metrics import davies_bouldin_score
 from measured import classes_of_points, classifiers, linear
 from neural_complexity.baselines.measures import representation
 from neural_complexity.baselines.measures.layers import evaluated, inputs_of
+from neural_complexity.baselines.measures.margins import input_margin
 
 
 @given(seed=st.integers(0, 99), C=st.integers(2, 5), M=st.integers(6, 20))
@@ -63,8 +64,9 @@ def test_noise_is_in_units_of_the_inputs() -> None:
 
 
 def test_noise_costs_margin() -> None:
-    W, task = torch.eye(3, 4).expand(3, 3, 4), classes_of_points()
+    W, task = torch.eye(3, 4).expand(3, 3, 4), classes_of_points(M=200)
     labelled = replace(task, Y_tr=(task.X_tr @ W.mT).argmax(dim=-1))
     h = linear(W)
-    assert (representation.augmentation_margin(h, h, labelled) > 0).all()
+    noisy, plain = representation.augmentation_margin, input_margin
+    assert (noisy(h, h, labelled) > plain(h, h, labelled)).all()
     assert (representation.augmentation_error(h, h, labelled) > 0).all()

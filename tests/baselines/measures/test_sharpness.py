@@ -7,7 +7,11 @@ from torch.distributions import Normal, kl_divergence
 from measured import classes_of_points, classifiers
 from neural_complexity.baselines.measures import sharpness
 from neural_complexity.baselines.measures.layers import evaluated, weights
-from neural_complexity.baselines.measures.perturbation import random_radius, worst_radius
+from neural_complexity.baselines.measures.perturbation import (
+    Scale,
+    random_radius,
+    worst_radius,
+)
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.losses import cross_entropy
 from neural_complexity.task import Task
@@ -30,7 +34,7 @@ def bound(KL: torch.Tensor, M: int = 20) -> list[float]:
 
 
 @pytest.mark.parametrize("scale", [torch.ones_like, torch.abs])
-def test_sharpness_is_the_inverse_square_of_a_radius(scale, trio: Trio) -> None:  # type: ignore[no-untyped-def]
+def test_sharpness_is_the_inverse_square_of_a_radius(scale: Scale, trio: Trio) -> None:
     h, initial, task = trio
     for measure, radius in (
         (sharpness.random_sharpness, random_radius),
@@ -80,4 +84,4 @@ def test_sharpness_is_the_rise_of_the_loss_uphill(adaptive: bool, trio: Trio) ->
             for p, unit, g in zip(parameters, units, scaled, strict=True):
                 p.add_((0.5 if adaptive else 0.05) * unit * g / length)
             after = cross_entropy(one(task.X_tr[b]).unsqueeze(0), task.Y_tr[b : b + 1]).mean()
-        assert value == pytest.approx(float(after - before))
+        assert value == pytest.approx(after.item() - before.item())

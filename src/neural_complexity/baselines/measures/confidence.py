@@ -3,6 +3,8 @@
 They look at test inputs as NC does, and like NC never at test targets.
 """
 
+import math
+
 import torch
 from torch import Tensor
 from torch.linalg import matrix_norm
@@ -86,7 +88,7 @@ def dispersity(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor
     """
     P = _test_logits(h, task).softmax(dim=-1)  # (B, N, C)
     N, C = P.shape[1:]
-    return -matrix_norm(P, "nuc") / (N * C) ** 0.5
+    return -matrix_norm(P, "nuc") / math.sqrt(N * C)
 
 
 def calibration_error(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:

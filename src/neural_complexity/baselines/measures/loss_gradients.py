@@ -6,7 +6,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.linalg import vector_norm
 
 from neural_complexity.baselines.measures.chosen_points import few
 from neural_complexity.baselines.measures.layers import evaluated, logits, squared_norm
@@ -110,7 +109,7 @@ def input_gradient(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Te
     with torch.enable_grad():
         total = cross_entropy(logits(evaluated(h), replace(task, X_tr=X)), task.Y_tr).sum()
         (slope,) = torch.autograd.grad(total, X)
-    return vector_norm(slope.flatten(2), dim=2).square().mean(dim=1)
+    return slope.flatten(2).square().sum(dim=2).mean(dim=1)
 
 
 def _loss(h: PlacedLearner, task: Task) -> Tensor:

@@ -99,7 +99,8 @@ def input_distances(h: PlacedLearner, task: Task) -> Tensor:
     with torch.enable_grad():
         m = margins(logits(h, replace(task, X_tr=X)), task.Y_tr)
         (slope,) = torch.autograd.grad(m.sum(), X)
-    return m.detach() / vector_norm(slope.flatten(2), dim=2).clamp(min=TINY)
+    length: Tensor = vector_norm(slope.flatten(2), dim=2)
+    return m.detach() / length.clamp(min=TINY)
 
 
 def frobenius_product_over_margin(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 NOISE = 0.3  # the standard deviation of noise, in units of that of the inputs
-DRAWS = 4
+DRAWS = 8
 
 
 def davies_bouldin(Z: Tensor, Y: Tensor) -> Tensor:

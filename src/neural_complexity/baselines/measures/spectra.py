@@ -100,6 +100,7 @@ def effective_rank(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Te
 
     def rank(x: Tensor) -> Tensor:
         p = x.sqrt() / x.sqrt().sum(dim=1, keepdim=True)
-        return torch.special.entr(p).sum(dim=1).exp()
+        entropy: Tensor = torch.special.entr(p).sum(dim=1)
+        return entropy.exp()
 
     return _mean(h, rank)
