@@ -87,8 +87,8 @@ def dispersity(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor
     2023).
     """
     P = _test_logits(h, task).softmax(dim=-1)  # (B, N, C)
-    N, C = P.shape[1:]
-    return -matrix_norm(P, "nuc") / math.sqrt(N * C)
+    norm: Tensor = matrix_norm(P, "nuc")
+    return -norm / math.sqrt(P.shape[1] * P.shape[2])
 
 
 def calibration_error(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
