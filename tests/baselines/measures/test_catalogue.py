@@ -8,16 +8,24 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from measured import changed, classes_of_points, classifiers, permuted, rescaled
-from neural_complexity.baselines.measures import confidence, perturbation
+from neural_complexity.baselines.measures import (
+    confidence,
+    loss_gradients,
+    margins,
+    perturbation,
+    representation,
+)
 from neural_complexity.baselines.measures.catalogue import (
     MEASURES,
     RESCALING_INVARIANT,
     nc_measure,
 )
+from neural_complexity.baselines.measures.chosen_points import few
 from neural_complexity.learners.batched import BatchedLearner, PlacedLearner, State
 from neural_complexity.learners.networks import image_cnn, mlp, resnet
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.points import Embeddings, indexed
 from neural_complexity.snapshot import take_snapshot
 from neural_complexity.task import Task
 
@@ -104,10 +112,34 @@ def test_rescaled_layers_measure_differently_where_it_is_not(name: str, trio: Tr
 
 @each_measure
 def test_the_order_of_points_does_not_matter(name: str, trio: Trio) -> None:
+    check_order_of_points(name, trio)
+
+
+def check_order_of_points(name: str, trio: Trio) -> None:
     h, initial, task = trio
     train, test = torch.randperm(20), torch.randperm(8)
     other = Task(task.X_tr[:, train], task.Y_tr[:, train], task.X_te[:, test], task.Y_te[:, test])
     close(MEASURES[name](h, initial, other), MEASURES[name](h, initial, task))
+
+
+@each_measure
+def test_of_many_points_the_same_ones_are_chosen_in_any_order(
+    name: str, trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (loss_gradients, margins, representation):
+        monkeypatch.setattr(module, "MANY", 15)
+    monkeypatch.setattr(loss_gradients, "GRADIENT_POINTS", 15)
+    monkeypatch.setattr(few, "__defaults__", (15,))  # in the place of POINTS
+    check_order_of_points(name, trio)
+
+
+@each_measure
+def test_inputs_may_be_points_of_a_store(name: str, trio: Trio) -> None:
+    h, initial, task = trio
+    store = Embeddings(torch.arange(84), torch.cat([task.X_tr, task.X_te], dim=1).flatten(0, 1))
+    train, test = torch.arange(84).view(3, 28).split([20, 8], dim=1)
+    points = Task(indexed(train, store), task.Y_tr, indexed(test, store), task.Y_te)
+    assert torch.equal(MEASURES[name](h, initial, points), MEASURES[name](h, initial, task))
 
 
 @each_measure

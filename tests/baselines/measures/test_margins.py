@@ -42,8 +42,9 @@ def test_the_input_margin_of_a_linear_network_is_its_distance_from_the_boundary(
     one: tuple[BatchedLearner, Task],
 ) -> None:
     h, task = one
+    found = margins.input_distances(h.placed(), task.X_tr, task.Y_tr)
     expected = task.X_tr.squeeze(-1) - 0.5 / 3  # the boundary is at 1/6
-    torch.testing.assert_close(margins.input_distances(h.placed(), task), expected)
+    torch.testing.assert_close(found, expected)
     assert margins.input_margin(h, h, task).tolist() == pytest.approx([-(1 - 1 / 6)])
 
 

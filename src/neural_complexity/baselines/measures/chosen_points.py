@@ -11,9 +11,10 @@ from neural_complexity.points import values
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 
-__all__ = ["POINTS", "few", "mixed_pairs"]
+__all__ = ["MANY", "POINTS", "few", "mixed_pairs"]
 
-POINTS = 256  # training points that costly measures look at
+POINTS = 256  # training points that are looked at again and again
+MANY = 1024  # that gradients are taken of, which need memory
 
 
 def few(task: Task, most: int = POINTS) -> Task:

@@ -19,6 +19,7 @@ __all__ = [
     "inputs_of",
     "labels",
     "logits",
+    "logits_at",
     "matrices",
     "safe_log",
     "squared_norm",
@@ -72,11 +73,16 @@ def squared_norm(state: State) -> Tensor:
 
 def logits(h: PlacedLearner, task: Task) -> Tensor:
     """Returns the logits of the training points, (B, M, C), after a look at the labels."""
-    H_tr = h(task.X_tr)
-    if H_tr.shape[-1] < 2:
-        raise ValueError(f"h must have a logit for each of 2 classes or more, got {H_tr.shape[-1]}")
-    zero_one(H_tr, task.Y_tr)  # refuses what are no labels
-    return H_tr
+    return logits_at(h, task.X_tr, task.Y_tr)
+
+
+def logits_at(h: PlacedLearner, X: Tensor, Y: Tensor) -> Tensor:
+    """Returns the logits of inputs, (B, points, C), after a look at their labels."""
+    H = h(X)
+    if H.shape[-1] < 2:
+        raise ValueError(f"h must have a logit for each of 2 classes or more, got {H.shape[-1]}")
+    zero_one(H, Y)  # refuses what are no labels
+    return H
 
 
 def labels(task: Task) -> Tensor:

@@ -1,14 +1,18 @@
 """Complexity measures of the training loss and its gradients, in parameters and in inputs."""
 
-from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from neural_complexity.baselines.measures.chosen_points import few
-from neural_complexity.baselines.measures.layers import evaluated, logits, squared_norm
+from neural_complexity.baselines.measures.chosen_points import MANY, few
+from neural_complexity.baselines.measures.layers import (
+    evaluated,
+    logits,
+    logits_at,
+    squared_norm,
+)
 from neural_complexity.baselines.measures.perturbation import gradients, shifted
 from neural_complexity.learners.batched import BatchedLearner, PlacedLearner, State
 from neural_complexity.losses import cross_entropy, zero_one
@@ -47,14 +51,14 @@ def loss_decrease(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Ten
     It stands for the slope of the training curve, of which (h, initial, task) know nothing (the
     sum of training losses of Ru et al., 2021). Learners that still fall are not in a flat place.
     """
-    learner = evaluated(h)
-    downhill = {name: -STEP * g for name, g in gradients(learner, task).items()}
-    return _loss(learner, task) - _loss(shifted(learner, downhill), task)
+    learner, points = evaluated(h), few(task, MANY)
+    downhill = {name: -STEP * g for name, g in gradients(learner, points).items()}
+    return _loss(learner, points) - _loss(shifted(learner, downhill), points)
 
 
 def gradient_norm(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
     """Returns |grad L|^2 of the training loss (Zhao, Zhang and Hu, 2022)."""
-    return squared_norm(gradients(evaluated(h), task))
+    return squared_norm(gradients(evaluated(h), few(task, MANY)))
 
 
 def gradient_noise(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
@@ -63,8 +67,7 @@ def gradient_noise(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Te
     That is mean_i |g_i|^2 - |mean_i g_i|^2, "grad-noise-final" of Jiang et al. (2020); over at most
     128 points.
     """
-    points = few(task, GRADIENT_POINTS)
-    learner = evaluated(h)
+    learner, points = evaluated(h), few(task, GRADIENT_POINTS)
     logits(learner, points)  # refuses what are no labels
     P = sum(learner.values[name][0].numel() for name in learner.trained)
     size = max(1, NUMBERS // (P * len(points)))
@@ -87,11 +90,11 @@ def fisher_rao_norm(h: BatchedLearner, initial: BatchedLearner, task: Task) -> T
     The norm of Liang, Poggio, Rakhlin and Stokes (2019). g_i' w is the derivative of a point's loss
     where all parameters are multiplied by t, at t = 1.
     """
-    learner = evaluated(h)
+    learner, points = evaluated(h), few(task, MANY)
     with torch.enable_grad():
         t = next(iter(learner.parameters())).new_ones(()).requires_grad_()
         scaled = learner.moved(t * p for p in learner.parameters())
-        losses = cross_entropy(logits(scaled, task), task.Y_tr)  # (B, M)
+        losses = cross_entropy(logits(scaled, points), points.Y_tr)  # (B, M)
         # Backwards twice: what is linear in the weights of a sum of losses has their slopes as its
         # gradient. Going forwards needs parts of PyTorch that it calls deprecated.
         v = torch.zeros_like(losses, requires_grad=True)
@@ -105,9 +108,10 @@ def input_gradient(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Te
 
     The penalty of double backpropagation (Drucker and LeCun, 1992).
     """
-    X = values(task.X_tr).detach().clone().requires_grad_()
+    points = few(task, MANY)
+    X = values(points.X_tr).detach().clone().requires_grad_()
     with torch.enable_grad():
-        total = cross_entropy(logits(evaluated(h), replace(task, X_tr=X)), task.Y_tr).sum()
+        total = cross_entropy(logits_at(evaluated(h), X, points.Y_tr), points.Y_tr).sum()
         (slope,) = torch.autograd.grad(total, X)
     return slope.flatten(2).square().sum(dim=2).mean(dim=1)
 

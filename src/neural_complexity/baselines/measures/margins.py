@@ -1,16 +1,16 @@
 """Complexity measures of margins: how far training points are from being classified otherwise."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from torch.linalg import matrix_norm, vector_norm
 
+from neural_complexity.baselines.measures.chosen_points import MANY, few
 from neural_complexity.baselines.measures.layers import (
     TINY,
     displacement,
     evaluated,
     logits,
+    logits_at,
     matrices,
     safe_log,
 )
@@ -87,17 +87,18 @@ def normalised_output_margin(h: BatchedLearner, initial: BatchedLearner, task: T
 
 def input_margin(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
     """Returns minus the lower tenth of the `input_distances` (Elsayed et al., 2018)."""
-    return -lower_tenth(input_distances(evaluated(h), task))
+    points = few(task, MANY)
+    return -lower_tenth(input_distances(evaluated(h), points.X_tr, points.Y_tr))
 
 
-def input_distances(h: PlacedLearner, task: Task) -> Tensor:
-    """Returns m(x) / |grad_x m(x)| of the training points, (B, M), with m(x) the margin of a point.
+def input_distances(h: PlacedLearner, X: Tensor, Y: Tensor) -> Tensor:
+    """Returns m(x) / |grad_x m(x)| of labelled points, (B, M), with m(x) the margin of a point.
 
     To first order this is the distance of x from where its class changes, negative beyond it.
     """
-    X = values(task.X_tr).detach().clone().requires_grad_()
+    X = values(X).detach().clone().requires_grad_()
     with torch.enable_grad():
-        m = margins(logits(h, replace(task, X_tr=X)), task.Y_tr)
+        m = margins(logits_at(h, X, Y), Y)
         (slope,) = torch.autograd.grad(m.sum(), X)
     length: Tensor = vector_norm(slope.flatten(2), dim=2)
     return m.detach() / length.clamp(min=TINY)

@@ -1,20 +1,19 @@
 """Complexity measures of hidden layers and of changed inputs: the winners of the PGDL contest."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import one_hot
 
-from neural_complexity.baselines.measures.chosen_points import few, mixed_pairs
+from neural_complexity.baselines.measures.chosen_points import MANY, few, mixed_pairs
 from neural_complexity.baselines.measures.layers import (
     TINY,
     evaluated,
     inputs_of,
     labels,
-    logits,
+    logits_at,
     matrices,
 )
 from neural_complexity.baselines.measures.margins import input_distances, lower_tenth
@@ -65,7 +64,7 @@ def davies_bouldin_index(h: BatchedLearner, initial: BatchedLearner, task: Task)
 
     Natekar and Sharma (2020) take an early layer instead.
     """
-    points, last = few(task), list(matrices(h))[-1]
+    points, last = few(task, MANY), list(matrices(h))[-1]
     return davies_bouldin(inputs_of(evaluated(h), last, points.X_tr), labels(points))
 
 
@@ -74,8 +73,9 @@ def mixup_error(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tenso
 
     One minus the label-wise mixup accuracy of Natekar and Sharma (2020).
     """
-    mixed = _mixed(task)
-    return zero_one(logits(evaluated(h), mixed), mixed.Y_tr).mean(dim=1)
+    points = few(task, MANY)
+    H = logits_at(evaluated(h), mixed_pairs(points), points.Y_tr)
+    return zero_one(H, points.Y_tr).mean(dim=1)
 
 
 def davies_bouldin_times_mixup(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
@@ -91,7 +91,8 @@ def mixup_margin(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tens
 
     A prize-winner of PGDL (Natekar and Sharma, 2020, who take distances in the first layer).
     """
-    return -lower_tenth(input_distances(evaluated(h), _mixed(task)))
+    points = few(task, MANY)
+    return -lower_tenth(input_distances(evaluated(h), mixed_pairs(points), points.Y_tr))
 
 
 def augmentation_error(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
@@ -100,8 +101,9 @@ def augmentation_error(h: BatchedLearner, initial: BatchedLearner, task: Task) -
     Robustness to augmentation, a prize-winner of PGDL (Aithal et al., 2021). Inputs need not be
     images here, so that noise is the augmentation.
     """
-    learner = evaluated(h)
-    errors = [zero_one(logits(learner, part), part.Y_tr).mean(dim=1) for part in _noisy(task)]
+    learner, points = evaluated(h), few(task)
+    Y = points.Y_tr
+    errors = [zero_one(logits_at(learner, X, Y), Y).mean(dim=1) for X in _noisy(points)]
     return torch.stack(errors).mean(dim=0)
 
 
@@ -110,22 +112,16 @@ def augmentation_margin(h: BatchedLearner, initial: BatchedLearner, task: Task) 
 
     A prize-winner of PGDL (Natekar and Sharma, 2020), with the noise of `augmentation_error`.
     """
-    learner = evaluated(h)
-    found = [input_distances(learner, part) for part in _noisy(task)]
+    learner, points = evaluated(h), few(task)
+    found = [input_distances(learner, X, points.Y_tr) for X in _noisy(points)]
     return -lower_tenth(torch.cat(found, dim=1))
 
 
-def _mixed(task: Task) -> Task:
-    points = few(task)
-    return replace(points, X_tr=mixed_pairs(points))
-
-
-def _noisy(task: Task) -> Iterator[Task]:
-    """Returns training points with noise, the same for all points, again and again."""
-    points = few(task)
-    X = values(points.X_tr)
+def _noisy(task: Task) -> Iterator[Tensor]:
+    """Returns training inputs with noise, the same for all points, again and again."""
+    X = values(task.X_tr)
     spread = (X - X.mean(dim=1, keepdim=True)).flatten(1).square().mean(dim=1).sqrt()  # (B,)
     spread = spread.view(-1, *[1] * (X.ndim - 1))
     for i in range(DRAWS):
         z = torch.randn(X.shape[2:], generator=stream(0, "augmentation", i), dtype=X.dtype)
-        yield replace(points, X_tr=X + NOISE * spread * z.to(X.device))
+        yield X + NOISE * spread * z.to(X.device)

@@ -1,5 +1,6 @@
 """Complexity measures of the eigenvalues of W'W of each layer: exponents, ranks, norms."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -73,8 +74,8 @@ def weighted_power_law_exponent(h: BatchedLearner, initial: BatchedLearner, task
 
 def log_alpha_norm(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
     """Returns the mean over layers of log10 sum_i lambda_i^alpha (Martin and Mahoney, 2021)."""
-    ten = torch.log(torch.tensor(10.0))
-    return _mean(h, lambda x: (power_law(x).unsqueeze(1) * x.log()).logsumexp(dim=1) / ten)
+    powers = _mean(h, lambda x: (power_law(x).unsqueeze(1) * x.log()).logsumexp(dim=1))
+    return powers / math.log(10)
 
 
 def log_spectral_norm(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
