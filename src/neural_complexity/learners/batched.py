@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from neural_complexity.points import values
 
-__all__ = ["BatchedLearner", "Measure", "PlacedLearner", "filter_normalised", "stack", "surface"]
+__all__ = ["BatchedLearner", "Measure", "PlacedLearner", "State", "filter_normalised", "stack"]
+__all__ += ["surface"]
 
 aten = torch.ops.aten
 
