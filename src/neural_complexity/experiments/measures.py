@@ -3,9 +3,9 @@
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from neural_complexity import ledger
 from neural_complexity.baselines.measures.catalogue import MEASURES
 from neural_complexity.baselines.ranking import Hyperparameters, score_measure, sign_errors
 from neural_complexity.convert.folds import choose_folds
-from neural_complexity.experiments.base.config import AtLeast, Count, RunConfig
+from neural_complexity.experiments.base.config import Count, RunConfig
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.measure_report import (
     AVERAGED,
@@ -22,6 +22,7 @@ from neural_complexity.experiments.base.measure_report import (
     ERROR,
     EVERY,
     FOLDS,
+    GAP,
     HOLD_OUT,
     LOST,
     MODELS,
@@ -63,6 +64,10 @@ from neural_complexity.workspace import Workspace
 __all__ = ["EXPERIMENT"]
 
 NAME = "measures"
+SMALL = ("digits", "sklearn wine", "sklearn breast_cancer")  # datasets, which need no files
+FEWEST = 3  # models of a dataset, of which there is something to rank
+
+Scores = dict[str, dict[str, Estimate]]  # by measure and metric
 Networks = dict[str, dict[str, NeuralComplexity]]  # by dataset and head
 
 
@@ -70,15 +75,15 @@ Networks = dict[str, dict[str, NeuralComplexity]]  # by dataset and head
 class Config(RunConfig):
     """A zoo of networks on several datasets, and the measures that are to rank it."""
 
-    datasets: tuple[str, ...] = ("digits", "sklearn wine", "sklearn breast_cancer", "mnist")
+    datasets: tuple[str, ...] = (*SMALL, "mnist", "fashion-mnist")
     """Images by name, see `run single`, and tables with labels, see `tasks.real_tables`."""
     data: str = ""  # The folder of images; if empty, that of NEURAL_COMPLEXITY_DATA or a cache.
     grid: Grid = field(default_factory=Grid)  # Hyper-parameters of the networks.
     sizes: Sizes = field(default_factory=Sizes)  # Points of each dataset.
     stopping: Stopping = field(default_factory=Stopping)  # When a network is trained.
-    cross_validated: tuple[str, ...] = ()  # Datasets with 5-fold CV, which takes five refits.
+    cross_validated: tuple[str, ...] = SMALL  # Datasets with 5-fold CV, which takes five refits.
     iterations: Count = 40  # Collections of learners for each NC.
-    updates: Annotated[int, AtLeast(1)] = 32  # Of NC after each.
+    updates: Count = 32  # Of NC after each.
     learner_steps: Count = 300  # Updates of the learners that NC learns from.
 
     def __post_init__(self) -> None:
@@ -90,7 +95,6 @@ class Config(RunConfig):
             raise ValueError(f"cross_validated must be of datasets, got {', '.join(odd)}")
 
 
-SMALL = ("digits", "sklearn wine", "sklearn breast_cancer")
 TINY: dict[str, tuple[Any, ...]] = {
     "width": (8,),
     "depth": (1, 2),
@@ -103,7 +107,7 @@ SMOKE |= {"sizes": Sizes(train=80, test=60, others=120), "iterations": 2, "updat
 SMOKE |= {"stopping": Stopping(target=0.5, every=20, steps=200), "learner_steps": 10}
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": partial(Config, grid=Grid(**TINY), **SMOKE),
-    "cpu": partial(Config, datasets=(*SMALL, "mnist", "fashion-mnist"), cross_validated=SMALL),
+    "cpu": Config,
     "gpu": partial(
         Config,
         datasets=(*SMALL, "mnist", "fashion-mnist", "kmnist"),
@@ -118,43 +122,44 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     data = {n: load_data(n, config.sizes, config.data, seed=config.seed) for n in config.datasets}
     networks = {name: _meta_learn(config, own, work, callback) for name, own in data.items()}
     groups, rows, tensors = config.grid.groups(), list[Row](), dict[str, Tensor]()
-    parts = Parts(work, 3 * len(groups) * len(data), callback)
-    scored = dict[str, dict[str, dict[str, Estimate]]]()
+    parts, scored = Parts(work, 3 * len(groups) * len(data), callback), dict[str, Scores]()
     for name, own in data.items():
-        ledger.record("report", own.task(own.training[1][None]).X_te, own.y[None, own.train :])
+        reported = own.task(own.training[1][None])
+        ledger.record("report", reported.X_te, reported.Y_te)
         found = [_measure_group(config, own, group, networks, parts) for group in groups]
         reached = torch.cat([kept["reached"] for kept in found])
+        if (trained := int(reached.sum())) < FEWEST:
+            wanted = f"let at least {FEWEST} models reach the target"
+            raise ValueError(f"stopping must {wanted}, got {trained} of {len(reached)} on {name}")
+        named = groups[0].columns()
+        hyper = {k: torch.cat([group.columns()[k] for group in groups])[reached] for k in named}
         found = [kept for kept in found if kept["reached"].any()]
-        if int(reached.sum()) < 2:
-            got = f"{int(reached.sum())} of {len(reached)} on {name}"
-            raise ValueError(f"stopping must let at least two models reach the target, got {got}")
         columns = {k: torch.cat([kept[k] for kept in found]) for k in found[0] if k != "reached"}
-        hyper = {
-            k: torch.cat([g.columns()[k] for g in groups])[reached] for k in groups[0].columns()
-        }
-        gaps = columns.pop("gap")
+        tensors |= {f"{name}/{measure}": values for measure, values in columns.items()}
         of = partial(Row.of, NAME, config.seed, dataset=name)
         rows += [of(MODELS, count(reached)), of(LOST, count(~reached))]
-        scored[name] = {}
-        for measure, values in columns.items():
-            units = measure in PREDICTIONS
-            scored[name][measure] = score_measure(values, gaps, hyper, in_loss_units=units)
-            rows += [of(m, e, measure=measure) for m, e in scored[name][measure].items()]
-            errors = sign_errors(values.double(), gaps.double(), Hyperparameters(hyper))
-            for (k, a, b), error in errors.items():
-                told = Estimate(error.item(), None, len(gaps))
-                rows.append(of(ERROR, told, measure=measure, environment=f"{k}: {a:g}, {b:g}"))
-            tensors[f"{name}/{measure}"] = values
-        tensors[f"{name}/gap"] = gaps
+        scored[name], more = _score(of, columns, hyper)
+        rows += more
     rows += _averages(config, scored)
-    kept = {
-        f"{n}-{h}".replace(" ", "-"): nc for n, both in networks.items() for h, nc in both.items()
-    }
-    facts = {
-        "seconds": round(sum(parts.seconds.values()), 1),
-        "models": len(groups) * len(groups[0]),
-    }
-    return Outcome(rows, tensors, kept, {}, facts)
+    ncs = {f"{n}-{h}".replace(" ", "-"): nc for n, own in networks.items() for h, nc in own.items()}
+    return Outcome(rows, tensors, ncs, {}, {"seconds": round(sum(parts.seconds.values()), 1)})
+
+
+def _score(
+    of: Callable[..., Row], columns: dict[str, Tensor], hyper: dict[str, Tensor]
+) -> tuple[Scores, list[Row]]:
+    """Returns how well each measure ranks the models of a dataset, also as rows."""
+    measures, gaps, known = dict(columns), columns[GAP].double(), Hyperparameters(hyper)
+    del measures[GAP]
+    found, rows = Scores(), list[Row]()
+    for measure, values in measures.items():
+        units = measure in PREDICTIONS
+        found[measure] = score_measure(values, gaps, hyper, in_loss_units=units)
+        rows += [of(metric, told, measure=measure) for metric, told in found[measure].items()]
+        for (name, a, b), error in sign_errors(values.double(), gaps, known).items():
+            told = Estimate(error.item(), None, len(gaps))
+            rows.append(of(ERROR, told, measure=measure, environment=f"{name}: {a:g}, {b:g}"))
+    return found, rows
 
 
 def _meta_learn(
@@ -221,10 +226,11 @@ def _refit(config: Config, data: ZooData, group: Group, Y: Tensor) -> dict[str, 
 def _measure(data: ZooData, trained: Trained, Y: Tensor, networks: Networks) -> dict[str, Tensor]:
     """Returns the gaps of models and all measures of them, (B,) each."""
     task = data.task(Y)
-    found = {name: measure(trained.h, trained.initial, task) for name, measure in MEASURES.items()}
+    seen = replace(task, Y_te=torch.zeros_like(task.Y_te))  # no measure may look at test labels
+    found = {name: measure(trained.h, trained.initial, seen) for name, measure in MEASURES.items()}
     with torch.no_grad():
         snapshot = take_snapshot(trained.h, task)
-    found["gap"] = gap(cross_entropy, snapshot, task.Y_te)
+    found[GAP] = gap(cross_entropy, snapshot, task.Y_te)
     ncs = {OWN[head]: nc for head, nc in networks[data.name].items()}
     like = [own["posterior"] for name, own in networks.items() if name != data.name]
     alike = [nc for nc in like if (nc.shape, nc.outputs) == (data.shape, data.classes)]
@@ -239,7 +245,7 @@ def _measure(data: ZooData, trained: Trained, Y: Tensor, networks: Networks) -> 
     return found
 
 
-def _averages(config: Config, scored: dict[str, dict[str, dict[str, Estimate]]]) -> list[Row]:
+def _averages(config: Config, scored: dict[str, Scores]) -> list[Row]:
     """Returns means over datasets of what all of them have."""
     rows, of = [], partial(Row.of, NAME, config.seed, dataset=EVERY)
     for measure in next(iter(scored.values())):

@@ -14,8 +14,8 @@ from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, find, pivot, select, show
 from neural_complexity.experiments.base.run_folder import HEADS
 
-__all__ = ["AVERAGED", "ELSEWHERE", "ERROR", "EVERY", "FOLDS", "HOLD_OUT", "LOST", "MODELS", "OWN"]
-__all__ += ["PREDICTIONS", "TABLES", "TRAINING", "figures", "tables"]
+__all__ = ["AVERAGED", "ELSEWHERE", "ERROR", "EVERY", "FOLDS", "GAP", "HOLD_OUT", "LOST"]
+__all__ += ["MODELS", "OWN", "PREDICTIONS", "TABLES", "TRAINING", "figures", "tables"]
 
 TRAINING, HOLD_OUT, FOLDS = "training loss", "20 % hold-out", "5-fold CV"
 USUAL = (TRAINING, HOLD_OUT, FOLDS)  # what a user has anyway
@@ -26,7 +26,7 @@ PREDICTIONS = (HOLD_OUT, FOLDS, *NCS)  # of the gap, in units of the loss
 SCORES = {TAU: 2, GRANULATED: 2, CMI: 3, WORST: 2, R2: 2, MAE: 3}  # and their digits
 AVERAGED = (TAU, GRANULATED, CMI, WORST)  # over datasets, whose losses have sizes of their own
 EVERY, ERROR = "mean of all datasets", "sign error"
-MODELS, LOST = "models", "left out"
+MODELS, LOST, GAP = "models", "left out", "gap"
 BEST = 10  # measures in the scatter plot
 
 NOTE = (
@@ -117,7 +117,7 @@ def _draw_best(outcome: Outcome, names: list[str]) -> Drawing:
     canvas, axes = sketch(10, 4.6, 2, 5, sharex=True, sharey=True)
     for ax, name in zip(axes.flat, names, strict=False):
         for i, dataset in enumerate(datasets):
-            both = outcome.tensors[f"{dataset}/{name}"], outcome.tensors[f"{dataset}/gap"]
+            both = outcome.tensors[f"{dataset}/{name}"], outcome.tensors[f"{dataset}/{GAP}"]
             x, y = (rankdata(column) / len(column) for column in both)
             ax.plot(x, y, ".", ms=3, alpha=0.5, color=mpl.colormaps["tab10"](i), label=dataset)
         ax.set_title(name, fontsize=8)

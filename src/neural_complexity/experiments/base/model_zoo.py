@@ -45,7 +45,7 @@ class Grid(Checked):
     weight_decay: Amounts = (0.0, 0.001)  # Times half the squared norm of the parameters.
     dropout: Annotated[tuple[float, ...], Between(0, 1, open_end=True)] = (0.0, 0.3)
     augmentation: Amounts = (0.0, 0.3)  # The standard deviation of noise on standardized inputs.
-    label_noise: Annotated[tuple[float, ...], Between(0, 1)] = (0.0, 0.1)
+    label_noise: Annotated[tuple[float, ...], Between(0, 1)] = (0.0, 0.05)
     """The share of training points with a label drawn at random."""
 
     def groups(self) -> "list[Group]":
