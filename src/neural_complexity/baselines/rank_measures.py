@@ -106,17 +106,9 @@ def rank_measures(
     values = {name: gaps.clone() for name in measures}
     for rows in _groups(models, data[2]):
         h, start = (join([evaluation_copy(own[i]) for i in rows]) for own in (models, before))
-        task = _task(h, data)
-        with torch.no_grad():
-            gaps[rows] = gap(cross_entropy, take_snapshot(h, task), task.Y_te).double().cpu()
-        # No measure may look at test labels.
-        seen = replace(task, Y_te=torch.zeros_like(task.Y_te))
-        for name, measure in measures.items():
-            told = measure(h, start, seen)
-            if tuple(told.shape) != (len(rows),):
-                got = f"shape {tuple(told.shape)} for {len(rows)} models"
-                raise ValueError(f"{name} must return one value per model, got {got}")
-            values[name][rows] = told.detach().double().cpu()
+        gaps[rows], told = _measure(h, start, measures, _task(h, data))
+        for name in measures:
+            values[name][rows] = told[name]
     if not gaps.isfinite().all():
         first = int((~gaps.isfinite()).nonzero()[0])
         raise ValueError(f"models must have finite losses, got another one from model {first}")
@@ -144,6 +136,23 @@ def _check(
     if unknown:
         got = ", ".join(sorted(unknown))
         raise ValueError(f"predictions must be names of measures, got {got}")
+
+
+def _measure(
+    h: BatchedLearner, initial: BatchedLearner, measures: Mapping[str, Measure], task: Task
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Returns the gaps of B models, (B,), and all measures of them, (B,) each."""
+    with torch.no_grad():
+        gaps = gap(cross_entropy, take_snapshot(h, task), task.Y_te)
+    # No measure may look at test labels.
+    seen, found = replace(task, Y_te=torch.zeros_like(task.Y_te)), {}
+    for name, measure in measures.items():
+        told = measure(h, initial, seen)
+        if tuple(told.shape) != (len(task),):
+            got = f"shape {tuple(told.shape)} for {len(task)} models"
+            raise ValueError(f"{name} must return one value per model, got {got}")
+        found[name] = told.detach().double().cpu()
+    return gaps.double().cpu(), found
 
 
 def _emptied(model: nn.Module) -> nn.Module:

@@ -13,9 +13,9 @@ from torch import Tensor
 from neural_complexity.meta.scores import Estimate, estimate, mean_absolute_error, r_squared
 from neural_complexity.seeding import stream
 
-__all__ = ["CMI", "GRANULATED", "MAE", "R2", "TAU", "WORST", "Hyperparameters"]
-__all__ += ["conditional_information", "granulated_tau", "kendall_tau", "score_measure"]
-__all__ += ["sign_errors", "worst_sign_error"]
+__all__ = ["CMI", "GRANULATED", "MAE", "R2", "TAU", "WORST", "Columns"]
+__all__ += ["Hyperparameters", "conditional_information", "granulated_tau", "kendall_tau"]
+__all__ += ["score_measure", "sign_errors", "worst_sign_error"]
 
 TAU, GRANULATED, CMI = "Kendall's tau", "granulated tau", "CMI"
 WORST, R2, MAE = "worst sign error", "R2", "MAE"

@@ -40,10 +40,10 @@ class Grid(Checked):
 
     width: Counts = (32, 128)  # Hidden units of a layer.
     depth: Counts = (1, 3)  # Hidden layers.
-    batch: Counts = (16, 64)  # Training points of a step.
-    lr: Annotated[tuple[float, ...], POSITIVE] = (0.05, 0.15)  # The learning rate of SGD.
-    weight_decay: Amounts = (0.0, 0.001)  # Times half the squared norm of the parameters.
-    dropout: Annotated[tuple[float, ...], Between(0, 1, open_end=True)] = (0.0, 0.3)
+    batch: Counts = (32, 128)  # Training points of a step.
+    lr: Annotated[tuple[float, ...], POSITIVE] = (0.04, 0.12)  # The learning rate of SGD.
+    weight_decay: Amounts = (0.0, 0.0005)  # Times half the squared norm of the parameters.
+    dropout: Annotated[tuple[float, ...], Between(0, 1, open_end=True)] = (0.0, 0.1)
     augmentation: Amounts = (0.0, 0.3)  # The standard deviation of noise on standardized inputs.
     label_noise: Annotated[tuple[float, ...], Between(0, 1)] = (0.0, 0.05)
     """The share of training points with a label drawn at random."""
@@ -100,7 +100,7 @@ class Stopping(Checked):
 
     target: Annotated[float, POSITIVE] = 0.2  # Mean cross-entropy on the training points.
     every: Count = 100  # Updates between two looks, at which dropout and augmentation are off.
-    steps: Count = 10_000  # The most updates: a model that needs more is left out.
+    steps: Count = 12_000  # The most updates: a model that needs more is left out.
 
 
 @dataclass(frozen=True, kw_only=True)
