@@ -1,5 +1,6 @@
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from neural_complexity.learners.networks import mlp
 from neural_complexity.seeding import stream
 from neural_complexity.task import Task
 
-HYPER = {
+HYPER: dict[str, list[Any]] = {
     "width": [4, 4, 4, 4, 8, 8, 8, 8],
     "scale": [1.0, 1.0, 3.0, 3.0] * 2,
     "seed": [0, 1] * 4,
@@ -28,7 +29,8 @@ class Hidden(nn.Module):
         self.factor, self.inner = factor, nn.Linear(2, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.factor * self.inner(x)
+        H: Tensor = self.factor * self.inner(x)
+        return H
 
 
 def points() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -38,7 +40,7 @@ def points() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def models() -> list[nn.Module]:
-    found = []
+    found = list[nn.Module]()
     for width, scale, _ in product((4, 8), (1.0, 3.0), range(2)):
         model = mlp(2, (width,), 3, noise=lambda _: nn.Dropout(0.5))
         for p in model.parameters():
@@ -69,8 +71,8 @@ def distance(h: BatchedLearner, initial: BatchedLearner, _: Task) -> Tensor:
 def test_models_of_several_architectures_are_measured_each_by_itself() -> None:
     some = models()
     found = rank_measures(some, {"norm": norm}, points())
-    norms = [sum(p.square().sum() for p in model.parameters()) for model in some]
-    torch.testing.assert_close(found.values["norm"], torch.stack(norms).detach())
+    norms = [sum(p.square().sum().item() for p in model.parameters()) for model in some]
+    torch.testing.assert_close(found.values["norm"], torch.tensor(norms))
     torch.testing.assert_close(found.gaps, gaps_of(some))
 
 
@@ -102,8 +104,8 @@ def test_initial_models_reach_measures_and_count_as_zero_without() -> None:
     found = rank_measures(some, {"distance": distance}, points(), initial=initial)
     for model, start, told in zip(some, initial, found.values["distance"], strict=True):
         pairs = zip(model.parameters(), start.parameters(), strict=True)
-        wanted = sum((p - q).square().sum() for p, q in pairs)
-        torch.testing.assert_close(told, wanted.detach())
+        wanted = sum((p - q).square().sum().item() for p, q in pairs)
+        assert told.item() == pytest.approx(wanted)
     without = rank_measures(some, {"distance": distance, "norm": norm}, points()).values
     torch.testing.assert_close(without["distance"], without["norm"])
 
@@ -124,13 +126,14 @@ def test_models_that_only_look_alike_are_told_apart() -> None:
 
 def test_arrays_and_models_in_single_precision_will_do() -> None:
     some = [model.float() for model in models()]
-    data = tuple(part.numpy() for part in points())
+    X_tr, y_tr, X_te, y_te = (part.numpy() for part in points())
+    data = X_tr, y_tr, X_te, y_te
     assert rank_measures(some, {"norm": norm}, data).gaps.dtype == torch.float64
 
 
 def test_what_cannot_be_ranked_is_refused() -> None:
     some, data = models(), points()
-    rank = partial(rank_measures, measures={"norm": norm}, data=data)
+    rank: Any = partial(rank_measures, measures={"norm": norm}, data=data)
     for error, sentence, call in (
         (ValueError, "models must be at least 3, got 2", lambda: rank(some[:2])),
         (TypeError, "Module, got function", lambda: rank([norm] * 3)),
@@ -158,6 +161,6 @@ def test_what_cannot_be_ranked_is_refused() -> None:
     ):
         with pytest.raises(error, match=sentence):
             call()
-    some[1][0].weight.data.fill_(torch.inf)
+    next(some[1].parameters()).data.fill_(torch.inf)
     with pytest.raises(ValueError, match="finite losses, got another one from model 1"):
         rank(some)

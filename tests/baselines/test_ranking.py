@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -137,7 +138,7 @@ def test_conditional_information_is_the_least_over_sets_of_hyperparameters() -> 
 def test_what_cannot_be_told_is_left_out() -> None:
     values = torch.arange(5.0)
     assert set(score_measure(values, values)) == {TAU}
-    unique = {"rate": [0.1, 0.2, 0.3, 0.4, 0.5], "width": [1, 2, 3, 4, 5]}
+    unique: dict[str, list[Any]] = {"rate": [0.1, 0.2, 0.3, 0.4, 0.5], "width": [1, 2, 3, 4, 5]}
     assert set(score_measure(values, values, unique)) == {TAU, CMI}
     assert score_measure(values, torch.ones(5), unique) == {}
 

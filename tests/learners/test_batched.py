@@ -400,5 +400,5 @@ def test_modules_of_one_architecture_run_as_one() -> None:
     h, X = join(modules), torch.randn(3, 5, 2)
     alone = torch.stack([module.eval()(x) for module, x in zip(modules, X, strict=True)])
     torch.testing.assert_close(h(X), alone)
-    modules[0][0].weight.data.zero_()
+    next(modules[0].parameters()).data.zero_()
     torch.testing.assert_close(h(X), alone)  # they are copies

@@ -58,7 +58,8 @@ class Ranking:
             }
             for measure, own in self.scores.items()
         }
-        return pd.DataFrame.from_dict(shown, orient="index").fillna("").to_string()
+        lines: str = pd.DataFrame.from_dict(shown, orient="index").fillna("").to_string()
+        return lines
 
 
 def rank_measures(

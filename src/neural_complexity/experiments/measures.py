@@ -131,8 +131,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         if (trained := int(reached.sum())) < FEWEST:
             wanted = f"let at least {FEWEST} models reach the target"
             raise ValueError(f"stopping must {wanted}, got {trained} of {len(reached)} on {name}")
-        named = groups[0].columns()
-        hyper = {k: torch.cat([group.columns()[k] for group in groups])[reached] for k in named}
+        names = groups[0].columns
+        hyper = {k: torch.cat([group.columns[k] for group in groups])[reached] for k in names}
         found = [kept for kept in found if kept["reached"].any()]
         columns = {k: torch.cat([kept[k] for kept in found]) for k in found[0] if k != "reached"}
         tensors |= {f"{name}/{measure}": values for measure, values in columns.items()}
@@ -168,7 +168,8 @@ def _meta_learn(
     """Meta-trains both heads on points, and on learners, that the zoo has nothing to do with."""
     X, y = data.others()
     make = partial(image_mlp, data.shape, (64,), data.classes)
-    recipe, found = RECIPE(make=make, steps=config.learner_steps), {}
+    recipe = RECIPE(make=make, steps=config.learner_steps)
+    found = dict[str, NeuralComplexity]()
     plan = Plan(iterations=config.iterations, updates=config.updates, learners=40, chosen_by=8)
     for head in HEADS:
         where: Any = {"folder": work.path(f"nc {data.name} {head}"), "device": config.device}

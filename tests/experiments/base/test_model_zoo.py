@@ -1,5 +1,6 @@
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def states(trained: Trained) -> Tensor:
 
 def test_there_is_a_model_for_each_combination() -> None:
     groups = Grid().groups()
-    rows = [tuple(row) for g in groups for row in torch.stack([*g.columns().values()]).T.tolist()]
+    rows = [tuple(row) for g in groups for row in torch.stack([*g.columns.values()]).T.tolist()]
     assert len(rows) == len(set(rows)) == 2**8
     assert len({group.name for group in groups}) == len(groups) == 2**4
 
@@ -58,8 +59,8 @@ def test_each_model_is_what_sgd_alone_makes_of_it(data: ZooData) -> None:
     )
     for b in range(len(group)):
         h = trained.initial.one(b)
-        rates = {"lr": group.lr[b].item(), "weight_decay": group.weight_decay[b].item()}
-        descent = torch.optim.SGD(h.parameters(), **rates)
+        lr, decay = (group.columns[name][b].item() for name in ("lr", "weight_decay"))
+        descent = torch.optim.SGD(h.parameters(), lr=lr, weight_decay=decay)
         for step in range(7):
             rows = rounds(step)[b]
             descent.zero_grad()
@@ -87,7 +88,7 @@ def test_a_model_stops_at_the_first_look_below_the_target(data: ZooData) -> None
 def test_models_that_do_not_get_there_are_told(data: ZooData) -> None:
     (group,) = replace(PLAIN, lr=(1e-6, 0.5)).groups()
     trained = train(group, data)
-    assert torch.equal(trained.reached, group.lr == 0.5)
+    assert torch.equal(trained.reached, group.columns["lr"] == 0.5)
     assert (trained.steps[~trained.reached] == STOPPING.steps).all()
 
 
@@ -102,7 +103,8 @@ def test_the_same_seed_gives_the_same_weights_with_all_noise(data: ZooData) -> N
 @pytest.mark.parametrize("name", ["dropout", "augmentation", "weight_decay", "lr"])
 def test_each_hyperparameter_changes_the_models(name: str, data: ZooData) -> None:
     few = Stopping(target=1e-6, every=5, steps=5)
-    (plain,), (changed,) = PLAIN.groups(), replace(PLAIN, **{name: (0.3,)}).groups()
+    other: dict[str, Any] = {name: (0.3,)}
+    (plain,), (changed,) = PLAIN.groups(), replace(PLAIN, **other).groups()
     first, second = train(plain, data, few).loss_tr, train(changed, data, few).loss_tr
     assert not torch.isclose(first[0], second[0])
 
@@ -110,8 +112,9 @@ def test_each_hyperparameter_changes_the_models(name: str, data: ZooData) -> Non
 def test_a_share_of_the_labels_is_drawn(data: ZooData) -> None:
     (group,) = replace(PLAIN, label_noise=(0.0, 0.6)).groups()
     wrong = (mislabel(group, data, seed=0) != data.training[1]).double().mean(dim=1)
-    assert (wrong[group.label_noise == 0] == 0).all()
-    drawn = wrong[group.label_noise == 0.6].mean().item()
+    noise = group.columns["label_noise"]
+    assert (wrong[noise == 0] == 0).all()
+    drawn = wrong[noise == 0.6].mean().item()
     assert drawn == pytest.approx(0.6 * (1 - 1 / data.classes), abs=0.1)
 
 

@@ -19,7 +19,9 @@ __all__ += ["MODELS", "OWN", "PREDICTIONS", "TABLES", "TRAINING", "figures", "ta
 
 TRAINING, HOLD_OUT, FOLDS = "training loss", "20 % hold-out", "5-fold CV"
 USUAL = (TRAINING, HOLD_OUT, FOLDS)  # what a user has anyway
-OWN = {head: f"NC, {head} head" for head in HEADS}  # meta-trained on other points of the dataset
+OWN: dict[str, str] = {
+    head: f"NC, {head} head" for head in HEADS
+}  # meta-trained on other points of the dataset
 TABLES, ELSEWHERE = "NC for tables", "NC, posterior head, of another dataset"
 NCS = (*OWN.values(), TABLES, ELSEWHERE)
 PREDICTIONS = (HOLD_OUT, FOLDS, *NCS)  # of the gap, in units of the loss

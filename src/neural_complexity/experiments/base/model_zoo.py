@@ -1,6 +1,7 @@
 """A zoo: networks over a grid of hyper-parameters, all trained to the same training loss."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -50,48 +51,44 @@ class Grid(Checked):
 
     def groups(self) -> "list[Group]":
         """Returns all models, those together that are trained at once."""
-        values = {name: getattr(self, name) for name in asdict(self)}
-        outer = product(*(values[name] for name in TOGETHER))
-        inner = [name for name in values if name not in TOGETHER]
-        rows = torch.tensor(list(product(*(values[name] for name in inner)))).double()
-        own = dict(zip(inner, rows.unbind(dim=1), strict=True))
-        return [Group(*shared, **own) for shared in outer]
+        names = [*TOGETHER, *(name for name in asdict(self) if name not in TOGETHER)]
+        rows = torch.tensor(list(product(*(getattr(self, name) for name in names)))).double()
+        together = math.prod(len(getattr(self, name)) for name in names[len(TOGETHER) :])
+        return [
+            Group(dict(zip(names, some.unbind(dim=1), strict=True)))
+            for some in rows.split(together)
+        ]
 
 
 @dataclass(frozen=True)
 class Group:
     """B models of one architecture and batch size."""
 
-    width: int
-    depth: int
-    dropout: float
-    batch: int
-    lr: Tensor  # (B,), and so are the others
-    weight_decay: Tensor
-    augmentation: Tensor
-    label_noise: Tensor
+    columns: Mapping[str, Tensor]  # hyper-parameters by name, (B,) each
 
     def __len__(self) -> int:
-        return len(self.lr)
+        return len(self.columns["lr"])
 
     def __getitem__(self, rows: Tensor) -> "Group":
-        return Group(*(v[rows] if isinstance(v, Tensor) else v for v in vars(self).values()))
+        return Group({name: column[rows] for name, column in self.columns.items()})
+
+    def shared(self, name: str) -> float:
+        """Returns a hyper-parameter that is the same for all."""
+        return self.columns[name][0].item()
 
     @property
     def name(self) -> str:
         """What its models share."""
-        return ", ".join(f"{name} {getattr(self, name):g}" for name in TOGETHER)
-
-    def columns(self) -> dict[str, Tensor]:
-        """Returns the hyper-parameters by name, (B,) each."""
-        shared = {name: torch.full((len(self),), float(getattr(self, name))) for name in TOGETHER}
-        own = {name: value for name, value in vars(self).items() if name not in TOGETHER}
-        return {name: column.double() for name, column in (shared | own).items()}
+        return ", ".join(f"{name} {self.shared(name):g}" for name in TOGETHER)
 
     def make(self, data: "ZooData") -> nn.Module:
         """Builds one of the networks."""
-        noise = (lambda _: nn.Dropout(self.dropout)) if self.dropout else None
-        return mlp(data.X.shape[1], (self.width,) * self.depth, data.classes, noise=noise)
+        hidden, dropout = (
+            [int(self.shared("width"))] * int(self.shared("depth")),
+            self.shared("dropout"),
+        )
+        noise = (lambda _: nn.Dropout(dropout)) if dropout else None
+        return mlp(data.X.shape[1], hidden, data.classes, noise=noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +122,8 @@ class ZooData:
 
     def __call__(self, indices: Tensor) -> Tensor:
         """Returns points as NC sees them, (...) to (..., *shape)."""
-        return self.X[indices].unflatten(-1, self.shape)
+        points: Tensor = self.X[indices].unflatten(-1, self.shape)
+        return points
 
     @property
     def classes(self) -> int:
@@ -182,7 +180,7 @@ def mislabel(group: Group, data: ZooData, *, seed: int) -> Tensor:
     """Returns the training labels of each model, (B, train): a share of them drawn at random."""
     drawing = stream(seed, "label noise", data.name, group.name)
     shape = (len(group), data.train)
-    chosen = torch.rand(shape, generator=drawing) < group.label_noise[:, None]
+    chosen = torch.rand(shape, generator=drawing) < group.columns["label_noise"][:, None]
     drawn = torch.randint(data.classes, shape, generator=drawing)
     return torch.where(chosen, drawn, data.training[1])
 
@@ -198,8 +196,8 @@ class Trained:
     reached: Tensor  # (B,), whether the target was
 
     def __getitem__(self, rows: Tensor) -> "Trained":
-        own = (v[rows] if isinstance(v, Tensor) else _choose(v, rows) for v in vars(self).values())
-        return Trained(*own)
+        told = self.steps[rows], self.loss_tr[rows], self.reached[rows]
+        return Trained(_choose(self.initial, rows), _choose(self.h, rows), *told)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns all of it by name; see `from_tensors`."""
@@ -210,12 +208,13 @@ class Trained:
     @classmethod
     def from_tensors(cls, template: nn.Module, tensors: dict[str, Tensor]) -> "Trained":
         """Undoes `tensors`; the template is a network of the group."""
-        names = dict(template.named_parameters())
-        own = (
-            BatchedLearner(template, {name: tensors[f"{k}/{name}"] for name in names}).eval()
+        initial, h = (
+            {name: tensors[f"{k}/{name}"] for name, _ in template.named_parameters()}
             for k in ("initial", "h")
         )
-        return cls(*own, **{name: tensors[name] for name in ("steps", "loss_tr", "reached")})
+        told = tensors["steps"], tensors["loss_tr"], tensors["reached"]
+        both = BatchedLearner(template, initial).eval(), BatchedLearner(template, h).eval()
+        return cls(*both, *told)
 
 
 def train_group(
@@ -236,7 +235,7 @@ def train_group(
     what = (name, group.name)
     h = stack(make, len(group), stream(seed, *what))
     initial, ended = (_choose(h, torch.arange(len(group))) for _ in range(2))
-    rounds = Rounds(Y.shape, group.batch, lambda i: stream(seed, *what, "order", i))
+    rounds = Rounds(Y.shape, int(group.shared("batch")), lambda i: stream(seed, *what, "order", i))
     steps, losses = torch.zeros(len(group)).long(), torch.full((len(group),), torch.nan)
     left = torch.arange(len(group))
     with seeded(seed, *what, "noise"):
@@ -249,7 +248,7 @@ def train_group(
                 return Task(x, y, x[:, :1], y[:, :1])
 
             h.train()
-            noise, objective = own.augmentation.to(X)[:, None, None], _objective(own, X)
+            noise, objective = own.columns["augmentation"].to(X)[:, None, None], _objective(own, X)
             augment = partial(_add_noise, noise) if noise.any() else None
             fit(h, batches, steps=more, lr=1.0, objective=objective, augment=augment)
             loss = _loss(h.eval(), X, Y[left])
@@ -271,7 +270,7 @@ def _choose(h: BatchedLearner, rows: Tensor) -> BatchedLearner:
 
 def _objective(group: Group, X: Tensor) -> Objective:
     """Returns what models descend by steps of length one, each with its rate and weight decay."""
-    lr, decay = group.lr.to(X), group.weight_decay.to(X)
+    lr, decay = (group.columns[name].to(X) for name in ("lr", "weight_decay"))
 
     def objective(h: BatchedLearner, task: Task) -> Tensor:
         loss = cross_entropy(h(task.X_tr), task.Y_tr).mean(dim=1)  # (B,)
