@@ -158,7 +158,8 @@ def _score(
         rows += [of(metric, told, measure=measure) for metric, told in found[measure].items()]
         for (name, a, b), error in sign_errors(values.double(), gaps, known).items():
             told = Estimate(error.item(), None, len(gaps))
-            rows.append(of(ERROR, told, measure=measure, environment=f"{name}: {a:g}, {b:g}"))
+            environment = f"{name.replace('_', ' ')}: {a:g}, {b:g}"
+            rows.append(of(ERROR, told, measure=measure, environment=environment))
     return found, rows
 
 
@@ -170,7 +171,8 @@ def _meta_learn(
     make = partial(image_mlp, data.shape, (64,), data.classes)
     recipe = RECIPE(make=make, steps=config.learner_steps)
     found = dict[str, NeuralComplexity]()
-    plan = Plan(iterations=config.iterations, updates=config.updates, learners=40, chosen_by=8)
+    # Its own report is not needed: NC is judged by the zoo.
+    plan = Plan(iterations=config.iterations, updates=config.updates, learners=8, chosen_by=8)
     for head in HEADS:
         where: Any = {"folder": work.path(f"nc {data.name} {head}"), "device": config.device}
         where |= {"seed": config.seed, "progress": callback or False, "head": head}
@@ -209,15 +211,8 @@ def _refit(config: Config, data: ZooData, group: Group, Y: Tensor) -> dict[str, 
     folds = choose_folds(y.numpy(), 5, labels=True, seed=config.seed)
     several = data.name in config.cross_validated
     for k, (some, held) in enumerate(folds if several else folds[:1]):
-        h = train_group(
-            group,
-            make,
-            X[some],
-            Y[:, some],
-            config.stopping,
-            seed=config.seed,
-            name=f"{data.name}, fold {k}",
-        ).h
+        again = partial(train_group, group, make, X[some], Y[:, some], config.stopping)
+        h = again(seed=config.seed, name=f"{data.name}, fold {k}").h
         with torch.no_grad():
             losses.append(cross_entropy(h(X[held].expand(len(group), -1, -1)), Y[:, held]))
     found = {HOLD_OUT: losses[0].mean(dim=1)}

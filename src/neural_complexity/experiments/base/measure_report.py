@@ -128,7 +128,7 @@ def _draw_best(outcome: Outcome, names: list[str]) -> Drawing:
     canvas.supxlabel("rank of the measure")
     canvas.supylabel("rank of the gap")
     handles = axes[0, 0].get_legend_handles_labels()
-    canvas.legend(*handles, loc="outside lower center", ncols=len(datasets))
+    canvas.legend(*handles, loc="outside upper center", ncols=len(datasets))
     caption = "Ranks among the models of a dataset, from 0 to 1, of the measures with the best tau."
     return Drawing("measures-best", canvas, "The best measures against the gap", caption)
 
