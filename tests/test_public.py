@@ -28,13 +28,14 @@ def test_the_public_names_are_these() -> None:
         "meta_learn",
         "mlp",
         "nc_penalty",
+        "rank_measures",
         "split_tasks",
         "squared_error",
         "stream",
         "take_snapshot",
         "trust",
     ]
-    assert len(neural_complexity.__all__) <= 25
+    assert len(neural_complexity.__all__) <= 26
     for name in neural_complexity.__all__:
         assert getattr(neural_complexity, name).__doc__ or name.endswith(("error", "entropy"))
     assert set(dir(neural_complexity)) == set(neural_complexity.__all__)

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from neural_complexity.assessment.assess import assess
     from neural_complexity.assessment.compare import compare
     from neural_complexity.assessment.monitor import Monitor
+    from neural_complexity.baselines.rank_measures import rank_measures
     from neural_complexity.integrations.sklearn import NCClassifier, NCRegressor
     from neural_complexity.learners.fit import Recipe, fit
     from neural_complexity.learners.networks import mlp
@@ -40,6 +41,7 @@ __all__ += [
     "meta_learn",
     "mlp",
     "nc_penalty",
+    "rank_measures",
     "split_tasks",
 ]
 __all__ += ["squared_error", "stream", "take_snapshot", "trust"]
@@ -49,6 +51,7 @@ _NAMES = {
     "assessment.assess": ["assess"],
     "assessment.compare": ["compare"],
     "assessment.monitor": ["Monitor"],
+    "baselines.rank_measures": ["rank_measures"],
     "integrations.sklearn": ["NCClassifier", "NCRegressor"],
     "learners.fit": ["Recipe", "fit"],
     "learners.networks": ["mlp"],

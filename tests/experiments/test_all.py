@@ -16,7 +16,7 @@ from smoke_runs import SmokeRuns, as_users_do
 
 NAMES = experiment_names()
 # Those that take some seconds only; they go the ways of all others.
-SHORT = ("curves", "simple", "sinusoid", "search")
+SHORT = ("curves", "measures", "simple", "sinusoid", "search")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,6 +12,7 @@ from neural_complexity.learners.batched import (
     Measure,
     PlacedLearner,
     filter_normalised,
+    join,
     stack,
     surface,
 )
@@ -392,3 +393,12 @@ def test_modules_without_filters_and_wrong_measures_are_refused() -> None:
         measured(nn.BatchNorm1d(3), X)
     with pytest.raises(ValueError, match=r"one value per copy, got shape \(\) for 9 copies as x"):
         surface(h, lambda _: {"x": torch.zeros(())}, generator=stream(0), size=3)
+
+
+def test_modules_of_one_architecture_run_as_one() -> None:
+    modules = [mlp(2, (4,), 3, noise=lambda _: nn.Dropout(0.5)) for _ in range(3)]
+    h, X = join(modules), torch.randn(3, 5, 2)
+    alone = torch.stack([module.eval()(x) for module, x in zip(modules, X, strict=True)])
+    torch.testing.assert_close(h(X), alone)
+    next(modules[0].parameters()).data.zero_()
+    torch.testing.assert_close(h(X), alone)  # they are copies

@@ -1,6 +1,6 @@
 """B copies of any module run as one, and losses around one module (Li et al., 2018)."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from neural_complexity.points import values
 
-__all__ = ["BatchedLearner", "Measure", "PlacedLearner", "State", "filter_normalised", "stack"]
-__all__ += ["surface"]
+__all__ = ["BatchedLearner", "Measure", "PlacedLearner", "State", "filter_normalised", "join"]
+__all__ += ["stack", "surface"]
 
 aten = torch.ops.aten
 
@@ -209,6 +209,13 @@ def stack(make: Callable[[], nn.Module], batch: int, generator: torch.Generator)
             own = {n: torch.stack([state[n] for state in states]).to(device) for n in states[0]}
             return BatchedLearner(template, own)
     return BatchedLearner(template, stacked)
+
+
+def join(modules: Sequence[nn.Module]) -> BatchedLearner:
+    """Returns copies of modules of one architecture as B learners, in evaluation mode."""
+    states = [_state(module) for module in modules]
+    stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+    return BatchedLearner(deepcopy(modules[0]), stacked).eval()
 
 
 def _state(module: nn.Module) -> State:

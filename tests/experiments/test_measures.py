@@ -1,0 +1,81 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from neural_complexity.baselines.measures.catalogue import MEASURES
+from neural_complexity.baselines.ranking import MAE, TAU, kendall_tau
+from neural_complexity.experiments.base.experiment import Outcome
+from neural_complexity.experiments.base.measure_report import (
+    EVERY,
+    FOLDS,
+    HOLD_OUT,
+    LOST,
+    MODELS,
+    OWN,
+    TABLES,
+    TRAINING,
+)
+from neural_complexity.experiments.base.model_zoo import load_data
+from neural_complexity.experiments.base.rows import find, select
+from neural_complexity.experiments.measures import EXPERIMENT
+from smoke_runs import SmokeRuns
+
+SMOKE = EXPERIMENT.presets["smoke"]()
+DIGITS, WINE = SMOKE.datasets
+
+
+@pytest.fixture(scope="module")
+def outcome(smoke_runs: SmokeRuns) -> Outcome:
+    return smoke_runs("measures").outcome
+
+
+def test_every_measure_and_baseline_is_scored_on_every_dataset(outcome: Outcome) -> None:
+    for dataset, more in ((DIGITS, set[str]()), (WINE, {FOLDS, TABLES})):
+        found = {row.keys["measure"] for row in select(outcome.rows, TAU, dataset=dataset)}
+        assert found == {*MEASURES, *OWN.values(), TRAINING, HOLD_OUT, *more}
+    averaged = {row.keys["measure"] for row in select(outcome.rows, TAU, dataset=EVERY)}
+    assert averaged == {*MEASURES, *OWN.values(), TRAINING, HOLD_OUT}
+
+
+def test_predictions_of_the_gap_alone_have_errors(outcome: Outcome) -> None:
+    found = {row.keys["measure"] for row in select(outcome.rows, MAE, dataset=WINE)}
+    assert found == {*OWN.values(), HOLD_OUT, FOLDS, TABLES}
+
+
+def test_scores_are_of_the_models_that_were_trained(outcome: Outcome) -> None:
+    for dataset in SMOKE.datasets:
+        gaps, norm = (
+            outcome.tensors[f"{dataset}/{name}"] for name in ("gap", next(iter(MEASURES)))
+        )
+        kept, lost = (find(outcome.rows, metric, dataset=dataset) for metric in (MODELS, LOST))
+        assert kept is not None
+        assert lost is not None
+        assert kept.value == len(gaps) == kept.n - lost.value
+        tau = find(outcome.rows, TAU, dataset=dataset, measure=next(iter(MEASURES)))
+        assert tau is not None
+        assert tau.value == pytest.approx(kendall_tau(norm, gaps).item())
+
+
+def test_trained_models_have_the_same_training_loss(outcome: Outcome) -> None:
+    for dataset in SMOKE.datasets:
+        assert (outcome.tensors[f"{dataset}/{TRAINING}"] <= SMOKE.stopping.target).all()
+
+
+def test_nc_knows_no_point_of_the_zoo(outcome: Outcome, smoke_runs: SmokeRuns) -> None:
+    assert smoke_runs.leaks("measures") == []
+    torch.set_default_dtype(torch.float32)  # in which the run was
+    data = load_data(DIGITS, SMOKE.sizes, seed=SMOKE.seed)
+    nc, judged = outcome.networks["digits-posterior"], torch.arange(data.train + data.test)
+    assert nc.card.knows(data.others()[0]).any()
+    assert not nc.card.knows(data(judged)).any()
+
+
+def test_wrong_configs_are_refused() -> None:
+    for wrong, sentence in (
+        ({"datasets": ()}, "datasets must be at least one, each once, got none"),
+        ({"datasets": (WINE, WINE)}, "each once, got sklearn wine, sklearn wine"),
+        ({"cross_validated": ("mnist",)}, "cross_validated must be of datasets, got mnist"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            replace(SMOKE, **wrong)
