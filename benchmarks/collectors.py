@@ -150,7 +150,11 @@ EXECUTORS: dict[str, tuple[Callable[[], AbstractContextManager[Executor]], int, 
 
 
 def compare(name: str, in_turn: MetaLearner, updates: int) -> list[Ratio]:
-    """Measures an executor in turns with one process."""
+    """Measures an executor in turns with one process.
+
+    With two workers two thirds of the work is collecting: the trainer has a third of it then, and
+    all three share two cores.
+    """
     start, lag, bar = EXECUTORS[name]
     with start() as executor:
         apart = learner(CollectionQueue(collector(), executor), lag, updates)
@@ -171,9 +175,9 @@ def main() -> None:
     hold_memory()
     torch.set_num_threads(1)
     updates = balance()
-    in_turn = learner(CollectionQueue(collector()), 0, updates)
     for name in sys.argv[1:] or EXECUTORS:
-        show(compare(name, in_turn, updates))
+        few = updates if EXECUTORS[name][1] == 1 else max(1, updates // 2)
+        show(compare(name, learner(CollectionQueue(collector()), 0, few), few))
 
 
 if __name__ == "__main__":
