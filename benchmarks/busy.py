@@ -8,8 +8,8 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
-from neural_complexity.cores import COUNTS, POLICY, free_cores, passive_threads
-from neural_complexity.experiments.base.training import Setup, hold_memory
+from neural_complexity.cores import COUNTS, POLICY, free_cores, hold_memory, passive_threads
+from neural_complexity.experiments.base.training import Setup
 from neural_complexity.experiments.sinusoid import PRESETS
 from neural_complexity.meta.trainer import MetaLearner, MetaTraining
 from neural_complexity.tasks.families import Sinusoids

@@ -6,15 +6,15 @@ from concurrent.futures import Executor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-import dask
 import ray
 import torch
 from distributed import Client, LocalCluster
 from torch.optim import SGD
 
+from neural_complexity.cores import hold_memory
 from neural_complexity.experiments.base.one_dataset import split_training
-from neural_complexity.experiments.base.training import hold_memory
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.losses import cross_entropy
@@ -124,20 +124,19 @@ def seam_seconds(meta: MetaLearner, executor: Executor, rounds: int) -> float:
 
 @contextmanager
 def dask_workers() -> Iterator[Executor]:
-    # Dask's workers give freed memory back at once, and claim it again page by page: a collection
-    # would take one and a half times as long.
-    trim = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": str(2**30)}
     with (
-        dask.config.set(trim),
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
+        client.run(hold_memory)
         yield client.get_executor()
 
 
 @contextmanager
 def ray_workers() -> Iterator[Executor]:
-    with ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False):
+    hook = {"worker_process_setup_hook": hold_memory}
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+    with ray.init(num_cpus=2, runtime_env=hook, **options):
         yield RayExecutor()  # whose workers have a thread for each core that a task asks for
 
 

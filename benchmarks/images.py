@@ -7,8 +7,9 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import conv2d
 
+from neural_complexity.cores import hold_memory
 from neural_complexity.experiments.base.few_shot_images import LabelTraining, direct, posterior
-from neural_complexity.experiments.base.training import Head, hold_memory
+from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.fit import fit
 from neural_complexity.learners.networks import image_cnn, image_mlp

@@ -5,8 +5,9 @@ from functools import partial
 import torch
 from torch.optim import SGD
 
+from neural_complexity.cores import hold_memory
 from neural_complexity.experiments.base.one_dataset import SplitTraining, split_training
-from neural_complexity.experiments.base.training import Head, hold_memory
+from neural_complexity.experiments.base.training import Head
 from neural_complexity.learners.batched import stack
 from neural_complexity.learners.fit import Regularizer, fit
 from neural_complexity.learners.networks import image_mlp

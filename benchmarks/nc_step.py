@@ -2,7 +2,7 @@
 
 import torch
 
-from neural_complexity.experiments.base.training import hold_memory
+from neural_complexity.cores import hold_memory
 from neural_complexity.meta.nc_loss import nc_loss
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream

@@ -19,9 +19,10 @@ import torch
 
 import collectors
 from neural_complexity.assessment.report import Table, to_markdown
+from neural_complexity.cores import hold_memory
 from neural_complexity.experiments.base.experiment import load_experiment
 from neural_complexity.experiments.base.rows import commit
-from neural_complexity.experiments.base.training import Setup, hold_memory, minutes, validation_r2
+from neural_complexity.experiments.base.training import Setup, minutes, validation_r2
 from neural_complexity.files import write_text
 from neural_complexity.meta.bank import MemoryBank, to_arrays
 from neural_complexity.meta.executor import CollectionQueue, ProcessPool

@@ -1,4 +1,5 @@
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from neural_complexity import commands, cores
-from neural_complexity.cores import COUNTS, POLICY, free_cores, passive_threads
+from neural_complexity.cores import COUNTS, POLICY, free_cores, hold_memory, passive_threads
 
 IMPORTS = """
 import os, sys
@@ -104,3 +105,10 @@ def test_a_run_goes_on_with_the_threads_it_was_begun_with(
     monkeypatch.setattr(commands, "free_cores", lambda: free)
     commands._use_free_cores(begun)
     assert chosen[-1] == expected
+
+
+def test_memory_can_be_held_where_the_c_library_knows_how() -> None:
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        assert hold_memory()
+    else:
+        assert not hold_memory()

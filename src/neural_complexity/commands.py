@@ -11,12 +11,11 @@ from tyro.conf import FlagConversionOff
 from neural_complexity.assessment.from_files import assess_files, monitor_files
 from neural_complexity.assessment.report import to_markdown, to_rich
 from neural_complexity.cli import PROGRAM, Assess, Monitor, Run, Scorecard, parse
-from neural_complexity.cores import free_cores
+from neural_complexity.cores import free_cores, hold_memory
 from neural_complexity.experiments.base.experiment import load_experiment
 from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.run_folder import RunFolder, compare_runs, write_report
 from neural_complexity.experiments.base.scorecard import scorecard
-from neural_complexity.experiments.base.training import hold_memory
 from neural_complexity.files import write_json, write_text
 from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressDisplay

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import torch
 
-from neural_complexity.cores import passive_threads
+from neural_complexity.cores import hold_memory, passive_threads
 from neural_complexity.meta.bank import Arrays, Collection, from_arrays, to_arrays
 from neural_complexity.meta.collect import Collector, Job
 from neural_complexity.model.network import NeuralComplexity
@@ -32,8 +32,7 @@ class CollectionQueue:
 
     Args:
         collector: Makes them. An executor gets it pickled: workers must be able to import it.
-        executor: Runs the collector; the caller's to shut down. If `None`, a collection is made in
-            this process when it is taken.
+        executor: Runs it, and is the caller's to shut down; if `None`, `take` runs it.
     """
 
     def __init__(self, collector: Collector, executor: cf.Executor | None = None) -> None:
@@ -167,6 +166,7 @@ def _begin(line: connection.Connection, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its parent wants it to
     threading.Thread(target=lambda: connection.wait([line]) and os._exit(1), daemon=True).start()
     torch.set_num_threads(threads)
+    hold_memory()
 
 
 class RayExecutor(cf.Executor):

@@ -1,5 +1,3 @@
-import platform
-import sys
 from dataclasses import replace
 from functools import partial
 
@@ -9,7 +7,6 @@ import torch
 from neural_complexity.experiments.base.training import (
     Setup,
     Training,
-    hold_memory,
     ours,
     train_network,
     validation_r2,
@@ -88,10 +85,3 @@ def test_learners_that_diverged_do_not_count_and_one_says_nothing() -> None:
 def test_impossible_trainings_are_refused(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Training(**change)  # type: ignore[arg-type]
-
-
-def test_memory_can_be_held_where_the_c_library_knows_how() -> None:
-    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        assert hold_memory()
-    else:
-        assert not hold_memory()

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from neural_complexity.cores import hold_memory
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
-from neural_complexity.experiments.base.training import Head, Part, hold_memory
+from neural_complexity.experiments.base.training import Head, Part
 from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.losses import cross_entropy, smoothed_cross_entropy

@@ -1,8 +1,6 @@
 """How an experiment meta-trains one NC, as part of its config."""
 
-import ctypes
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -28,7 +26,7 @@ from neural_complexity.seeding import seeded, stream
 from neural_complexity.task import TaskFamily
 from neural_complexity.workspace import Workspace
 
-__all__ = ["PAPERS", "Head", "Part", "Setup", "Training", "hold_memory", "minutes", "ours"]
+__all__ = ["PAPERS", "Head", "Part", "Setup", "Training", "minutes", "ours"]
 __all__ += ["train_network", "validation_r2"]
 
 Head = Literal["posterior", "direct"]
@@ -170,15 +168,3 @@ def train_network(
     more: dict[str, Any] = {"collections": setup.collections, "workspace": kept, "inputs": inputs}
     learner = MetaLearner(nc, setup.family, setup.recipe, seed=setup.seed, training=own, **more)
     return nc, meta_train(learner, validate, stage=stage, callback=callback, stop=stop)
-
-
-def hold_memory() -> bool:
-    """Makes this process keep the memory it frees; returns whether it can (glibc on Linux).
-
-    About 8 % faster training on a CPU: a step claims and frees the same hundred megabytes, which
-    else come back page by page. The whole process changes, so programs call it, never the library.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of glibc's malloc.h.
-    options = {-3: 1 << 30, -1: (1 << 31) - 1, -2: 1 << 28}
-    return mallopt is not None and [mallopt(*option) for option in options.items()] == [1, 1, 1]
