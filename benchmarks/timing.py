@@ -47,7 +47,7 @@ def operations(function: Callable[[], object]) -> int:
     """Returns the floating-point operations of a function's products."""
     with FlopCounterMode(display=False) as counter:
         function()
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def matmul_peak() -> tuple[Callable[[], object], float]:

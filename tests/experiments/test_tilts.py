@@ -57,13 +57,9 @@ def test_every_constant_and_every_kind_has_a_row(outcome: Outcome) -> None:
 
 
 def test_numbers_are_measured_like_labels() -> None:
-    sizes = {
-        "tables": 4,
-        "train_rows": (20, 30),
-        "test_rows": 20,
-        "kinds": ("linear", "naive Bayes"),
-    }
-    config = tilts.Config(targets="numbers", **sizes)
+    config = tilts.Config(
+        targets="numbers", train_rows=(20, 30), test_rows=20, kinds=("linear", "naive Bayes")
+    )
     nc = NeuralComplexity.pretrained("tables-regression")
     found = tilts._measure(config, nc, 0)
     assert len(found["truth"]) == 1  # naive Bayes is for labels alone

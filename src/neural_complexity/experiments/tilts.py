@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -144,10 +144,10 @@ def _measure(config: Config, nc: NeuralComplexity, index: int) -> dict[str, Tens
     the expected error and the variance of the error at each tilt; what the error is, and what it
     is out of fold. Squared errors are in units of the variance of the training targets.
     """
-    classes = {} if config.labels else {"classes": 0}
     family = Tables(
-        train_points=config.train_rows, test_points=config.test_rows, moved=config.moved, **classes
+        train_points=config.train_rows, test_points=config.test_rows, moved=config.moved
     )
+    family = family if config.labels else replace(family, classes=0)
     task = family.sample(1, stream(config.seed, "table", index))
     X, Y, Z, T = (t[0] for t in (task.X_tr, task.Y_tr, task.X_te, task.Y_te))
     y = Y.numpy().reshape(len(Y))
@@ -253,8 +253,8 @@ def _score(
 ) -> dict[str, Tensor]:
     """Returns, of each model, whether its error is inside the 95 % interval, and likelihoods."""
     weights, spread = _new(found, assumed, share), found["variance"].clamp(min=1e-12).sqrt()
-    off, half = found["truth"].unsqueeze(1) - found["error"], 0.5 / found["test_points"]
-    half = half.unsqueeze(1) if labels else 0.0  # of labels, the error is a share of rows
+    off = found["truth"].unsqueeze(1) - found["error"]
+    half = 0.5 * labels / found["test_points"].unsqueeze(1)  # of labels, it is a share of rows
     low, high = (
         (weights * torch.from_numpy(ndtr(((off + side * half) / spread).numpy()))).sum(1)
         for side in (-1, 1)
