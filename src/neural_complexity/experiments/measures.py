@@ -65,6 +65,7 @@ __all__ = ["EXPERIMENT"]
 
 NAME = "measures"
 SMALL = ("digits", "sklearn wine", "sklearn breast_cancer")  # datasets, which need no files
+LOSS = "cross-entropy"  # a measure that users have anyway, as their training loss
 FEWEST = 3  # models of a dataset, of which there is something to rank
 
 Scores = dict[str, dict[str, Estimate]]  # by measure and metric
@@ -225,7 +226,8 @@ def _measure(data: ZooData, trained: Trained, Y: Tensor, networks: Networks) -> 
     """Returns the gaps of models and all measures of them, (B,) each."""
     task = data.task(Y)
     seen = replace(task, Y_te=torch.zeros_like(task.Y_te))  # no measure may look at test labels
-    found = {name: measure(trained.h, trained.initial, seen) for name, measure in MEASURES.items()}
+    own = {name: measure for name, measure in MEASURES.items() if name != LOSS}
+    found = {name: measure(trained.h, trained.initial, seen) for name, measure in own.items()}
     with torch.no_grad():
         snapshot = take_snapshot(trained.h, task)
     found[GAP] = gap(cross_entropy, snapshot, task.Y_te)

@@ -1,6 +1,7 @@
 """What the experiment `measures` shows: which measures rank models by their gap, and where."""
 
 import math
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -19,9 +20,8 @@ __all__ += ["MODELS", "OWN", "PREDICTIONS", "TABLES", "TRAINING", "figures", "ta
 
 TRAINING, HOLD_OUT, FOLDS = "training loss", "20 % hold-out", "5-fold CV"
 USUAL = (TRAINING, HOLD_OUT, FOLDS)  # what a user has anyway
-OWN: dict[str, str] = {
-    head: f"NC, {head} head" for head in HEADS
-}  # meta-trained on other points of the dataset
+# Meta-trained on other points of the dataset.
+OWN: dict[str, str] = {head: f"NC, {head} head" for head in HEADS}
 TABLES, ELSEWHERE = "NC for tables", "NC, posterior head, of another dataset"
 NCS = (*OWN.values(), TABLES, ELSEWHERE)
 PREDICTIONS = (HOLD_OUT, FOLDS, *NCS)  # of the gap, in units of the loss
@@ -122,7 +122,7 @@ def _draw_best(outcome: Outcome, names: list[str]) -> Drawing:
             both = outcome.tensors[f"{dataset}/{name}"], outcome.tensors[f"{dataset}/{GAP}"]
             x, y = (rankdata(column) / len(column) for column in both)
             ax.plot(x, y, ".", ms=3, alpha=0.5, color=mpl.colormaps["tab10"](i), label=dataset)
-        ax.set_title(name, fontsize=8)
+        ax.set_title(fill(name, 26), fontsize=8)
     for ax in axes.flat[len(names) :]:
         ax.set_axis_off()
     canvas.supxlabel("rank of the measure")
