@@ -31,7 +31,7 @@ class Assumed:
 
 
 # Of labels, and of numbers. They were chosen on tables of labels for development; those that the
-# experiment `tilts` learns on synthetic tables of labels agree with them, and are no better.
+# experiment `tilts` learns on synthetic tables are no better, of labels or of numbers.
 ASSUMED = {True: Assumed(0.25, 0.2, 2.0, 1.0), False: Assumed(0.25, 0.2, 2.0, 1.0)}
 
 
