@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,14 +29,22 @@ settings.register_profile("laws", deadline=None, max_examples=25, derandomize=Tr
 settings.load_profile("laws")
 
 
+@contextmanager
+def precision(dtype: torch.dtype) -> Iterator[None]:
+    """Sets the default type for a while, as fixtures of a module must: other tests see theirs."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 @pytest.fixture(autouse=True)
 def double_precision() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    with torch.random.fork_rng(devices=[]):
+    with precision(torch.float64), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
-    torch.set_default_dtype(before)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from conftest import labelled_snapshot, random_snapshot
+from conftest import labelled_snapshot, precision, random_snapshot
 from neural_complexity.learners.fit import Recipe, train_learners
 from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import cross_entropy, squared_error
@@ -184,13 +184,11 @@ def test_classes_may_take_turns_among_training_points() -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
     path = tmp_path_factory.mktemp("saved") / "nc.safetensors"
-    nc = calibrated()
+    with precision(torch.float64):
+        nc = calibrated()
     nc.card = Card.from_json({"classes": ["a", "b"]})
     nc.save(path)
-    torch.set_default_dtype(before)
     return path
 
 

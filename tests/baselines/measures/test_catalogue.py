@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from conftest import precision
 from measured import changed, classes_of_points, classifiers, permuted, rescaled
 from neural_complexity.baselines.measures import (
     confidence,
@@ -36,9 +37,9 @@ draw = perturbation.draw
 
 @pytest.fixture(scope="module")
 def trio() -> Trio:
-    torch.set_default_dtype(torch.float64)
-    task = classes_of_points()
-    return *classifiers(task), task
+    with precision(torch.float64):
+        task = classes_of_points()
+        return *classifiers(task), task
 
 
 def alone(h: BatchedLearner, b: int) -> BatchedLearner:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from conftest import precision
 from neural_complexity.experiments.base.model_zoo import (
     Grid,
     Group,
@@ -29,8 +30,8 @@ STOPPING = Stopping(target=0.3, every=10, steps=400)
 
 @pytest.fixture(scope="module")
 def data() -> ZooData:
-    torch.set_default_dtype(torch.float64)
-    return load_data("sklearn wine", Sizes(train=40, test=40), seed=0)
+    with precision(torch.float64):
+        return load_data("sklearn wine", Sizes(train=40, test=40), seed=0)
 
 
 def train(group: Group, data: ZooData, stopping: Stopping = STOPPING, seed: int = 0) -> Trained:
