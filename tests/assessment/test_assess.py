@@ -15,12 +15,14 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from assessed import KINDS, LABELS, calibrated, draw, example, make, outputs_of, shape
+from neural_complexity.assessment import assess as assess_module
 from neural_complexity.assessment.assess import assess, assess_predictions
 from neural_complexity.assessment.result import Assessment
 from neural_complexity.convert import arrays_in
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model.card import Card, HeldOutReport
 from neural_complexity.model.network import NeuralComplexity
+from neural_complexity.regularizers.nc import trust
 from neural_complexity.reliability.gap_bounds import METHODS
 
 SHIPPED = ["sinusoid", "sinusoid-direct", "omniglot", "omniglot-direct"]
@@ -264,6 +266,25 @@ def test_numbers_too_large_to_square_are_told() -> None:
     X, y, H, Z, G = draw(nc, 4, 3, 1)
     with pytest.raises(ValueError, match="of a size that losses can be computed from, got inputs"):
         assess_predictions(nc, X, y, H, Z, 1e200 * G)
+
+
+def test_trust_is_measured_once_for_the_same_training_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, noise = np.random.default_rng(0).normal(size=(2, 30, 2))
+    asked = []
+
+    def counted(*points: Any, **options: Any) -> torch.Tensor:
+        asked.append(points)
+        return trust(*points, **options)
+
+    monkeypatch.setattr(assess_module, "trust", counted)
+    model = Ridge().fit(X, noise[:, 0])
+    first, second = (assess(model, X, noise[:, 0], X + move) for move in (0, 1))
+    assert len(asked) == 1
+    assert first.trust == second.trust
+    assess(model, X, noise[:, 1], X)
+    assert len(asked) == 2
 
 
 def test_trust_looks_at_pairs_of_a_class_where_there_are_many() -> None:

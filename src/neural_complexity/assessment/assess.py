@@ -34,6 +34,7 @@ from neural_complexity.reliability.calibration import detect_shift
 from neural_complexity.reliability.gap_bounds import bound, check_options
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
+from neural_complexity.workspace import fingerprint
 
 __all__ = ["assess", "assess_predictions"]
 
@@ -43,6 +44,8 @@ SHUFFLERS = (sampler.RandomSampler, sampler.SubsetRandomSampler, sampler.Weighte
 # Between families of tasks in the experiment `harm`, NC's gaps were no use (R2 below 0) where its
 # mean trust was 0.18 or less, and of use where it was 0.49 or more.
 LOW_TRUST = 0.3
+REMEMBERED = 32  # sets of training points whose trust is kept
+_trusted: dict[str, float] = {}  # by fingerprint
 SIGNIFICANT = 0.05  # p-values below it are warned of
 PROBABILITIES = (
     "The predictions look like probabilities, but NC takes them for logits: pass their logarithm."
@@ -258,7 +261,14 @@ def _trust(nc: NeuralComplexity, snapshot: Snapshot) -> float | None:
     chosen = order[: min(TESTED, max(2, NUMBERS // (classes or 1)))].to(Y.device)
     if len(chosen) < 2 or (nc.labels and len(Y[chosen].unique()) == len(chosen)):
         return None
-    return trust(nc, snapshot.X_tr[:, chosen], snapshot.Y_tr[:, chosen], classes=classes).item()
+    # Of the same training points there may be many models, or chunks of new points.
+    known = snapshot.X_tr[:, chosen], snapshot.Y_tr[:, chosen]
+    key = fingerprint(nc.architecture, nc.state_dict(), known, classes)
+    if key not in _trusted:
+        _trusted[key] = trust(nc, *known, classes=classes).item()
+    while len(_trusted) > REMEMBERED:
+        _trusted.pop(next(iter(_trusted)), None)
+    return _trusted.get(key)
 
 
 def _doubts(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Iterator[str]:
