@@ -13,7 +13,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("tensorboard", "tables", "lightning", "onnx")
+EXTRAS = ("tensorboard", "tables", "lightning", "onnx", "weightwatcher")
 # What touches these packages: files, frames, estimators, pages, command line and extras.
 PART = ["test_public.py", "test_files.py", "test_cli.py", "test_progress.py", "convert"]
 PART += ["assessment", "baselines", "integrations", "model/test_export.py", "model/test_shipped.py"]

@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -6,9 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch import nn
 
 from measured import classes_of_points, linear
 from neural_complexity.baselines.measures import spectra
+from neural_complexity.learners.batched import stack
+from neural_complexity.seeding import stream
 
 task = classes_of_points(B=2)
 # Exponents by the package powerlaw 1.5 (Alstott et al., 2014), of which WeightWatcher is made.
@@ -23,6 +27,26 @@ def test_exponents_are_those_of_public_code(
     x = (i / 60) ** -decay * (size * (frequency * i).sin()).exp()
     rows = x.sort(descending=True).values.unsqueeze(0)
     assert spectra.power_law(rows).item() == pytest.approx(alpha)
+
+
+def test_measures_are_those_of_weightwatcher() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of its own parts
+        from weightwatcher import WeightWatcher
+
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 40), nn.ReLU())
+        found = WeightWatcher(model=model).analyze(min_evals=0).mean(numeric_only=True)
+    h = stack(lambda: model, 1, stream(0))
+    ours = {
+        "alpha": spectra.power_law_exponent,
+        "alpha_weighted": spectra.weighted_power_law_exponent,
+        "log_alpha_norm": spectra.log_alpha_norm,
+        "log_spectral_norm": spectra.log_spectral_norm,
+        "stable_rank": spectra.stable_rank,
+    }
+    for name, measure in ours.items():
+        assert measure(h, h, task).item() == pytest.approx(found[name], rel=1e-4), name
 
 
 def plain_fit(x: NDArray[np.float64]) -> float:
