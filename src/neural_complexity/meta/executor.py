@@ -150,7 +150,7 @@ class ProcessPool(cf.ProcessPoolExecutor):
         with passive_threads():  # in processes that this starts
             try:
                 return super().submit(fn, *args, **kwargs)
-            except cf.BrokenExecutor:
+            except (cf.BrokenExecutor, OSError):  # which breaks while it starts a worker
                 super().shutdown()
                 self._start()
                 return super().submit(fn, *args, **kwargs)
