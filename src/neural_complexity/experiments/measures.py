@@ -36,10 +36,12 @@ from neural_complexity.experiments.base.measure_report import (
 from neural_complexity.experiments.base.model_zoo import (
     Grid,
     Group,
+    NoisySplits,
     Sizes,
     Stopping,
     Trained,
     ZooData,
+    expected_gap,
     load_data,
     mislabel,
     train_group,
@@ -56,8 +58,7 @@ from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed
 from neural_complexity.progress import ProgressCallback
-from neural_complexity.snapshot import Snapshot, gap, take_snapshot
-from neural_complexity.tasks.image_datasets import DATASETS
+from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.tasks.splits import split_tasks
 from neural_complexity.workspace import Workspace
 
@@ -66,6 +67,7 @@ __all__ = ["EXPERIMENT"]
 NAME = "measures"
 SMALL = ("digits", "sklearn wine", "sklearn breast_cancer")  # datasets, which need no files
 LOSS = "cross-entropy"  # a measure that users have anyway, as their training loss
+SEEN = 1024  # points that `meta_learn` shows NC with an update, on labels
 FEWEST = 3  # models of a dataset, of which there is something to rank
 
 Scores = dict[str, dict[str, Estimate]]  # by measure and metric
@@ -83,8 +85,9 @@ class Config(RunConfig):
     sizes: Sizes = field(default_factory=Sizes)  # Points of each dataset.
     stopping: Stopping = field(default_factory=Stopping)  # When a network is trained.
     cross_validated: tuple[str, ...] = SMALL  # Datasets with 5-fold CV, which takes five refits.
-    iterations: Count = 40  # Collections of learners for each NC.
-    updates: Count = 32  # Of NC after each.
+    iterations: Count = 20  # Collections of learners for each NC.
+    updates: Count = 32  # Of NC after each, at most,
+    epochs: Count = 400  # and for each point of the dataset: more would be learned by heart.
     learner_steps: Count = 300  # Updates of the learners that NC learns from.
 
     def __post_init__(self) -> None:
@@ -173,15 +176,18 @@ def _meta_learn(
     X, y = data.others()
     make = partial(image_mlp, data.shape, (64,), data.classes)
     recipe = RECIPE(make=make, steps=config.learner_steps)
+    tasks = NoisySplits(**vars(split_tasks(X, y)), shares=config.grid.label_noise)
+    often = config.epochs * len(y) / (SEEN * config.iterations)
+    updates = max(1, min(config.updates, round(often)))
     found = dict[str, NeuralComplexity]()
     # Its own report is not needed: NC is judged by the zoo.
-    plan = Plan(iterations=config.iterations, updates=config.updates, learners=8, chosen_by=8)
+    plan = Plan(iterations=config.iterations, updates=updates, learners=8, chosen_by=8)
     for head in HEADS:
         where: Any = {"folder": work.path(f"nc {data.name} {head}"), "device": config.device}
         where |= {"seed": config.seed, "progress": callback or False, "head": head}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # how good NC is, is a row
-            found[head] = meta_learn(split_tasks(X, y), recipe, plan, **where)
+            found[head] = meta_learn(tasks, recipe, plan, **where)
     return found
 
 
@@ -202,7 +208,7 @@ def _measure_group(
         return {"reached": rows}
     trained, group, Y = trained[rows], group[rows], Y[rows]
     again = parts.do(f"refits, {what}", partial(_refit, config, data, group, Y))
-    found = parts.do(f"measures, {what}", partial(_measure, data, trained, Y, networks))
+    found = parts.do(f"measures, {what}", partial(_measure, data, group, trained, Y, networks))
     # What is predicted is the loss on unseen points.
     told = {name: loss - trained.loss_tr for name, loss in again.items()}
     return {"reached": rows, **found, TRAINING: trained.loss_tr, **told}
@@ -222,7 +228,9 @@ def _refit(config: Config, data: ZooData, group: Group, Y: Tensor) -> dict[str, 
     return found | ({FOLDS: torch.cat(losses, dim=1).mean(dim=1)} if several else {})
 
 
-def _measure(data: ZooData, trained: Trained, Y: Tensor, networks: Networks) -> dict[str, Tensor]:
+def _measure(
+    data: ZooData, group: Group, trained: Trained, Y: Tensor, networks: Networks
+) -> dict[str, Tensor]:
     """Returns the gaps of models and all measures of them, (B,) each."""
     task = data.task(Y)
     seen = replace(task, Y_te=torch.zeros_like(task.Y_te))  # no measure may look at test labels
@@ -230,7 +238,7 @@ def _measure(data: ZooData, trained: Trained, Y: Tensor, networks: Networks) -> 
     found = {name: measure(trained.h, trained.initial, seen) for name, measure in own.items()}
     with torch.no_grad():
         snapshot = take_snapshot(trained.h, task)
-    found[GAP] = gap(cross_entropy, snapshot, task.Y_te)
+    found[GAP] = expected_gap(group, snapshot, task.Y_te, data.classes)
     ncs = {OWN[head]: nc for head, nc in networks[data.name].items()}
     like = [own["posterior"] for name, own in networks.items() if name != data.name]
     alike = [nc for nc in like if (nc.shape, nc.outputs) == (data.shape, data.classes)]
@@ -240,7 +248,7 @@ def _measure(data: ZooData, trained: Trained, Y: Tensor, networks: Networks) -> 
     X_tr, X_te = (indexed(i.expand(len(Y), -1), data) for i in (tr, te))
     shared = Snapshot(X_tr, Y, snapshot.H_tr, X_te, snapshot.H_te)
     found |= {name: judge(nc, shared.to(nc.device)).gap.cpu() for name, nc in ncs.items()}
-    if data.name not in DATASETS:
+    if data.name in SMALL:
         found[TABLES] = judge(NeuralComplexity.pretrained("tables"), snapshot).gap
     return found
 
@@ -262,8 +270,9 @@ def _averages(config: Config, scored: dict[str, Scores]) -> list[Row]:
 
 LEAD = (
     "Networks over a grid of width, depth, batch size, learning rate, weight decay, dropout, "
-    "augmentation and label noise, all trained to the same training loss. Which measure tells, "
-    "without a test label, which of them generalizes worse? NC is meta-trained on points and on "
+    "augmentation and label noise, all trained to the same training loss. Labels for test are as "
+    "noisy as those for training. Which measure tells, without a test label, which of the "
+    "networks generalizes worse? NC is meta-trained on points and on "
     "learners (one layer of 64 units, trained by Adam) that are not in the zoo; NC for tables has "
     "seen synthetic tables only, and NC of another dataset shows what is left outside of the "
     "domain. Beside them stands what a user has anyway: the training loss, a hold-out of 20 % and "

@@ -11,16 +11,21 @@ from conftest import precision
 from neural_complexity.experiments.base.model_zoo import (
     Grid,
     Group,
+    NoisySplits,
     Sizes,
     Stopping,
     Trained,
     ZooData,
+    expected_gap,
     load_data,
     mislabel,
     train_group,
 )
+from neural_complexity.losses import cross_entropy as by_point
+from neural_complexity.points import values
 from neural_complexity.seeding import stream
-from neural_complexity.tasks.splits import Rounds
+from neural_complexity.snapshot import gap, take_snapshot
+from neural_complexity.tasks.splits import Rounds, split_tasks
 
 PLAIN = Grid(
     width=(8,), depth=(2,), batch=(10,), dropout=(0.0,), augmentation=(0.0,), label_noise=(0.0,)
@@ -142,3 +147,35 @@ def test_what_was_trained_survives_as_tensors(data: ZooData) -> None:
     some = again[torch.tensor([False, True, False, True])]
     assert torch.equal(some.h(X[:2]), trained.h(X)[[1, 3]])
     assert torch.equal(some.steps, trained.steps[[1, 3]])
+
+
+def test_gaps_are_means_over_noisy_test_labels(data: ZooData) -> None:
+    (group,) = replace(PLAIN, label_noise=(0.0, 0.6)).groups()
+    task = data.task(mislabel(group, data, seed=0))
+    snapshot = take_snapshot(train(group, data).h, task).detach()
+    found = expected_gap(group, snapshot, task.Y_te, data.classes)
+    clean = group.columns["label_noise"] == 0
+    torch.testing.assert_close(found[clean], gap(by_point, snapshot, task.Y_te)[clean])
+    drawing, noise, gaps = stream(0), group.columns["label_noise"][:, None], []
+    for _ in range(2000):
+        wrong = torch.rand(task.Y_te.shape, generator=drawing) < noise
+        drawn = torch.randint(data.classes, task.Y_te.shape, generator=drawing)
+        gaps.append(gap(by_point, snapshot, torch.where(wrong, drawn, task.Y_te)))
+    error = torch.stack(gaps).std(dim=0) / len(gaps) ** 0.5
+    assert ((torch.stack(gaps).mean(dim=0) - found).abs() <= 5 * error + 1e-12).all()
+
+
+def test_splits_are_as_noisy_as_a_zoo() -> None:
+    X, y = torch.randn(400, 2), torch.arange(400) % 4
+    splits = NoisySplits(**vars(split_tasks(X, y)), shares=(0.0, 0.4))
+    task = splits.split(40, stream(0))
+    known = {tuple(x): label for x, label in zip(X.tolist(), y.tolist(), strict=True)}
+    for points, Y in ((task.X_tr, task.Y_tr), (task.X_te, task.Y_te)):
+        flat = values(points).flatten(0, 1).tolist()
+        true = torch.tensor([known[tuple(x)] for x in flat]).view_as(Y)
+        share = (true != Y).double().mean(dim=1)
+        assert (share[::2] == 0).all()
+        assert share[1::2].mean().item() == pytest.approx(0.4 * 3 / 4, abs=0.03)
+    again, other = splits.split(40, stream(0)), splits.split(40, stream(1))
+    assert torch.equal(again.Y_tr, task.Y_tr)
+    assert not torch.equal(other.Y_tr, task.Y_tr)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Annotated
@@ -19,13 +19,14 @@ from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import cross_entropy
 from neural_complexity.regularizers.penalties import NORMS
 from neural_complexity.seeding import seeded, stream
+from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
 from neural_complexity.tasks.image_datasets import DATASETS, load
 from neural_complexity.tasks.real_tables import load_table
-from neural_complexity.tasks.splits import Rounds
+from neural_complexity.tasks.splits import Rounds, Splits
 
-__all__ = ["Grid", "Group", "Sizes", "Stopping", "Trained", "ZooData", "load_data", "mislabel"]
-__all__ += ["train_group"]
+__all__ = ["Grid", "Group", "NoisySplits", "Sizes", "Stopping", "Trained", "ZooData"]
+__all__ += ["expected_gap", "load_data", "mislabel", "train_group"]
 
 TABLE_PARTS = (0.4, 0.3)  # of the rows of a table: to train on, and to test; the rest teaches NC
 TOGETHER = ("width", "depth", "dropout", "batch")  # what models that are trained at once share
@@ -47,7 +48,7 @@ class Grid(Checked):
     dropout: Annotated[tuple[float, ...], Between(0, 1, open_end=True)] = (0.0, 0.1)
     augmentation: Amounts = (0.0, 0.3)  # The standard deviation of noise on standardized inputs.
     label_noise: Annotated[tuple[float, ...], Between(0, 1)] = (0.0, 0.05)
-    """The share of training points with a label drawn at random."""
+    """The share of points, for training and for test, with a label drawn at random."""
 
     def groups(self) -> "list[Group]":
         """Returns all models, those together that are trained at once."""
@@ -178,11 +179,42 @@ def load_data(name: str, sizes: Sizes, folder: str = "", *, seed: int) -> ZooDat
 
 def mislabel(group: Group, data: ZooData, *, seed: int) -> Tensor:
     """Returns the training labels of each model, (B, train): a share of them drawn at random."""
-    drawing = stream(seed, "label noise", data.name, group.name)
-    shape = (len(group), data.train)
-    chosen = torch.rand(shape, generator=drawing) < group.columns["label_noise"][:, None]
-    drawn = torch.randint(data.classes, shape, generator=drawing)
-    return torch.where(chosen, drawn, data.training[1])
+    drawing, y = stream(seed, "label noise", data.name, group.name), data.training[1]
+    return _mislabel(y.expand(len(group), -1), group.columns["label_noise"], data.classes, drawing)
+
+
+def _mislabel(Y: Tensor, noise: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+    """Draws a share of labels at random, (B, M) and (B,)."""
+    chosen = torch.rand(Y.shape, generator=generator) < noise[:, None]
+    return torch.where(chosen, torch.randint(classes, Y.shape, generator=generator), Y)
+
+
+def expected_gap(group: Group, snapshot: Snapshot, Y_te: Tensor, classes: int) -> Tensor:
+    """Returns the gap of each model where test labels are as noisy as its training labels, (B,).
+
+    It is the mean over this noise: labels that are drawn would add luck.
+    """
+    noise = group.columns["label_noise"].to(snapshot.H_te)
+    drawn = [gap(cross_entropy, snapshot, torch.full_like(Y_te, c)) for c in range(classes)]
+    true = gap(cross_entropy, snapshot, Y_te)
+    return (1 - noise) * true + noise * torch.stack(drawn).mean(dim=0)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NoisySplits(Splits):
+    """Splits whose labels, for training and for test, are as noisy as those of a zoo."""
+
+    shares: Amounts  # of labels drawn at random, for one task after another
+
+    def task(self, train: Tensor, test: Tensor) -> Task:
+        """Returns the tasks of training and test indices, (B, m) and (B, n)."""
+        task = super().task(train, test)
+        share = torch.tensor(self.shares)[torch.arange(len(task)) % len(self.shares)]
+        # Other points, other noise: NC cannot learn which labels are wrong by heart.
+        drawing = stream(int(train.sum()), "label noise of a split")
+        classes = int(self.store.labels.max()) + 1
+        Y_tr, Y_te = (_mislabel(Y, share, classes, drawing) for Y in (task.Y_tr, task.Y_te))
+        return replace(task, Y_tr=Y_tr, Y_te=Y_te)
 
 
 @dataclass(frozen=True)
