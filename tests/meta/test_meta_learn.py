@@ -92,6 +92,7 @@ def test_a_folder_is_used_by_one_call_at_a_time_and_left_with_the_result_alone(
     assert read_json(tmp_path / "report.json") == nc.provenance["report"]
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("make", [blobs, Sinusoids])
 def test_an_executor_changes_nothing(make: Callable[[], Splits | Sinusoids]) -> None:
     tasks = make()
