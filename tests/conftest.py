@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,7 @@ from glyphs import thumbnails, write_zip
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import cross_entropy
+from neural_complexity.meta import executor, parallel
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
@@ -119,6 +122,23 @@ def glyph_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     for part, seed in (("background", 0), ("evaluation", 1)):
         write_zip(folder / f"images_{part}.zip", classes=12, drawings=8, seed=seed)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def forkserver() -> ForkServerContext:
+    """Returns what forks processes off one that has imported all they need, which takes seconds.
+
+    Users' processes are started anew: some tests of each kind of process do without this.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["neural_complexity.experiments.single", "torch._dynamo"])
+    return context
+
+
+@pytest.fixture
+def forked_workers(forkserver: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (executor, parallel):
+        monkeypatch.setattr(module, "get_context", lambda _: forkserver)
 
 
 def holds_for_seeds(check: Callable[[int], bool]) -> None:

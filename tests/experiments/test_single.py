@@ -108,6 +108,7 @@ def test_all_methods_start_from_the_same_learners_and_differ_at_the_end(outcome:
             assert not torch.equal(own[: smoke().runs], plain["loss_te"][-1])
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_other_processes_give_the_same_rows(outcome: Outcome) -> None:
     apart = run(replace(smoke(), workers=1), Workspace(None))
     assert bare(apart.rows) == bare(outcome.rows)

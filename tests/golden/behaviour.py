@@ -1,7 +1,8 @@
 """What the library computes from fixed seeds, behind functions that know where things are.
 
 Only this file has to follow when names move; it reads the layout of the recording (commit dda8120)
-and every later one. `record.py` writes what it returns, `tests/test_golden.py` compares.
+and every later one. `record.py` writes what it returns, `tests/test_golden.py` compares,
+and `tests/experiments/test_all.py` the rows of experiments.
 """
 
 import json
@@ -27,6 +28,12 @@ EXPERIMENTS = [
     *("ablation", "surfaces", "single", "dataset_size", "single_curves", "capacity", "bounds"),
     *("own", "pretraining", "tables"),
 ]
+
+
+def golden(name: str) -> dict[str, Any]:
+    """Returns the golden values of a kind."""
+    content: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return content
 
 
 # Where things are

@@ -182,6 +182,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, stops: list[int]) -> None:
     assert_same(session(CollectionQueue(plain())), session(CollectionQueue(plain()), tmp_path))
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_neither_processes_nor_their_deaths_nor_an_interruption_change_anything(
     tmp_path: Path,
 ) -> None:
@@ -203,6 +204,7 @@ def test_neither_processes_nor_their_deaths_nor_an_interruption_change_anything(
     assert not alive(tmp_path)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_no_collection_is_lost_or_doubled_when_workers_are_killed_at_random(tmp_path: Path) -> None:
     """KILLS=200 kills so many, in half an hour or so."""
     kills, choosing = int(os.environ.get("KILLS", "2")), random.Random(0)
@@ -291,6 +293,7 @@ def test_every_executor_returns_what_the_collector_does(
         assert_equal(collection, plain()(version, job))
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_another_run_on_the_same_queue_has_its_own_weights() -> None:
     one, other, job = make_nc(), make_nc(), Job(0, 0, 0.5)
     with torch.no_grad():
@@ -326,6 +329,7 @@ def test_weights_travel_once_for_each_version_not_for_each_job() -> None:
         assert pool.sent == 3  # the collector and two versions
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_worker_that_lacks_the_weights_is_sent_them(tmp_path: Path) -> None:
     with ProcessPool(2) as pool:
         queue = CollectionQueue(Unlucky(tmp_path, hangs=(0,)), pool)
@@ -350,6 +354,7 @@ def test_inputs_by_index_come_back_as_indices() -> None:
     assert torch.equal(snapshot.X_tr, torch.tensor([[1, 2]]))
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_what_goes_wrong_in_a_worker_is_said_where_it_is_taken(tmp_path: Path) -> None:
     nc = make_nc()
     collector = Unlucky(tmp_path, always_dies=(1,), fails=(0,), hangs=(3,))
@@ -372,6 +377,7 @@ def test_what_goes_wrong_in_a_worker_is_said_where_it_is_taken(tmp_path: Path) -
         pool.submit(print)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_jobs_lost_with_a_worker_are_begun_again_before_they_are_taken(tmp_path: Path) -> None:
     with ProcessPool() as pool:
         queue = CollectionQueue(Unlucky(tmp_path, dies=(0,)), pool)

@@ -13,6 +13,7 @@ from neural_complexity.files import read_json
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp, mlp
 from neural_complexity.losses import cross_entropy
+from neural_complexity.meta import meta_run
 from neural_complexity.meta.executor import ProcessPool
 from neural_complexity.meta.meta_learn import meta_learn
 from neural_complexity.meta.meta_run import Plan
@@ -92,9 +93,13 @@ def test_a_folder_is_used_by_one_call_at_a_time_and_left_with_the_result_alone(
     assert read_json(tmp_path / "report.json") == nc.provenance["report"]
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("make", [blobs, Sinusoids])
-def test_an_executor_changes_nothing(make: Callable[[], Splits | Sinusoids]) -> None:
+def test_an_executor_changes_nothing(
+    make: Callable[[], Splits | Sinusoids], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tasks = make()
+    monkeypatch.setattr(meta_run, "STEPS", 10)
     plan, threads = replace(PLAN, iterations=3, learners=8, lag=1), torch.get_num_threads()
     torch.set_num_threads(1)  # as many as a worker has: other sums differ in their last bits
     with ProcessPool() as pool:

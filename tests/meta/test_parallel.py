@@ -74,6 +74,7 @@ def test_two_processes_meta_train_what_one_does_to_rounding() -> None:
     assert_close(in_parallel(2, meta_trained), meta_trained())
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_two_processes_pretrain_what_one_does_and_go_on_from_its_checkpoint(tmp_path: Path) -> None:
     weights, losses = pretrained()
     with pytest.raises(KilledError):
@@ -95,6 +96,7 @@ def fails(batch: int) -> None:
     parallel.share(range(batch))
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_batch_that_cannot_be_shared_is_refused() -> None:
     with pytest.raises(ValueError, match="a batch must be a multiple of 2 processes, got 3"):
         in_parallel(2, fails, 3)

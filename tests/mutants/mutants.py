@@ -22,7 +22,7 @@ META_LEARN = "tests/test_leaks.py -k meta_learn"
 SPLITS = "tests/test_leaks.py -k learners_of_splits"
 PRESETS = "tests/test_golden.py::test_presets_are_what_they_were"
 TINY = "tests/test_golden.py -k tiny"
-ROWS = "tests/test_golden.py::test_smoke_rows_are_what_they_were"
+ROWS = "tests/experiments/test_all.py::test_smoke_rows_are_what_they_were"
 BASE = "experiments/base"
 
 MUTANTS = [

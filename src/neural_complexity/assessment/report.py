@@ -82,6 +82,9 @@ def to_markdown(table: Table) -> str:
 def save(canvas: Canvas, folder: Path, name: str) -> Path:
     """Writes a figure as PDF, for a paper, and as PNG, for a page; returns the path of the PNG."""
     folder.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine(None)  # laid out once, which takes as long as to draw it
     write_bytes(folder / f"{name}.pdf", _printed(canvas, "pdf", "CreationDate").getvalue())
     write_bytes(folder / f"{name}.png", to_png(canvas))
     return folder / f"{name}.png"

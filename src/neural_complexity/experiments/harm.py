@@ -62,7 +62,7 @@ class Config(NetworksConfig):
 
 TINY = training.ours(width=16, batch=32, tasks=16, updates=4, iterations=3, capacity=10_000)
 MINUTES = training.minutes(tasks=256, iterations=50)
-SMOKE = {"eval_tasks": 64, "posterior": TINY, "direct": TINY}
+SMOKE = {"eval_tasks": 32, "steps": 12, "posterior": TINY, "direct": TINY}
 CPU = {"eval_tasks": 2048, "posterior": MINUTES, "direct": MINUTES}
 PRESETS = comparison.presets(Config, SMOKE, CPU)  # `paper` has the paper's wiring and sizes
 

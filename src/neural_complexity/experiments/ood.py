@@ -70,7 +70,7 @@ class Config(NetworksConfig):
         return [(a, v) for a, v in every if a not in most or int(v) <= most[a]]
 
 
-SMOKE = {"eval_tasks": 64, "long_tasks": 64, "most_steps": 16, "widest": 80}
+SMOKE = {"eval_tasks": 32, "long_tasks": 32, "most_steps": 16, "widest": 80}
 CPU = {"eval_tasks": 1024, "long_tasks": 256}  # minutes on two cores; all tasks are for a GPU
 PRESETS = comparison.presets(Config, SMOKE, CPU)
 

@@ -109,7 +109,7 @@ class Config(BaseConfig):
 
 
 SMOKE: dict[str, Any] = {"budget": "2x2", "learner_steps": 10, "eval_tasks": 2, "runs": 2}
-SMOKE |= {"sizes": (50,), "steps": 5, "fair_runs": 2, "fair_budget": "2x2"}
+SMOKE |= {"longest": FEWEST_STEPS, "sizes": (50,), "steps": 5, "fair_runs": 2, "fair_budget": "2x2"}
 # The paper has no such experiment.
 PRESETS = presets(Config, smoke=SMOKE, cpu={}, paper={"budget": "30min", "eval_tasks": 64})
 

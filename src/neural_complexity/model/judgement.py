@@ -23,6 +23,7 @@ __all__ += ["judge_minibatches", "measure"]
 PARTS = 4  # of the training points that NC answers from, at most
 TEST_PART = 2048  # test points at a time: bounds memory
 NUMBERS = 2**19  # points times classes at a time, likewise
+CACHED = 2**17  # the same of several learners: with more, a processor waits for its memory
 VALUES = 2**22  # of inputs that are looked at at a time, likewise
 LARGE = 10.0  # standard deviations from which on inputs are all the same: far away
 SMALL = 1e-3  # differences of losses below this part of their unit tell nothing
@@ -82,7 +83,7 @@ def judge(
         train = choose_parts(M, size, seed)
         most = max(1, min(TEST_PART, NUMBERS // C))  # test points at a time
         test = torch.arange(N).tensor_split(-(-N // most))
-        learners = max(1, NUMBERS // (C * (min(N, most) + len(train[0]))))
+        learners = max(1, CACHED // (C * (min(N, most) + len(train[0]))))
         for some in rows.split(learners):
             told[some] = _judge(nc, snapshot[some], train, test)
     # A loss may be too large for a number even where predictions are not.

@@ -7,12 +7,14 @@ from sklearn import calibration, ensemble, linear_model, naive_bayes, neighbors,
 from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
+from conftest import precision
 from neural_complexity.convert.arrays_in import predict
 from neural_complexity.experiments.base.unseen_digits import NOTE, unseen_digits, unseen_learners
 from neural_complexity.losses import cross_entropy
-from neural_complexity.model.judgement import measure
+from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.reliability.gap_bounds import margin
+from neural_complexity.snapshot import gap
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 SIZES = (100, 300, 600)
@@ -65,11 +67,12 @@ def test_the_shipped_bound_covers_fresh_learners_at_its_rate(
 @pytest.fixture(scope="module")
 def fresh(nc: NeuralComplexity) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns how far NC is off on learners that it was not calibrated on, and its spreads."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    found = measure(nc, unseen_learners(nc, 16, 64, seed=1))
-    torch.set_default_dtype(before)
-    return found.residuals, found.spread
+    with precision(torch.float32):
+        learners = unseen_learners(nc, 16, 64, seed=1)
+        judged = [judge(nc, snapshot) for snapshot, _ in learners]
+        true = torch.cat([gap(nc.loss, snapshot, Y_te) for snapshot, Y_te in learners])
+    spread = torch.cat([judgement.spread for judgement in judged])
+    return true - torch.cat([judgement.gap for judgement in judged]), spread
 
 
 @pytest.mark.slow

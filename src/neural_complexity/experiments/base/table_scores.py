@@ -110,27 +110,26 @@ def _score_models(found: Found, k: int, of: Callable[..., Row], names: Names) ->
         yield of("rank as a model", estimate_mean(torch.from_numpy(rank)), method=name)
 
 
-def resample(score: Callable[[NDArray[Any]], float], tables: int) -> Estimate:
-    """Estimates a score of tables, given by their numbers, with its bootstrap interval."""
-    random = np.random.default_rng(0)
-    draws = [score(random.integers(0, tables, tables)) for _ in range(RESAMPLES)]
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Estimate(score(np.arange(tables)), float(high - low) / 2, tables)
+def resample(score: Callable[[NDArray[Any]], Array], tables: int) -> Estimate:
+    """Estimates a score of tables, given by their numbers (..., n), with its bootstrap interval."""
+    draws = np.random.default_rng(0).integers(0, tables, (RESAMPLES, tables))
+    low, high = np.quantile(score(draws), [0.025, 0.975])
+    return Estimate(float(score(np.arange(tables))), float(high - low) / 2, tables)
 
 
-def median_ratio(errors: Array, usual: Array, rows: NDArray[Any]) -> float:
+def median_ratio(errors: Array, usual: Array, rows: NDArray[Any]) -> Array:
     """Returns mean errors (tables, models) over usual ones, the median over kinds of models."""
     there = ~np.isnan(usual).all(axis=0)  # kinds of which there are models
-    means = (each[rows][:, there].mean(axis=0) + SMALL for each in (errors, usual))
-    return float(np.median(np.divide(*means)))
+    means = (each[:, there][rows].mean(axis=-2) + SMALL for each in (errors, usual))
+    return np.asarray(np.median(np.divide(*means), axis=-1))
 
 
-def _median_r2(off: Array, gaps: Array, rows: NDArray[Any]) -> float:
+def _median_r2(off: Array, gaps: Array, rows: NDArray[Any]) -> Array:
     """Returns R2 of gaps (tables, models), the median over kinds, if predictions are so far off."""
     there = ~np.isnan(gaps).all(axis=0)
-    off, gaps = off[rows][:, there], gaps[rows][:, there]
-    usual = ((gaps - gaps.mean(axis=0)) ** 2).sum(axis=0) + SMALL
-    return float(np.median(1 - (off**2).sum(axis=0) / usual))
+    off, gaps = off[:, there][rows], gaps[:, there][rows]
+    usual = ((gaps - gaps.mean(axis=-2, keepdims=True)) ** 2).sum(axis=-2) + SMALL
+    return np.asarray(np.median(1 - (off**2).sum(axis=-2) / usual, axis=-1))
 
 
 def _choose(found: Found, method: int, metric: int) -> tuple[Tensor, Tensor]:
