@@ -113,7 +113,7 @@ class Same(Tables):
 @pytest.mark.trains
 def test_it_learns() -> None:
     sizes = {"train_points": (8, 20), "features": (2, 4), "test_points": 10}
-    settings = replace(SETTINGS, updates=150, lr=0.01, checkpoints=150)
+    settings = replace(SETTINGS, updates=80, lr=0.01, checkpoints=80)
 
     def check(seed: int) -> bool:
         nc = make_nc(seed=seed)
