@@ -6,9 +6,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from pickle import PicklingError
 from typing import Any
@@ -250,6 +257,25 @@ def test_a_pool_that_breaks_while_it_starts_a_worker_is_restarted(
     monkeypatch.setattr(ProcessPoolExecutor, "submit", breaks_once)
     with ProcessPool(1) as pool:
         assert pool.submit(abs, -2).result() == 2
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_a_worker_that_a_broken_pool_does_not_end_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The pool ends those that it knows of when one dies, but waits for one just started, too.
+    monkeypatch.setattr(BaseProcess, "terminate", lambda _: None)
+
+    def again() -> int:
+        while True:
+            with suppress(BrokenExecutor):
+                return pool.submit(abs, -2).result()
+
+    with ThreadPoolExecutor() as aside, ProcessPool(2) as pool:
+        for done in [pool.submit(time.sleep, 0.2) for _ in range(2)]:
+            done.result()
+        os.kill(pool.submit(os.getpid).result(), signal.SIGKILL)
+        assert aside.submit(again).result(timeout=60) == 2
 
 
 def jobs_done(marks: Path) -> list[list[str]]:

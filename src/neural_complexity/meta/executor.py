@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import partial
 from multiprocessing import connection, get_context
 from typing import Any
 from uuid import uuid4
@@ -25,6 +24,7 @@ from neural_complexity.tasks.families import check_sizes
 __all__ = ["CollectionQueue", "ProcessPool", "RayExecutor", "connect"]
 
 ATTEMPTS = 3  # at a collection of which workers die
+_kept: dict[str, Any] = {}  # in a worker: its last collector and network, by name
 
 
 class CollectionQueue:
@@ -92,8 +92,7 @@ class CollectionQueue:
             if (future := self.asked[index][1]).done() and (found := future.result()) is not None:
                 self._resubmit(index, cf.BrokenExecutor)  # lost with a worker that died
                 return found
-            pending = [future for _, future in self.asked.values() if not future.done()]
-            cf.wait(pending, return_when=cf.FIRST_COMPLETED)
+            cf.wait([f for _, f in self.asked.values() if not f.done()], None, cf.FIRST_COMPLETED)
 
     def _resubmit(self, index: int, kind: type) -> None:
         """Submits jobs from an index on again whose result or exception is of a kind."""
@@ -109,9 +108,6 @@ class CollectionQueue:
         for old in [v for v in self.networks if v < version]:
             del self.networks[old]
             self._pickled.pop(old, None)
-
-
-_kept: dict[str, Any] = {}  # in a worker: its last collector and network, by name
 
 
 def _collect(job: Job, names: list[str], new: dict[str, bytes], dtype: Any) -> Arrays | None:
@@ -136,12 +132,15 @@ class ProcessPool(cf.ProcessPoolExecutor):
 
     def __init__(self, workers: int = 1, *, threads: int = 1) -> None:
         check_sizes(workers=workers, threads=threads)
+        self._sizes = workers, threads
+        self._start()
+
+    def _start(self) -> None:
         # A fork would inherit this process's threads and, perhaps, its GPU in an unusable state.
-        context = get_context("spawn")
+        context, (workers, threads) = get_context("spawn"), self._sizes
         # Only this process holds the other end: the line breaks when it closes that, or dies.
         line, self._alive = context.Pipe(duplex=False)
-        self._start = partial(super().__init__, workers, context, _begin, (line, threads))
-        self._start()
+        super().__init__(workers, context, _begin, (line, threads))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> cf.Future[Any]:
         """Submits a call, after a restart if need be."""
@@ -150,7 +149,8 @@ class ProcessPool(cf.ProcessPoolExecutor):
         with passive_threads():  # in processes that this starts
             try:
                 return super().submit(fn, *args, **kwargs)
-            except (cf.BrokenExecutor, OSError):  # which breaks while it starts a worker
+            except (cf.BrokenExecutor, OSError):  # which breaks while it starts a worker,
+                self._alive.close()  # one that it may not know of, and would wait for
                 super().shutdown()
                 self._start()
                 return super().submit(fn, *args, **kwargs)
