@@ -60,7 +60,7 @@ def test_rows_are_computed_from_what_was_estimated(outcome: Outcome) -> None:
 
 def test_a_further_belief_is_judged_like_the_others() -> None:
     smoke = EXPERIMENT.presets["smoke"]()
-    small: dict[str, Any] = {"names": ("sklearn iris",), "kinds": ("tree",)}
+    small: dict[str, Any] = {"names": ("sklearn wine",), "kinds": ("tree",)}
     config = replace(smoke, belief="sklearn.naive_bayes:GaussianNB", **small)
     found = tables.run(config, Workspace(None))
     row = find(found.rows, "error over that of CV", **{**KEYS, "method": "GaussianNB"})
