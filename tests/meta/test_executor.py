@@ -211,7 +211,6 @@ def test_neither_processes_nor_their_deaths_nor_an_interruption_change_anything(
     assert not alive(tmp_path)
 
 
-@pytest.mark.usefixtures("forked_workers")
 def test_no_collection_is_lost_or_doubled_when_workers_are_killed_at_random(tmp_path: Path) -> None:
     """KILLS=200 kills so many, in half an hour or so."""
     kills, choosing = int(os.environ.get("KILLS", "2")), random.Random(0)
