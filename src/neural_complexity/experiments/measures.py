@@ -109,8 +109,7 @@ TINY |= {"weight_decay": (0.0,), "dropout": (0.0,), "augmentation": (0.0, 0.3)}
 SMOKE: dict[str, Any] = {"datasets": SMALL[:2], "cross_validated": SMALL[1:2]}
 SMOKE |= {"sizes": Sizes(train=80, test=60, others=120), "iterations": 2, "updates": 2}
 SMOKE |= {"stopping": Stopping(target=0.5, every=20, steps=200), "learner_steps": 10}
-# The 1,280 networks of preset `cpu` should take about 50 minutes of one core, by the time that five
-# groups of them took: 0.7 s a network on digits, 1.8 and 2.7 on MNIST, 5 and 9 on Fashion-MNIST.
+# Preset `cpu` takes about two hours of one core of a busy machine, half of it for the networks.
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": partial(Config, grid=Grid(**TINY), **SMOKE),
     "cpu": Config,
