@@ -268,7 +268,7 @@ def test_a_worker_that_a_broken_pool_does_not_end_is_not_waited_for(
     def again() -> int:
         while True:
             with suppress(BrokenExecutor):
-                return pool.submit(abs, -2).result()
+                return int(pool.submit(abs, -2).result())
 
     with ThreadPoolExecutor() as aside, ProcessPool(2) as pool:
         for done in [pool.submit(time.sleep, 0.2) for _ in range(2)]:
