@@ -241,21 +241,26 @@ def test_no_collection_is_lost_or_doubled_when_workers_are_killed_at_random(tmp_
     assert torch.equal(found, rows(CollectionQueue(plain())))
 
 
-def test_a_pool_that_breaks_while_it_starts_a_worker_is_restarted(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.parametrize("told", [True, False])
+def test_a_pool_that_breaks_while_a_call_is_submitted_is_restarted(
+    told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit, broken = ProcessPoolExecutor.submit, [True]
+    submit, first = ProcessPoolExecutor.submit, [True]
 
     def breaks_once(self: ProcessPoolExecutor, /, *given: Any) -> Any:
         future = submit(self, *given)
-        if broken:
-            broken.clear()
+        if not first:
+            return future
+        first.clear()
+        if told:
             raise OSError("handle is closed")  # as pickling a queue that the pool has just closed
-        return future
+        self._broken = True
+        return Future()  # which the pool has forgotten: it failed all others just before
 
     monkeypatch.setattr(ProcessPoolExecutor, "submit", breaks_once)
     with ProcessPool(1) as pool:
-        assert pool.submit(abs, -2).result() == 2
+        assert pool.submit(abs, -2).result(timeout=60) == 2
 
 
 @pytest.mark.usefixtures("forked_workers")

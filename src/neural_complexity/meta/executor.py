@@ -4,10 +4,9 @@ import concurrent.futures as cf
 import os
 import pickle
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from multiprocessing import connection, get_context
 from typing import Any
@@ -101,7 +100,7 @@ class CollectionQueue:
             if ended and isinstance(future.exception() or future.result(), kind):
                 self.submit(job)
 
-    def forget(self, *, index: int = sys.maxsize, version: int = sys.maxsize) -> None:
+    def forget(self, *, index: float = float("inf"), version: float = float("inf")) -> None:
         """Drops the collections below an index and the versions below a version."""
         for old in [i for i in self.asked if i < index]:
             self.asked.pop(old)[1].cancel()
@@ -147,13 +146,14 @@ class ProcessPool(cf.ProcessPoolExecutor):
         if self._alive.closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         with passive_threads():  # in processes that this starts
-            try:
-                return super().submit(fn, *args, **kwargs)
-            except (cf.BrokenExecutor, OSError):  # which breaks while it starts a worker,
-                self._alive.close()  # one that it may not know of, and would wait for
-                super().shutdown()
-                self._start()
-                return super().submit(fn, *args, **kwargs)
+            with suppress(cf.BrokenExecutor, OSError):  # which breaks while it starts a worker
+                future = super().submit(fn, *args, **kwargs)
+                if not self._broken:  # only now: it has then forgotten the call
+                    return future
+            self._alive.close()  # to a worker that it does not know of, and would wait for
+            super().shutdown()
+            self._start()
+            return super().submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         """Ends the workers, whatever they are doing."""
