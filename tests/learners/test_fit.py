@@ -488,7 +488,7 @@ def test_an_objective_takes_the_place_of_the_loss_and_the_penalty_comes_on_top()
 def test_a_schedule_scales_the_penalty(make: Callable[[], nn.Module]) -> None:
     def trained(
         regularizer: Callable[[object, Snapshot], Tensor] | None,
-        schedule: Callable[[float], float] | None,
+        schedule: Callable[[int], float] | None,
     ) -> BatchedLearner:
         h = classifiers(3, make)
         options: dict[str, Any] = {"regularizer": regularizer, "schedule": schedule}
@@ -503,11 +503,11 @@ def test_a_schedule_scales_the_penalty(make: Callable[[], nn.Module]) -> None:
     assert_equal_states(
         trained(shrink, lambda _: 0.3), trained(lambda h, s: 0.3 * shrink(h, s), None)
     )
-    asked: list[float] = []
+    asked: list[int] = []
     trained(shrink, lambda done: asked.append(done) or 1.0)  # type: ignore[func-returns-value]
-    assert asked == [0.0, 0.25, 0.5, 0.75]
+    assert asked == [0, 1, 2, 3]
     # A schedule that starts late is no penalty first and then the penalty.
-    late, h = trained(shrink, lambda done: float(done >= 0.5)), classifiers(3, make)
+    late, h = trained(shrink, lambda done: float(done >= 2)), classifiers(3, make)
     batches = minibatches()
     fit(h, batches, loss=cross_entropy, steps=2, lr=0.3)
     fit(h, Later(batches, 2), loss=cross_entropy, steps=2, lr=0.3, regularizer=shrink)

@@ -201,8 +201,8 @@ MUTANTS = [
     Mutant(
         "NC's weight is ignored for minibatches",
         "regularizers/nc.py",
-        "        return weight * (gap if",
-        "        return (gap if",
+        "    return weight * (gap if",
+        "    return (gap if",
         f"{SPLITS}",
     ),
     Mutant(

@@ -38,7 +38,7 @@ Observer = Callable[[int, Snapshot], None]  # updates done so far, the learners 
 Visitor = Callable[[int, BatchedLearner], None]  # likewise, with the learners themselves
 Penalty = Regularizer | None
 Gradients = Sequence[Tensor | None]  # none for what a step does not use
-Schedule = Callable[[float], float]  # the part of training that is done to a factor of the penalty
+Schedule = Callable[[int], float]  # updates done so far to a factor of the penalty
 
 
 def warmup_cosine(progress: float, *, warmup: float, decay: bool) -> float:
@@ -112,7 +112,7 @@ def fit(
         task: Their tasks, or minibatches of them; the test targets are not looked at.
         learning: How they learn.
         regularizer: Adds one penalty per task; sees the learners as they train, with their noise.
-        schedule: Maps the part of training that is done, 0 to 1, to the factor of the penalty.
+        schedule: Maps the number of updates done so far to the factor of the penalty.
         observe: Sees a snapshot before each update and after the last, without noise or gradient.
         visit: Sees the learners themselves at some of these times, in evaluation mode.
         visits: After how many updates.
@@ -137,7 +137,7 @@ def fit(
         if last:
             return
         ledger.record("train", now.X_tr, now.Y_tr)
-        factor = 1.0 if schedule is None else schedule(step / learning.steps)
+        factor = 1.0 if schedule is None else schedule(step)
         penalty, now = regularizer if factor else None, learning.augmented(now, regularizer)
         value = partial(_descended, learning, h, now, penalty, factor, joined)
         total, snapshot = value(shared)

@@ -17,6 +17,7 @@ from neural_complexity.snapshot import Snapshot
 from neural_complexity.task import Task
 
 __all__ = ["minibatch_penalty", "nc_penalty", "proof", "reliance", "safeguard_factor", "trust"]
+__all__ += ["weigh_gap"]
 
 FOLDS = 10
 Proof = TypeVar("Proof", float, Tensor)
@@ -85,11 +86,21 @@ def minibatch_penalty(
         H_te = snapshot.H_te if X_unlabelled is None else h(X_unlabelled)
         context = encode(snapshot)
         H_tr = snapshot.H_tr if context.X_tr is None else h(context.X_tr)
-        loss_tr = nc.loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1)  # (B,)
-        gap = nc.losses(context, H_tr, H_te).mean(dim=1) - loss_tr
-        return weight * (gap if floor is None else gap.clamp(min=floor))
+        return weigh_gap(nc, nc.losses(context, H_tr, H_te).mean(dim=1), snapshot, weight, floor)
 
     return penalty
+
+
+def weigh_gap(
+    nc: NeuralComplexity,
+    expected: Tensor,
+    snapshot: Snapshot,
+    weight: float | Tensor,
+    floor: float | None,
+) -> Tensor:
+    """Returns the penalty of test losses that NC expects, (B,): their gap, not below the floor."""
+    gap = expected - nc.loss(snapshot.H_tr, snapshot.Y_tr).mean(dim=1)
+    return weight * (gap if floor is None else gap.clamp(min=floor))
 
 
 def trust(

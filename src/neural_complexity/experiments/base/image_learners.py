@@ -158,11 +158,15 @@ def run_trial(trial: Trial, ncs: Mapping[Head, EmbeddedNC] = {}, *, keep: bool =
         Minibatches(trial.task, M=config.batch, N=config.unlabelled_batch, seed=order),
         stream(trial.seed, "learners"),
         regularizer=trial.regularizer,
-        schedule=(lambda done: min(1.0, done / config.ramp)) if config.ramp else None,
+        schedule=partial(_ramp, config.ramp * recipe.steps) if config.ramp else None,
         visit=visit,
         visits={*trial.times, recipe.steps},
     )
     return {name: torch.stack(values) for name, values in seen.items()}
+
+
+def _ramp(steps: float, done: int) -> float:
+    return min(1.0, done / steps)
 
 
 def _predict(h: BatchedLearner, X: Tensor) -> Tensor:
