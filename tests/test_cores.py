@@ -3,13 +3,15 @@ import platform
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from neural_complexity import commands, cores
-from neural_complexity.cores import COUNTS, POLICY, free_cores, hold_memory, passive_threads
+from neural_complexity.cores import COUNTS, SPINS, USUAL, free_cores, hold_memory, passive_threads
 
 IMPORTS = """
 import os, sys
@@ -30,7 +32,7 @@ print(*seen[0], "OMP_WAIT_POLICY" in os.environ)
 
 
 def python(code: str, **environment: str) -> str:
-    own = {n: v for n, v in os.environ.items() if n not in (POLICY, *COUNTS)} | environment
+    own = {n: v for n, v in os.environ.items() if n not in (*USUAL, *COUNTS)} | environment
     line = [sys.executable, "-c", code]
     return subprocess.run(line, check=True, capture_output=True, text=True, env=own).stdout
 
@@ -45,11 +47,16 @@ def test_commands_load_torch_with_threads_that_sleep_unless_the_user_says_otherw
 
 
 def test_processes_that_start_meanwhile_inherit_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(POLICY, raising=False)
+    for name in USUAL:
+        monkeypatch.delenv(name, raising=False)
+    ask: Any = partial(subprocess.run, ["printenv", *USUAL], capture_output=True, text=True)
     with passive_threads():
-        told = subprocess.run(["printenv", POLICY], check=True, capture_output=True, text=True)
-    assert told.stdout == "PASSIVE\n"
-    assert POLICY not in os.environ
+        assert ask().stdout == "PASSIVE\n2000\n"
+    assert not set(USUAL) & set(os.environ)
+    monkeypatch.setenv(SPINS, "7")  # the user knows better
+    with passive_threads():
+        assert ask().stdout == "7\n"
+    assert os.environ[SPINS] == "7"
 
 
 @pytest.fixture
