@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import dask
 import ray
 import torch
 from distributed import Client, LocalCluster
@@ -29,6 +30,9 @@ from neural_complexity.tasks.splits import Splits
 from timing import Ratio, seconds_each, show
 
 SHAPE, CLASSES, ITERATIONS = (1, 28, 28), 10, 6
+# One heap for all threads of a worker, and no profiler that looks at them every 10 ms.
+DASK = {"distributed.nanny.pre-spawn-environ.MALLOC_ARENA_MAX": 1}
+DASK |= {"distributed.worker.profile.enabled": False}
 TRAINING = split_training("posterior", channels=32, width=64)
 
 
@@ -125,6 +129,7 @@ def seam_seconds(meta: MetaLearner, executor: Executor, rounds: int) -> float:
 @contextmanager
 def dask_workers() -> Iterator[Executor]:
     with (
+        dask.config.set(DASK),
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
