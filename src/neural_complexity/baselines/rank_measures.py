@@ -89,7 +89,7 @@ def rank_measures(
     Raises:
         TypeError: If a model is no module, or data hold no numbers.
         ValueError: If there are fewer than three models, if numbers of models or shapes do not
-            agree, or if losses are not finite.
+            agree, if losses are not finite, or if a measure is no number.
 
     Example:
         >>> from neural_complexity import mlp
@@ -113,6 +113,9 @@ def rank_measures(
     if not gaps.isfinite().all():
         first = int((~gaps.isfinite()).nonzero()[0])
         raise ValueError(f"models must have finite losses, got another one from model {first}")
+    if odd := [name for name, own in values.items() if own.isnan().any()]:
+        first = int(values[odd[0]].isnan().nonzero()[0])
+        raise ValueError(f"{odd[0]} must be a number for each model, got NaN for model {first}")
     found = {
         name: score_measure(own, gaps, hyperparameters, in_loss_units=name in predictions)
         for name, own in values.items()

@@ -20,7 +20,7 @@ __all__ += ["score_measure", "sign_errors", "worst_sign_error"]
 TAU, GRANULATED, CMI = "Kendall's tau", "granulated tau", "CMI"
 WORST, R2, MAE = "worst sign error", "R2", "MAE"
 RESAMPLES = 200  # of the models, for intervals
-MOST = 2  # hyper-parameters that are conditioned on at a time
+MOST = 2  # hyper-parameters that are conditioned on at a time, if there are so many
 
 Columns = Mapping[str, Sequence[Any] | Tensor]  # a value for each of n models, by name
 Statistic = Callable[..., Tensor]  # of values, gaps and weights
@@ -94,19 +94,20 @@ def granulated_tau(
 def conditional_information(
     values: Tensor, gaps: Tensor, hyper: Hyperparameters, weights: Tensor | None = None
 ) -> Tensor:
-    """Computes the score of the PGDL contest (Jiang et al. 2020), from 0 to 1.
+    """Computes the score of the PGDL contest (Jiang et al., 2020 and 2021), from 0 to 1.
 
     For pairs of models, it is the mutual information of the signs of the differences of measure and
     gap, given the values of some hyper-parameters of both models, over the entropy of the sign of
-    the gap given these. The score is the least of it over all sets of at most two
-    hyper-parameters: a measure that only tells apart what a hyper-parameter tells has none. With
-    few models for each value, it is larger than it should be.
+    the gap given these. The score is the least of it over all pairs of hyper-parameters: a measure
+    that only tells apart what a hyper-parameter tells has none. With few models for each value, it
+    is larger than it should be. The contest's own code takes ties for a sign, counts a model with
+    itself as a pair, and has accuracies for losses.
     """
     w, S, G = _weights(values, weights), _signs(values), _signs(gaps)
     off = 1 - torch.eye(len(values)).double()
     half = [((s == S) & (g == G)) * off for s, g in ((1, 1), (1, 0), (1, -1), (0, 1), (0, 0))]
     least = w.new_full(w.shape[:-1], math.inf)
-    for names in (s for k in range(MOST + 1) for s in combinations(hyper.codes, k)):
+    for names in combinations(hyper.codes, min(MOST, len(hyper.codes))):
         Z = hyper.joint(names) if names else torch.ones(1, len(values)).double()
         upp, upz, upm, zup, zz = (_by_values(pairs, w, Z) for pairs in half)
         # The pair (j, i) has the opposite signs of (i, j), and its values in the opposite order.
@@ -129,7 +130,9 @@ def sign_errors(
 
     An environment is a hyper-parameter and two of its values; its pairs of models have these values
     and are the same in all others. The error is the share of pairs that a measure puts in the wrong
-    order; half of those that it does not tell apart.
+    order; half of those that it does not tell apart. All pairs count alike: Dziugaite et al. weight
+    them by how sure it is that gaps of so many test points differ. For a measure that says nothing
+    errors are one half, and the largest of several is above it.
     """
     w, S, G = _weights(values, weights), _signs(values), _signs(gaps)
     found = {}

@@ -18,16 +18,19 @@ from neural_complexity.experiments.base.config import Count, RunConfig
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.measure_report import (
     AVERAGED,
+    CHANCE,
     ELSEWHERE,
     ERROR,
     EVERY,
     FOLDS,
     GAP,
     HOLD_OUT,
+    LEAST,
     LOST,
     MODELS,
     OWN,
     PREDICTIONS,
+    REFITS,
     TABLES,
     TRAINING,
     figures,
@@ -38,26 +41,25 @@ from neural_complexity.experiments.base.model_zoo import (
     Group,
     NoisySplits,
     Sizes,
-    Stopping,
-    Trained,
     ZooData,
     expected_gap,
     load_data,
     mislabel,
-    train_group,
 )
 from neural_complexity.experiments.base.rows import Row
 from neural_complexity.experiments.base.run_folder import HEADS
 from neural_complexity.experiments.base.unseen_digits import RECIPE
+from neural_complexity.experiments.base.zoo_training import Stopping, Trained, train_group
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.losses import cross_entropy
-from neural_complexity.meta.meta_learn import meta_learn
+from neural_complexity.meta.meta_learn import meta_learn, most_updates
 from neural_complexity.meta.meta_run import Plan
 from neural_complexity.meta.scores import Estimate, count
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed
 from neural_complexity.progress import ProgressCallback
+from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.tasks.splits import split_tasks
 from neural_complexity.workspace import Workspace
@@ -68,6 +70,7 @@ NAME = "measures"
 SMALL = ("digits", "sklearn wine", "sklearn breast_cancer")  # datasets, which need no files
 LOSS = "cross-entropy"  # a measure that users have anyway, as their training loss
 SEEN = 1024  # points that `meta_learn` shows NC with an update, on labels
+FOLDS_OF_CV = 5
 FEWEST = 3  # models of a dataset, of which there is something to rank
 
 Scores = dict[str, dict[str, Estimate]]  # by measure and metric
@@ -84,10 +87,8 @@ class Config(RunConfig):
     grid: Grid = field(default_factory=Grid)  # Hyper-parameters of the networks.
     sizes: Sizes = field(default_factory=Sizes)  # Points of each dataset.
     stopping: Stopping = field(default_factory=Stopping)  # When a network is trained.
-    cross_validated: tuple[str, ...] = SMALL  # Datasets with 5-fold CV, which takes five refits.
     iterations: Count = 20  # Collections of learners for each NC.
-    updates: Count = 32  # Of NC after each, at most,
-    epochs: Count = 400  # and for each point of the dataset: more would be learned by heart.
+    updates: Count = 32  # Of NC after each, at most: fewer where there are few points.
     learner_steps: Count = 300  # Updates of the learners that NC learns from.
 
     def __post_init__(self) -> None:
@@ -95,8 +96,6 @@ class Config(RunConfig):
         if not self.datasets or len(set(self.datasets)) < len(self.datasets):
             got = ", ".join(self.datasets) or "none"
             raise ValueError(f"datasets must be at least one, each once, got {got}")
-        if odd := sorted(set(self.cross_validated) - set(self.datasets)):
-            raise ValueError(f"cross_validated must be of datasets, got {', '.join(odd)}")
 
 
 TINY: dict[str, tuple[Any, ...]] = {
@@ -106,17 +105,16 @@ TINY: dict[str, tuple[Any, ...]] = {
     "lr": (0.2, 0.4),
 }
 TINY |= {"weight_decay": (0.0,), "dropout": (0.0,), "augmentation": (0.0, 0.3)}
-SMOKE: dict[str, Any] = {"datasets": SMALL[:2], "cross_validated": SMALL[1:2]}
+SMOKE: dict[str, Any] = {"datasets": SMALL[:2]}
 SMOKE |= {"sizes": Sizes(train=80, test=60, others=120), "iterations": 2, "updates": 2}
 SMOKE |= {"stopping": Stopping(target=0.5, every=20, steps=200), "learner_steps": 10}
-# Preset `cpu` takes about two hours of one core of a busy machine, half of it for the networks.
+# Preset `cpu` takes about four hours of one core, most of it to train networks again for 5-fold CV.
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": partial(Config, grid=Grid(**TINY), **SMOKE),
     "cpu": Config,
     "gpu": partial(
         Config,
         datasets=(*SMALL, "mnist", "fashion-mnist", "kmnist"),
-        cross_validated=(*SMALL, "mnist", "fashion-mnist", "kmnist"),
         grid=Grid(width=(32, 128, 512), lr=(0.05, 0.1, 0.2), label_noise=(0.0, 0.1, 0.2)),
     ),
 }
@@ -127,7 +125,8 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     data = {n: load_data(n, config.sizes, config.data, seed=config.seed) for n in config.datasets}
     networks = {name: _meta_learn(config, own, work, callback) for name, own in data.items()}
     groups, rows, tensors = config.grid.groups(), list[Row](), dict[str, Tensor]()
-    parts, scored = Parts(work, 3 * len(groups) * len(data), callback), dict[str, Scores]()
+    steps = (2 + FOLDS_OF_CV) * len(groups) * len(data)
+    parts, scored = Parts(work, steps, callback), dict[str, Scores]()
     for name, own in data.items():
         reported = own.task(own.training[1][None])
         ledger.record("report", reported.X_te, reported.Y_te)
@@ -140,9 +139,12 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         hyper = {k: torch.cat([group.columns[k] for group in groups])[reached] for k in names}
         found = [kept for kept in found if kept["reached"].any()]
         columns = {k: torch.cat([kept[k] for kept in found]) for k in found[0] if k != "reached"}
-        tensors |= {f"{name}/{measure}": values for measure, values in columns.items()}
         of = partial(Row.of, NAME, config.seed, dataset=name)
         rows += [of(MODELS, count(reached)), of(LOST, count(~reached))]
+        least, lost = columns[TRAINING].min().item(), columns.pop(REFITS).sum().item()
+        rows.append(of(LEAST, Estimate(least, None, trained)))
+        rows.append(of(REFITS, Estimate(lost, None, FOLDS_OF_CV * trained)))
+        tensors |= {f"{name}/{measure}": values for measure, values in columns.items()}
         scored[name], more = _score(of, columns, hyper)
         rows += more
     rows += _averages(config, scored)
@@ -176,8 +178,8 @@ def _meta_learn(
     make = partial(image_mlp, data.shape, (64,), data.classes)
     recipe = RECIPE(make=make, steps=config.learner_steps)
     tasks = NoisySplits(**vars(split_tasks(X, y)), shares=config.grid.label_noise)
-    often = config.epochs * len(y) / (SEEN * config.iterations)
-    updates = max(1, min(config.updates, round(often)))
+    often = round(most_updates(len(y), SEEN) / config.iterations)
+    updates = max(1, min(config.updates, often))
     found = dict[str, NeuralComplexity]()
     # Its own report is not needed: NC is judged by the zoo.
     plan = Plan(iterations=config.iterations, updates=updates, learners=8, chosen_by=8)
@@ -206,25 +208,34 @@ def _measure_group(
     if not rows.any():
         return {"reached": rows}
     trained, group, Y = trained[rows], group[rows], Y[rows]
-    again = parts.do(f"refits, {what}", partial(_refit, config, data, group, Y))
+    folds = choose_folds(data.training[1].numpy(), FOLDS_OF_CV, labels=True, seed=config.seed)
+    refit = partial(_refit, config, data, group, Y)
+    refits = [
+        parts.do(f"without fold {k}, {what}", partial(refit, f"fold {k}", *fold))
+        for k, fold in enumerate(folds)
+    ]
+    losses = [refit["losses"] for refit in refits]
+    lost = torch.stack([~refit["reached"] for refit in refits]).sum(dim=0)  # (B,)
+    again = {HOLD_OUT: losses[0].mean(dim=1), FOLDS: torch.cat(losses, dim=1).mean(dim=1)}
     found = parts.do(f"measures, {what}", partial(_measure, data, group, trained, Y, networks))
     # What is predicted is the loss on unseen points.
     told = {name: loss - trained.loss_tr for name, loss in again.items()}
-    return {"reached": rows, **found, TRAINING: trained.loss_tr, **told}
+    return {"reached": rows, **found, TRAINING: trained.loss_tr, **told, REFITS: lost}
 
 
-def _refit(config: Config, data: ZooData, group: Group, Y: Tensor) -> dict[str, Tensor]:
-    """Trains the same models without a fifth of their points; returns losses on these, (B,)."""
-    (X, y), make, losses = data.training, partial(group.make, data), list[Tensor]()
-    folds = choose_folds(y.numpy(), 5, labels=True, seed=config.seed)
-    several = data.name in config.cross_validated
-    for k, (some, held) in enumerate(folds if several else folds[:1]):
-        again = partial(train_group, group, make, X[some], Y[:, some], config.stopping)
-        h = again(seed=config.seed, name=f"{data.name}, fold {k}").h
-        with torch.no_grad():
-            losses.append(cross_entropy(h(X[held].expand(len(group), -1, -1)), Y[:, held]))
-    found = {HOLD_OUT: losses[0].mean(dim=1)}
-    return found | ({FOLDS: torch.cat(losses, dim=1).mean(dim=1)} if several else {})
+def _refit(
+    config: Config, data: ZooData, group: Group, Y: Tensor, name: str, some: Any, held: Any
+) -> dict[str, Tensor]:
+    """Trains the same models on some of their points; returns losses on the others, (B, others).
+
+    `reached` says which were trained; the others count as they are.
+    """
+    X, _ = data.training
+    again = partial(train_group, group, partial(group.make, data), X[some], Y[:, some])
+    trained = again(config.stopping, seed=config.seed, name=f"{data.name}, {name}")
+    with torch.no_grad():
+        H = trained.h(X[held].expand(len(group), -1, -1))
+        return {"losses": cross_entropy(H, Y[:, held]), "reached": trained.reached}
 
 
 def _measure(
@@ -237,6 +248,7 @@ def _measure(
     found = {name: measure(trained.h, trained.initial, seen) for name, measure in own.items()}
     with torch.no_grad():
         snapshot = take_snapshot(trained.h, task)
+    found[CHANCE] = torch.rand(len(Y), generator=stream(0, CHANCE, data.name, group.name))
     found[GAP] = expected_gap(group, snapshot, task.Y_te, data.classes)
     ncs = {OWN[head]: nc for head, nc in networks[data.name].items()}
     like = [own["posterior"] for name, own in networks.items() if name != data.name]
@@ -270,9 +282,11 @@ def _averages(config: Config, scored: dict[str, Scores]) -> list[Row]:
 LEAD = (
     "Networks over a grid of width, depth, batch size, learning rate, weight decay, dropout, "
     "augmentation and label noise, all trained to the same training loss. Labels for test are as "
-    "noisy as those for training. Which measure tells, without a test label, which of the "
+    "noisy as those for training. Networks of one architecture begin alike, and see the same wrong "
+    "labels and the same order of points. Which measure tells, without a test label, which of the "
     "networks generalizes worse? NC is meta-trained on points and on "
-    "learners (one layer of 64 units, trained by Adam) that are not in the zoo; NC for tables has "
+    "learners (one layer of 64 units, trained by Adam) that are not in the zoo, with labels of the "
+    "same shares of noise; NC for tables has "
     "seen synthetic tables only, and NC of another dataset shows what is left outside of the "
     "domain. Beside them stands what a user has anyway: the training loss, a hold-out of 20 % and "
     "5-fold cross-validation, where the same configuration is trained again."

@@ -31,7 +31,7 @@ from neural_complexity.reliability.gap_bounds import needed
 from neural_complexity.tasks.splits import ArrayStore, Splits
 from neural_complexity.workspace import Workspace
 
-__all__ = ["meta_learn"]
+__all__ = ["meta_learn", "most_updates"]
 
 CONFIDENCE = 0.95  # of the bounds that users ask for
 EPOCHS = 400  # how often NC sees each point of a dataset: after more, it knows them by heart
@@ -97,6 +97,16 @@ def meta_learn(
     return nc
 
 
+def most_updates(points: int, shown: int) -> float:
+    """Returns after how many updates that show so many points NC has seen a dataset often enough.
+
+    Args:
+        points: Of the dataset.
+        shown: Points of an update.
+    """
+    return max(1, EPOCHS * points / shown)
+
+
 def _show(
     run: MetaRun, plan: Plan, work: Workspace, progress: bool | ProgressCallback, start: float
 ) -> NeuralComplexity:
@@ -159,8 +169,8 @@ def _plan(run: MetaRun, given: float | Plan, work: Workspace, start: float) -> P
         times.append(time.perf_counter())
         held_out, collecting, updating = (b - a for a, b in pairwise(times))
         learner, most, family = held_out / run.together, math.inf, meta.family
-        if isinstance(family, Splits):  # updates, after which NC has seen its points often enough
-            most = max(1, EPOCHS * len(family.pool) / (meta.training.batch * (family.M + family.N)))
+        if isinstance(family, Splits):
+            most = most_updates(len(family.pool), meta.training.batch * (family.M + family.N))
         left, updating = max(given - (times[-1] - start), 0.3 * given), updating / probe.updates
         costs = {"collecting": collecting, "updating": updating, "learner": learner}
         if isinstance(family, Splits):  # those that NC is calibrated on come on top

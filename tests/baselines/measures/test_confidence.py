@@ -71,7 +71,7 @@ def test_copies_disagree_where_a_perturbed_network_does() -> None:
     W = torch.randn(3, 3, 4)
     h = linear(W)
     chosen, shares = (task.X_te @ W.mT).argmax(dim=-1), []
-    for i in range(4):
+    for i in range(confidence.COPIES):
         moved = W + 0.1 * W.abs() * draw(evaluated(h), i)["weight"]
         other = (task.X_te @ moved.mT).argmax(dim=-1)
         shares.append((other != chosen).double().mean(dim=1))

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from measured import classes_of_points, classifiers, linear
+from neural_complexity.baselines.measures import perturbation
 from neural_complexity.baselines.measures.layers import evaluated
 from neural_complexity.baselines.measures.perturbation import (
     Scale,
@@ -64,8 +65,9 @@ def test_the_worst_perturbation_of_a_linear_network(pair: tuple[PlacedLearner, T
 
 @pytest.mark.parametrize("scale", [torch.ones_like, torch.abs])
 def test_the_random_perturbation_of_a_linear_network(
-    scale: Scale, pair: tuple[PlacedLearner, Task]
+    scale: Scale, pair: tuple[PlacedLearner, Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(perturbation, "DRAWS", 4)
     h, task = pair
     # A draw changes the margin 2 a by sigma s; of four, one that is negative is too many.
     s = torch.stack([_slope(h, scale, i) for i in range(4)])  # (draws, B)

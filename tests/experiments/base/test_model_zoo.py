@@ -1,31 +1,26 @@
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from conftest import precision
 from neural_complexity.experiments.base.model_zoo import (
     Grid,
-    Group,
     NoisySplits,
     Sizes,
-    Stopping,
-    Trained,
     ZooData,
     expected_gap,
     load_data,
     mislabel,
-    train_group,
 )
+from neural_complexity.experiments.base.zoo_training import Stopping
+from neural_complexity.learners.batched import stack
 from neural_complexity.losses import cross_entropy as by_point
 from neural_complexity.points import values
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import gap, take_snapshot
-from neural_complexity.tasks.splits import Rounds, split_tasks
+from neural_complexity.tasks.splits import split_tasks
 
 PLAIN = Grid(
     width=(8,), depth=(2,), batch=(10,), dropout=(0.0,), augmentation=(0.0,), label_noise=(0.0,)
@@ -39,80 +34,11 @@ def data() -> ZooData:
         return load_data("sklearn wine", Sizes(train=40, test=40), seed=0)
 
 
-def train(group: Group, data: ZooData, stopping: Stopping = STOPPING, seed: int = 0) -> Trained:
-    Y = mislabel(group, data, seed=0)
-    X, make = data.training[0], partial(group.make, data)
-    return train_group(group, make, X, Y, stopping, seed=seed, name="tests")
-
-
-def states(trained: Trained) -> Tensor:
-    return torch.cat([p.flatten(1) for p in trained.h.parameters()], dim=1)
-
-
 def test_there_is_a_model_for_each_combination() -> None:
     groups = Grid().groups()
     rows = [tuple(row) for g in groups for row in torch.stack([*g.columns.values()]).T.tolist()]
     assert len(rows) == len(set(rows)) == 2**8
     assert len({group.name for group in groups}) == len(groups) == 2**4
-
-
-def test_each_model_is_what_sgd_alone_makes_of_it(data: ZooData) -> None:
-    (group,) = PLAIN.groups()
-    trained = train(group, data, Stopping(target=1e-6, every=3, steps=7))
-    X, y = data.training
-    rounds = Rounds(
-        torch.Size((len(group), len(y))), 10, lambda i: stream(0, "tests", group.name, "order", i)
-    )
-    for b in range(len(group)):
-        h = trained.initial.one(b)
-        lr, decay = (group.columns[name][b].item() for name in ("lr", "weight_decay"))
-        descent = torch.optim.SGD(h.parameters(), lr=lr, weight_decay=decay)
-        for step in range(7):
-            rows = rounds(step)[b]
-            descent.zero_grad()
-            cross_entropy(h(X[rows]), y[rows]).backward()
-            descent.step()
-        own = trained.h.one(b)
-        for p, q in zip(h.parameters(), own.parameters(), strict=True):
-            torch.testing.assert_close(p, q)
-        torch.testing.assert_close(trained.loss_tr[b], cross_entropy(own(X), y))
-
-
-def test_a_model_stops_at_the_first_look_below_the_target(data: ZooData) -> None:
-    (group,) = PLAIN.groups()
-    trained = train(group, data)
-    assert trained.reached.all()
-    assert (trained.loss_tr <= STOPPING.target).all()
-    assert len(trained.steps.unique()) > 1
-    for b, steps in enumerate(trained.steps.tolist()):
-        before = train(group, data, replace(STOPPING, steps=steps - STOPPING.every))
-        assert not before.reached[b]
-        until = train(group, data, replace(STOPPING, steps=steps))
-        torch.testing.assert_close(states(until)[b], states(trained)[b])
-
-
-def test_models_that_do_not_get_there_are_told(data: ZooData) -> None:
-    (group,) = replace(PLAIN, lr=(1e-6, 0.5)).groups()
-    trained = train(group, data)
-    assert torch.equal(trained.reached, group.columns["lr"] == 0.5)
-    assert (trained.steps[~trained.reached] == STOPPING.steps).all()
-
-
-def test_the_same_seed_gives_the_same_weights_with_all_noise(data: ZooData) -> None:
-    (group,) = replace(PLAIN, dropout=(0.2,), augmentation=(0.3,), label_noise=(0.2,)).groups()
-    few = Stopping(target=1e-6, every=5, steps=10)
-    first, second, other = (states(train(group, data, few, seed)) for seed in (0, 0, 1))
-    assert torch.equal(first, second)
-    assert not torch.isclose(first, other).any()
-
-
-@pytest.mark.parametrize("name", ["dropout", "augmentation", "weight_decay", "lr"])
-def test_each_hyperparameter_changes_the_models(name: str, data: ZooData) -> None:
-    few = Stopping(target=1e-6, every=5, steps=5)
-    other: dict[str, Any] = {name: (0.3,)}
-    (plain,), (changed,) = PLAIN.groups(), replace(PLAIN, **other).groups()
-    first, second = train(plain, data, few).loss_tr, train(changed, data, few).loss_tr
-    assert not torch.isclose(first[0], second[0])
 
 
 def test_a_share_of_the_labels_is_drawn(data: ZooData) -> None:
@@ -137,22 +63,11 @@ def test_the_three_parts_share_no_point(name: str) -> None:
     assert data.X.std().item() == pytest.approx(1, abs=0.3)
 
 
-def test_what_was_trained_survives_as_tensors(data: ZooData) -> None:
-    (group,) = PLAIN.groups()
-    trained = train(group, data)
-    again = Trained.from_tensors(group.make(data), trained.tensors())
-    X = data.training[0].expand(len(group), -1, -1)
-    assert torch.equal(again.h(X), trained.h(X))
-    assert torch.equal(again.initial(X), trained.initial(X))
-    some = again[torch.tensor([False, True, False, True])]
-    assert torch.equal(some.h(X[:2]), trained.h(X)[[1, 3]])
-    assert torch.equal(some.steps, trained.steps[[1, 3]])
-
-
 def test_gaps_are_means_over_noisy_test_labels(data: ZooData) -> None:
     (group,) = replace(PLAIN, label_noise=(0.0, 0.6)).groups()
     task = data.task(mislabel(group, data, seed=0))
-    snapshot = take_snapshot(train(group, data).h, task).detach()
+    h = stack(partial(group.make, data), len(group), stream(0, "networks"))
+    snapshot = take_snapshot(h, task).detach()
     found = expected_gap(group, snapshot, task.Y_te, data.classes)
     clean = group.columns["label_noise"] == 0
     torch.testing.assert_close(found[clean], gap(by_point, snapshot, task.Y_te)[clean])

@@ -28,7 +28,7 @@ __all__ = [
 
 BINS = 15  # of confidence
 SIGMA = 0.1  # of the noise of perturbed copies, in units of each parameter
-COPIES = 4
+COPIES = 64  # that are averaged
 
 
 def lack_of_confidence(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:

@@ -94,7 +94,9 @@ def input_margin(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tens
 def input_distances(h: PlacedLearner, X: Tensor, Y: Tensor) -> Tensor:
     """Returns m(x) / |grad_x m(x)| of labelled points, (B, M), with m(x) the margin of a point.
 
-    To first order this is the distance of x from where its class changes, negative beyond it.
+    To first order this is the distance of x from where the nearest class by logits takes over,
+    negative beyond it; with more than two classes another may be nearer (Elsayed et al. take the
+    least over all).
     """
     X = values(X).detach().clone().requires_grad_()
     with torch.enable_grad():

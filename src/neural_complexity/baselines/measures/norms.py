@@ -38,7 +38,7 @@ __all__ = [
 
 
 def parameters(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
-    """Returns the number of parameters."""
+    """Returns the number of parameters (Jiang et al., 2020)."""
     own = weights(h).values()
     return torch.stack([p.new_full((len(p),), p[0].numel()) for p in own]).sum(dim=0)
 

@@ -81,7 +81,8 @@ def mixup_error(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tenso
 def davies_bouldin_times_mixup(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
     """Returns the `davies_bouldin_index` times the `mixup_error`.
 
-    The first place of the contest PGDL (Natekar and Sharma, 2020).
+    After the first place of the contest PGDL (Natekar and Sharma, 2020), whose code takes the first
+    layer, the mean over other classes in the place of the largest, and the log loss of mixtures.
     """
     return davies_bouldin_index(h, initial, task) * mixup_error(h, initial, task)
 
@@ -99,7 +100,7 @@ def augmentation_error(h: BatchedLearner, initial: BatchedLearner, task: Task) -
     """Returns the error at training points with Gaussian noise of 0.3 standard deviations.
 
     Robustness to augmentation, a prize-winner of PGDL (Aithal et al., 2021). Inputs need not be
-    images here, so that noise is the augmentation.
+    images here, so that noise is the augmentation: one vector for all points, eight times.
     """
     learner, points = evaluated(h), few(task)
     Y = points.Y_tr

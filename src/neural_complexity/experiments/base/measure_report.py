@@ -15,11 +15,13 @@ from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, distinct, find, pivot, select, show
 from neural_complexity.experiments.base.run_folder import HEADS
 
-__all__ = ["AVERAGED", "ELSEWHERE", "ERROR", "EVERY", "FOLDS", "GAP", "HOLD_OUT", "LOST"]
-__all__ += ["MODELS", "OWN", "PREDICTIONS", "TABLES", "TRAINING", "figures", "tables"]
+__all__ = ["AVERAGED", "CHANCE", "ELSEWHERE", "ERROR", "EVERY", "FOLDS", "GAP", "HOLD_OUT"]
+__all__ += ["LEAST", "LOST", "MODELS", "OWN", "PREDICTIONS", "REFITS", "TABLES", "TRAINING"]
+__all__ += ["figures", "tables"]
 
 TRAINING, HOLD_OUT, FOLDS = "training loss", "20 % hold-out", "5-fold CV"
-USUAL = (TRAINING, HOLD_OUT, FOLDS)  # what a user has anyway
+CHANCE = "random numbers"
+USUAL = (TRAINING, HOLD_OUT, FOLDS, CHANCE)  # what a user has anyway
 # Meta-trained on other points of the dataset.
 OWN: dict[str, str] = {head: f"NC, {head} head" for head in HEADS}
 TABLES, ELSEWHERE = "NC for tables", "NC, posterior head, of another dataset"
@@ -29,6 +31,7 @@ SCORES = {TAU: 2, GRANULATED: 2, CMI: 3, WORST: 2, R2: 2, MAE: 3}  # and their d
 AVERAGED = (TAU, GRANULATED, CMI, WORST)  # over datasets, whose losses have sizes of their own
 EVERY, ERROR = "mean of all datasets", "sign error"
 MODELS, LOST, GAP = "models", "left out", "gap"
+LEAST, REFITS = "least training loss", "refits above the training loss"
 BEST = 10  # measures in the scatter plot
 
 NOTE = (
@@ -49,6 +52,10 @@ def tables(rows: list[Row]) -> list[Table]:
     lines = pivot(rows, _ranked(rows, EVERY), columns, "{measure}".format_map)
     said = ", ".join(f"{name} {_counted(rows, name)}" for name in datasets)
     note = f"{NOTE} Models, and those that did not reach the training loss: {said}."
+    for what, digits in ((LEAST, 3), (REFITS, 0)):
+        if there := [row for row in rows if row.metric == what]:
+            own = ", ".join(f"{row.keys['dataset']} {row.value:.{digits}f}" for row in there)
+            note += f" {what[0].upper()}{what[1:]}: {own}."
     found = [Table("Measures on all datasets", header, tuple(lines), note)]
     for name in datasets:
         lines = [

@@ -1,9 +1,8 @@
 """A zoo: networks over a grid of hyper-parameters, all trained to the same training loss."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Annotated
 
@@ -11,27 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked, Count
+from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked
 from neural_complexity.experiments.base.table_models import as_numbers
-from neural_complexity.learners.batched import BatchedLearner, stack
-from neural_complexity.learners.fit import Objective, fit
 from neural_complexity.learners.networks import mlp
 from neural_complexity.losses import cross_entropy
-from neural_complexity.regularizers.penalties import NORMS
-from neural_complexity.seeding import seeded, stream
+from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot, gap
 from neural_complexity.task import Task
 from neural_complexity.tasks.image_datasets import DATASETS, load
 from neural_complexity.tasks.real_tables import load_table
-from neural_complexity.tasks.splits import Rounds, Splits
+from neural_complexity.tasks.splits import Splits
 
-__all__ = ["Grid", "Group", "NoisySplits", "Sizes", "Stopping", "Trained", "ZooData"]
-__all__ += ["expected_gap", "load_data", "mislabel", "train_group"]
+__all__ = ["Grid", "Group", "NoisySplits", "Sizes", "ZooData", "expected_gap", "load_data"]
+__all__ += ["mislabel"]
 
 TABLE_PARTS = (0.4, 0.3)  # of the rows of a table: to train on, and to test; the rest teaches NC
 TOGETHER = ("width", "depth", "dropout", "batch")  # what models that are trained at once share
 
-Make = Callable[[], nn.Module]
 Amounts = Annotated[tuple[float, ...], AtLeast(0)]
 Counts = Annotated[tuple[int, ...], AtLeast(1)]
 
@@ -82,6 +77,11 @@ class Group:
         """What its models share."""
         return ", ".join(f"{name} {self.shared(name):g}" for name in TOGETHER)
 
+    @property
+    def architecture(self) -> str:
+        """What decides which parameters they have."""
+        return ", ".join(f"{name} {self.shared(name):g}" for name in ("width", "depth"))
+
     def make(self, data: "ZooData") -> nn.Module:
         """Builds one of the networks."""
         hidden, dropout = (
@@ -90,15 +90,6 @@ class Group:
         )
         noise = (lambda _: nn.Dropout(dropout)) if dropout else None
         return mlp(data.X.shape[1], hidden, data.classes, noise=noise)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stopping(Checked):
-    """When a model is trained: at the first look at which its training loss is low enough."""
-
-    target: Annotated[float, POSITIVE] = 0.2  # Mean cross-entropy on the training points.
-    every: Count = 100  # Updates between two looks, at which dropout and augmentation are off.
-    steps: Count = 12_000  # The most updates: a model that needs more is left out.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,13 +169,16 @@ def load_data(name: str, sizes: Sizes, folder: str = "", *, seed: int) -> ZooDat
 
 
 def mislabel(group: Group, data: ZooData, *, seed: int) -> Tensor:
-    """Returns the training labels of each model, (B, train): a share of them drawn at random."""
-    drawing, y = stream(seed, "label noise", data.name, group.name), data.training[1]
-    return _mislabel(y.expand(len(group), -1), group.columns["label_noise"], data.classes, drawing)
+    """Returns the training labels of each model, (B, train): a share of them drawn at random.
+
+    Models with the same share have the same labels, and with less noise part of its wrong ones.
+    """
+    drawing, y = stream(seed, "label noise", data.name), data.training[1]
+    return _mislabel(y[None], group.columns["label_noise"], data.classes, drawing)
 
 
 def _mislabel(Y: Tensor, noise: Tensor, classes: int, generator: torch.Generator) -> Tensor:
-    """Draws a share of labels at random, (B, M) and (B,)."""
+    """Draws a share of labels at random, (B, M) and (B,); one draw for all if there is one row."""
     chosen = torch.rand(Y.shape, generator=generator) < noise[:, None]
     return torch.where(chosen, torch.randint(classes, Y.shape, generator=generator), Y)
 
@@ -215,108 +209,3 @@ class NoisySplits(Splits):
         classes = int(self.store.labels.max()) + 1
         Y_tr, Y_te = (_mislabel(Y, share, classes, drawing) for Y in (task.Y_tr, task.Y_te))
         return replace(task, Y_tr=Y_tr, Y_te=Y_te)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """B models as they began and as they ended."""
-
-    initial: BatchedLearner
-    h: BatchedLearner
-    steps: Tensor  # (B,)
-    loss_tr: Tensor  # (B,), without dropout and augmentation
-    reached: Tensor  # (B,), whether the target was
-
-    def __getitem__(self, rows: Tensor) -> "Trained":
-        told = self.steps[rows], self.loss_tr[rows], self.reached[rows]
-        return Trained(_choose(self.initial, rows), _choose(self.h, rows), *told)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Returns all of it by name; see `from_tensors`."""
-        both = {"initial": self.initial, "h": self.h}
-        states = {f"{k}/{name}": t for k, own in both.items() for name, t in own.state().items()}
-        return states | {name: vars(self)[name] for name in ("steps", "loss_tr", "reached")}
-
-    @classmethod
-    def from_tensors(cls, template: nn.Module, tensors: dict[str, Tensor]) -> "Trained":
-        """Undoes `tensors`; the template is a network of the group."""
-        initial, h = (
-            {name: tensors[f"{k}/{name}"] for name, _ in template.named_parameters()}
-            for k in ("initial", "h")
-        )
-        told = tensors["steps"], tensors["loss_tr"], tensors["reached"]
-        both = BatchedLearner(template, initial).eval(), BatchedLearner(template, h).eval()
-        return cls(*both, *told)
-
-
-def train_group(
-    group: Group, make: Make, X: Tensor, Y: Tensor, stopping: Stopping, *, seed: int, name: str
-) -> Trained:
-    """Trains the models of a group, each until its training loss is low enough.
-
-    Args:
-        group: The models.
-        make: Builds one of the networks.
-        X: Training inputs of all of them, (M, D).
-        Y: Training labels of each, (B, M).
-        stopping: When a model is trained.
-        seed: With the names of the group and of what it is trained for, draws initial networks,
-            the order of points, dropout and augmentation.
-        name: What it is trained for.
-    """
-    what = (name, group.name)
-    h = stack(make, len(group), stream(seed, *what))
-    initial, ended = (_choose(h, torch.arange(len(group))) for _ in range(2))
-    rounds = Rounds(Y.shape, int(group.shared("batch")), lambda i: stream(seed, *what, "order", i))
-    steps, losses = torch.zeros(len(group)).long(), torch.full((len(group),), torch.nan)
-    left = torch.arange(len(group))
-    with seeded(seed, *what, "noise"):
-        for done in range(0, stopping.steps, stopping.every):
-            own, more = group[left], min(stopping.every, stopping.steps - done)
-
-            def batches(step: int, left: Tensor = left, done: int = done) -> Task:
-                place = rounds(done + step)[left]  # (left, batch)
-                x, y = X[place], Y[left[:, None], place]
-                return Task(x, y, x[:, :1], y[:, :1])
-
-            h.train()
-            noise, objective = own.columns["augmentation"].to(X)[:, None, None], _objective(own, X)
-            augment = partial(_add_noise, noise) if noise.any() else None
-            fit(h, batches, steps=more, lr=1.0, objective=objective, augment=augment)
-            loss = _loss(h.eval(), X, Y[left])
-            steps[left], losses[left] = done + more, loss.cpu()
-            for name, kept in ended.state().items():
-                kept.data[left] = h.state()[name].detach()
-            go_on = loss > stopping.target  # nor does a loss that is no number
-            left, h = left[go_on], _choose(h, go_on.nonzero().squeeze(1))
-            if not len(left):
-                break
-    return Trained(initial.eval(), ended.eval(), steps, losses, losses <= stopping.target)
-
-
-def _choose(h: BatchedLearner, rows: Tensor) -> BatchedLearner:
-    """Returns copies of some of the models."""
-    state = {name: t.detach()[rows] for name, t in h.state().items()}
-    return BatchedLearner(h.template, state).train(h.training)
-
-
-def _objective(group: Group, X: Tensor) -> Objective:
-    """Returns what models descend by steps of length one, each with its rate and weight decay."""
-    lr, decay = (group.columns[name].to(X) for name in ("lr", "weight_decay"))
-
-    def objective(h: BatchedLearner, task: Task) -> Tensor:
-        loss = cross_entropy(h(task.X_tr), task.Y_tr).mean(dim=1)  # (B,)
-        # A factor of what plain SGD descends is one of its learning rate.
-        return lr * (loss + decay / 2 * NORMS["L2"](list(h.parameters())))
-
-    return objective
-
-
-def _add_noise(scale: Tensor, X: Tensor) -> Tensor:
-    return X + scale * torch.randn_like(X)
-
-
-@torch.no_grad()
-def _loss(h: BatchedLearner, X: Tensor, Y: Tensor) -> Tensor:
-    """Returns the mean loss of each model on points that all share, (B,)."""
-    return cross_entropy(h(X.expand(len(Y), *X.shape)), Y).mean(dim=1)
