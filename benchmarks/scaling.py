@@ -1,7 +1,7 @@
 """Meta-training from one worker to ten thousand: measured constants, and a simulation with them.
 
-`python scaling.py measure` measures and writes rows, on a machine that does nothing else;
-`python scaling.py write` draws the tables of `docs/scaling.md` from them.
+`python scaling.py measure` measures times, on a machine that does nothing else, and `lags` what a
+lag costs in accuracy, on any; both write rows. `write` draws the tables of `docs/scaling.md`.
 """
 
 import heapq
@@ -35,7 +35,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 ROWS, PAGE = DOCS / "results" / "scaling.jsonl", DOCS / "scaling.md"
 MARKS = "<!-- tables -->\n", "<!-- end of tables -->\n"
 LINK = 125e6  # bytes per second of the trainer's network, 1 Gbit/s
-LAGS = (0, 1, 4, 16, 64)
+LAGS, SEEDS = (0, 1, 4, 16, 64), (0, 1, 2)
 WORKERS, TRAINERS = (1, 2, 10, 100, 10_000), (1, 2, 8)
 
 
@@ -102,14 +102,14 @@ def measure_workers(updates: int, workers: int, iterations: int) -> float:
         return (time.perf_counter() - start) / iterations
 
 
-def measure_lag(lag: int, iterations: int) -> float:
+def measure_lag(lag: int, seed: int, iterations: int) -> float:
     """Returns R2 on held-out learners of sinusoids after a training with a lag."""
     config = load_experiment("sinusoid").presets["cpu"]()
-    setup = Setup(Sinusoids(), config.recipe(), 0, "cpu")
+    setup = Setup(Sinusoids(), config.recipe(), seed, "cpu")
     training = minutes(iterations=iterations)
     nc, inputs = setup.network(training, "posterior")
     own = MetaTraining(**training.learning(), lag=lag)
-    learner = MetaLearner(nc, setup.family, setup.recipe, seed=0, training=own, inputs=inputs)
+    learner = MetaLearner(nc, setup.family, setup.recipe, seed=seed, training=own, inputs=inputs)
     score = partial(validation_r2, setup.validation_learners(training.validation_tasks))
     return meta_train(learner, score)[-1].r2
 
@@ -139,8 +139,8 @@ def row_bytes() -> dict[str, int]:
     return found
 
 
-def measure(rounds: int = 4, iterations: int = 12, trained: int = 200) -> None:
-    """Measures all constants and writes them as rows; an hour or so of one quiet machine."""
+def measure(rounds: int = 4, iterations: int = 12) -> None:
+    """Measures seconds and bytes; minutes of a quiet machine."""
     hold_memory()
     torch.set_num_threads(1)
     costs, updates = measure_costs(rounds)
@@ -149,10 +149,30 @@ def measure(rounds: int = 4, iterations: int = 12, trained: int = 200) -> None:
         seconds = measure_workers(updates, workers, iterations)
         own = {"workers": workers, "cores": os.cpu_count()}
         rows.append({"what": "workers", **own, "seconds": seconds})
-    rows += [{"what": "lag", "lag": lag, "r2": measure_lag(lag, trained)} for lag in LAGS]
     rows += [{"what": "row", "experiment": n, "bytes": size} for n, size in row_bytes().items()]
-    text = "".join(json.dumps({**row, "commit": commit()}) + "\n" for row in rows)
-    write_text(ROWS, text)
+    replace(rows)
+
+
+def lags(iterations: int = 200) -> None:
+    """Measures accuracy by lag with several seeds; an hour of one core."""
+    torch.set_num_threads(1)
+    cases = [{"lag": lag, "seed": seed} for seed in SEEDS for lag in LAGS]
+    replace(
+        [{"what": "lag", **own, "r2": measure_lag(**own, iterations=iterations)} for own in cases]
+    )
+
+
+def replace(rows: list[dict[str, Any]]) -> None:
+    """Writes rows in the place of all of the same kinds."""
+    kinds = {row["what"] for row in rows}
+    kept = [row for row in read() if row["what"] not in kinds]
+    new = [{**row, "commit": commit()} for row in rows]
+    write_text(ROWS, "".join(json.dumps(row) + "\n" for row in kept + new))
+
+
+def read() -> list[dict[str, Any]]:
+    """Returns all rows."""
+    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
 
 
 def tables(rows: list[dict[str, Any]]) -> list[Table]:
@@ -179,7 +199,10 @@ def tables(rows: list[dict[str, Any]]) -> list[Table]:
     for workers in WORKERS:
         times = [simulate(costs, workers, 2 * workers, trainers=n) for n in TRAINERS]
         scaled.append((f"{workers:,}", *(f"{costs.alone() / seconds:,.1f}" for seconds in times)))
-    lags = tuple((str(row["lag"]), f"{row['r2']:.4f}") for row in by_kind["lag"])
+    r2 = [[row["r2"] for row in by_kind["lag"] if row["lag"] == lag] for lag in LAGS]
+    by_lag = tuple(
+        (str(lag), *(f"{v:.4f}" for v in own)) for lag, own in zip(LAGS, r2, strict=True)
+    )
     sizes = tuple((row["experiment"], f"{row['bytes']:,}") for row in by_kind["row"])
     trainers = (f"{n} trainer{'s' if n > 1 else ''}" for n in TRAINERS)
     link = f"A link of {LINK * 8e-9:.0f} Gbit/s at the trainer; a lag of twice the workers."
@@ -196,18 +219,22 @@ def tables(rows: list[dict[str, Any]]) -> list[Table]:
             tuple(scaled),
             link,
         ),
-        Table("R2 on held-out learners of sinusoids, by lag", ("lag", "R2"), lags),
+        Table(
+            "R2 on held-out learners of sinusoids, by lag",
+            ("lag", *(f"seed {seed}" for seed in SEEDS)),
+            by_lag,
+        ),
         Table("Bytes of a row of the bank", ("experiment", "bytes"), sizes),
     ]
 
 
 def write() -> None:
     """Draws the tables of the page from the rows."""
-    found = tables([json.loads(line) for line in ROWS.read_text().splitlines()])
+    found = tables(read())
     before, rest = PAGE.read_text().split(MARKS[0])
     text = "\n".join(map(to_markdown, found))
     write_text(PAGE, f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{rest.split(MARKS[1])[1]}")
 
 
 if __name__ == "__main__":
-    {"measure": measure, "write": write}[sys.argv[1]]()
+    {"measure": measure, "lags": lags, "write": write}[sys.argv[1]]()
