@@ -10,6 +10,7 @@ import os
 import pickle
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -237,4 +238,5 @@ def write() -> None:
 
 
 if __name__ == "__main__":
-    {"measure": measure, "lags": lags, "write": write}[sys.argv[1]]()
+    commands: dict[str, Callable[[], None]] = {"measure": measure, "lags": lags, "write": write}
+    commands[sys.argv[1]]()

@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from neural_complexity.baselines.measures.catalogue import Measure
+from neural_complexity.baselines.measures.catalogue import Measure, evaluate_measures
 from neural_complexity.baselines.ranking import TAU, Columns, score_measure
 from neural_complexity.convert.arrays_in import inputs, targets
 from neural_complexity.convert.module_copy import evaluation_copy
@@ -148,15 +148,8 @@ def _measure(
     """Returns the gaps of B models, (B,), and all measures of them, (B,) each."""
     with torch.no_grad():
         gaps = gap(cross_entropy, take_snapshot(h, task), task.Y_te)
-    # No measure may look at test labels.
-    seen, found = replace(task, Y_te=torch.zeros_like(task.Y_te)), {}
-    for name, measure in measures.items():
-        told = measure(h, initial, seen)
-        if tuple(told.shape) != (len(task),):
-            got = f"shape {tuple(told.shape)} for {len(task)} models"
-            raise ValueError(f"{name} must return one value per model, got {got}")
-        found[name] = told.detach().double().cpu()
-    return gaps.double().cpu(), found
+    found = evaluate_measures(measures, h, initial, task)
+    return gaps.double().cpu(), {n: told.detach().double().cpu() for n, told in found.items()}
 
 
 def _emptied(model: nn.Module) -> nn.Module:

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neural_complexity import ledger
-from neural_complexity.baselines.measures.catalogue import MEASURES
+from neural_complexity.baselines.measures.catalogue import MEASURES, evaluate_measures
 from neural_complexity.baselines.ranking import Hyperparameters, score_measure, sign_errors
 from neural_complexity.convert.folds import choose_folds
 from neural_complexity.experiments.base.config import Count, RunConfig
@@ -243,9 +243,8 @@ def _measure(
 ) -> dict[str, Tensor]:
     """Returns the gaps of models and all measures of them, (B,) each."""
     task = data.task(Y)
-    seen = replace(task, Y_te=torch.zeros_like(task.Y_te))  # no measure may look at test labels
     own = {name: measure for name, measure in MEASURES.items() if name != LOSS}
-    found = {name: measure(trained.h, trained.initial, seen) for name, measure in own.items()}
+    found = evaluate_measures(own, trained.h, trained.initial, task)
     with torch.no_grad():
         snapshot = take_snapshot(trained.h, task)
     found[CHANCE] = torch.rand(len(Y), generator=stream(0, CHANCE, data.name, group.name))

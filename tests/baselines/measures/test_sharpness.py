@@ -12,7 +12,7 @@ from neural_complexity.baselines.measures.perturbation import (
     random_radius,
     worst_radius,
 )
-from neural_complexity.learners.batched import BatchedLearner
+from neural_complexity.learners.batched import BatchedLearner, PlacedLearner
 from neural_complexity.losses import cross_entropy
 from neural_complexity.task import Task
 
@@ -85,3 +85,26 @@ def test_sharpness_is_the_rise_of_the_loss_uphill(adaptive: bool, trio: Trio) ->
                 p.add_((0.5 if adaptive else 0.05) * unit * g / length)
             after = cross_entropy(one(task.X_tr[b]).unsqueeze(0), task.Y_tr[b : b + 1]).mean()
         assert value == pytest.approx(after.item() - before.item())
+
+
+def test_shared_radii_change_no_measure_and_are_searched_once(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Scale]()
+
+    def counted(h: PlacedLearner, task: Task, scale: Scale) -> torch.Tensor:
+        asked.append(scale)
+        return random_radius(h, task, scale)
+
+    monkeypatch.setattr(sharpness, "random_radius", counted)
+    h, initial, task = trio
+    other = classifiers(task, steps=5)[0]
+    measures = [sharpness.random_sharpness, sharpness.pac_bayes, sharpness.pac_bayes_magnitude]
+    alone = [measure(own, initial, task) for own in (h, other) for measure in measures]
+    asked.clear()
+    with sharpness.shared_radii():
+        shared = [measure(own, initial, task) for own in (h, other) for measure in measures]
+    assert [v.tolist() for v in shared] == [v.tolist() for v in alone]
+    assert asked == [torch.ones_like, torch.abs] * 2
+    sharpness.random_sharpness(h, initial, task)  # searches again: h may have changed
+    assert len(asked) == 5

@@ -1,6 +1,7 @@
 """All complexity measures by name, which of them survive a rescaling of layers, and NC as one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -22,7 +23,7 @@ from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.snapshot import take_snapshot
 from neural_complexity.task import Task
 
-__all__ = ["MEASURES", "RESCALING_INVARIANT", "Measure", "nc_measure"]
+__all__ = ["MEASURES", "RESCALING_INVARIANT", "Measure", "evaluate_measures", "nc_measure"]
 
 # Of trained learners, the learners that they began as, and their data without test targets: one
 # number for each learner, (B,). The larger it is, the worse h should generalize.
@@ -153,3 +154,21 @@ def nc_measure(nc: NeuralComplexity) -> Measure:
             return judge(nc, take_snapshot(evaluated(h), task)).gap
 
     return predicted_gap
+
+
+def evaluate_measures(
+    measures: Mapping[str, Measure], h: BatchedLearner, initial: BatchedLearner, task: Task
+) -> dict[str, Tensor]:
+    """Returns the values of measures, (B,) each, none of which sees test labels.
+
+    Raises:
+        ValueError: If a measure does not return one value per model.
+    """
+    seen, found = replace(task, Y_te=torch.zeros_like(task.Y_te)), dict[str, Tensor]()
+    with sharpness.shared_radii():
+        for name, measure in measures.items():
+            found[name] = measure(h, initial, seen)
+            if tuple(found[name].shape) != (len(task),):
+                got = f"shape {tuple(found[name].shape)} for {len(task)} models"
+                raise ValueError(f"{name} must return one value per model, got {got}")
+    return found

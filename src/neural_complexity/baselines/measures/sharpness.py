@@ -1,6 +1,9 @@
 """Complexity measures of flatness: how far parameters can move before the training error rises."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -32,12 +35,39 @@ __all__ = [
     "pac_bayes_magnitude",
     "random_sharpness",
     "sam_sharpness",
+    "shared_radii",
     "worst_sharpness",
 ]
 
 DELTA = 0.05  # the probability with which a bound may fail
 EPSILON = 1e-3  # the least standard deviation of a parameter where it is in proportion to it
 RHO, ADAPTIVE_RHO = 0.05, 0.5  # of SAM and of adaptive SAM, as in their papers
+
+_radii: ContextVar[dict[object, Tensor] | None] = ContextVar("radii", default=None)
+
+
+@contextmanager
+def shared_radii() -> Iterator[None]:
+    """Lets measures of the same learners share the search for a radius, which takes most of them.
+
+    Learners and tasks must stay as they are until the end of the `with` statement.
+    """
+    token = _radii.set({})
+    try:
+        yield
+    finally:
+        _radii.reset(token)
+
+
+def _radius(h: BatchedLearner, task: Task, scale: Scale, worst: bool) -> Tensor:
+    """Returns the `worst_radius` or the `random_radius` of each learner, (B,)."""
+    kept, key = _radii.get(), (id(h), id(task), scale, worst)
+    if kept is not None and key in kept:
+        return kept[key]
+    found = (worst_radius if worst else random_radius)(evaluated(h), few(task), scale)
+    if kept is not None:
+        kept[key] = found
+    return found
 
 
 def random_sharpness(
@@ -48,7 +78,7 @@ def random_sharpness(
     With `scale=torch.abs` each weight moves in proportion to itself: 1 / sigma'^2,
     magnitude-aware.
     """
-    return random_radius(evaluated(h), few(task), scale).pow(-2)
+    return _radius(h, task, scale, worst=False).pow(-2)
 
 
 def worst_sharpness(
@@ -58,7 +88,7 @@ def worst_sharpness(
 
     After Keskar et al. (2017). With `scale=torch.abs` it is 1 / alpha'^2, magnitude-aware.
     """
-    return worst_radius(evaluated(h), few(task), scale).pow(-2)
+    return _radius(h, task, scale, worst=True).pow(-2)
 
 
 def pac_bayes(
@@ -105,9 +135,7 @@ def pac_bayes_magnitude(
 def _sigma(h: BatchedLearner, task: Task, scale: Scale, worst: bool) -> tuple[Tensor, int]:
     """Returns the standard deviation of the noise that h endures, (B,), and its parameters, n."""
     n = sum(p[0].numel() for p in weights(h).values())
-    if worst:
-        return worst_radius(evaluated(h), few(task), scale) / math.sqrt(2 * math.log(2 * n)), n
-    return random_radius(evaluated(h), few(task), scale), n
+    return _radius(h, task, scale, worst) / (math.sqrt(2 * math.log(2 * n)) if worst else 1.0), n
 
 
 def _from(h: BatchedLearner, initial: BatchedLearner, origin: bool) -> State:
