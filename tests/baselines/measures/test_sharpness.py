@@ -6,6 +6,7 @@ from torch.distributions import Normal, kl_divergence
 
 from measured import classes_of_points, classifiers
 from neural_complexity.baselines.measures import sharpness
+from neural_complexity.baselines.measures.catalogue import Measure
 from neural_complexity.baselines.measures.layers import evaluated, weights
 from neural_complexity.baselines.measures.perturbation import (
     Scale,
@@ -99,7 +100,8 @@ def test_shared_radii_change_no_measure_and_are_searched_once(
     monkeypatch.setattr(sharpness, "random_radius", counted)
     h, initial, task = trio
     other = classifiers(task, steps=5)[0]
-    measures = [sharpness.random_sharpness, sharpness.pac_bayes, sharpness.pac_bayes_magnitude]
+    measures: list[Measure] = [sharpness.random_sharpness, sharpness.pac_bayes]
+    measures.append(sharpness.pac_bayes_magnitude)
     alone = [measure(own, initial, task) for own in (h, other) for measure in measures]
     asked.clear()
     with sharpness.shared_radii():
