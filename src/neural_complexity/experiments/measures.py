@@ -1,11 +1,14 @@
 """Complexity measures: which of them tell how a network generalizes, and where NC stands."""
 
 import math
+import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +17,7 @@ from neural_complexity import ledger
 from neural_complexity.baselines.measures.catalogue import MEASURES, evaluate_measures
 from neural_complexity.baselines.ranking import Hyperparameters, score_measure, sign_errors
 from neural_complexity.convert.folds import choose_folds
-from neural_complexity.experiments.base.config import Count, RunConfig
+from neural_complexity.experiments.base.config import AtLeast, Count, RunConfig
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.measure_report import (
     AVERAGED,
@@ -52,9 +55,10 @@ from neural_complexity.experiments.base.unseen_digits import RECIPE
 from neural_complexity.experiments.base.zoo_training import Stopping, Trained, train_group
 from neural_complexity.learners.networks import image_mlp
 from neural_complexity.losses import cross_entropy
+from neural_complexity.meta.executor import ProcessPool
 from neural_complexity.meta.meta_learn import meta_learn, most_updates
 from neural_complexity.meta.meta_run import Plan
-from neural_complexity.meta.scores import Estimate, count
+from neural_complexity.meta.scores import Estimate, count, estimate_over_seeds
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed
@@ -74,7 +78,7 @@ FOLDS_OF_CV = 5
 FEWEST = 3  # models of a dataset, of which there is something to rank
 
 Scores = dict[str, dict[str, Estimate]]  # by measure and metric
-Networks = dict[str, dict[str, NeuralComplexity]]  # by dataset and head
+Networks = dict[str, dict[str, list[NeuralComplexity]]]  # by dataset, head and meta-training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +94,9 @@ class Config(RunConfig):
     iterations: Count = 20  # Collections of learners for each NC.
     updates: Count = 32  # Of NC after each, at most: fewer where there are few points.
     learner_steps: Count = 300  # Updates of the learners that NC learns from.
+    trainings: Count = 3  # Meta-trainings of each NC, whose luck is in its intervals.
+    workers: Annotated[int, AtLeast(0)] = 0
+    """Processes that share the work, each with a core; 0 for this one alone, with all cores."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,9 +113,14 @@ TINY: dict[str, tuple[Any, ...]] = {
 }
 TINY |= {"weight_decay": (0.0,), "dropout": (0.0,), "augmentation": (0.0, 0.3)}
 SMOKE: dict[str, Any] = {"datasets": SMALL[:2]}
-SMOKE |= {"sizes": Sizes(train=80, test=60, others=120), "iterations": 2, "updates": 2}
+SMOKE |= {
+    "sizes": Sizes(train=80, test=60, others=120),
+    "iterations": 2,
+    "updates": 2,
+    "trainings": 2,
+}
 SMOKE |= {"stopping": Stopping(target=0.5, every=20, steps=200), "learner_steps": 10}
-# Preset `cpu` takes about four hours of one core, most of it to train networks again for 5-fold CV.
+# Preset `cpu` takes hours of a core, most of them to train networks again for 5-fold CV.
 PRESETS: dict[str, Callable[[], Config]] = {
     "smoke": partial(Config, grid=Grid(**TINY), **SMOKE),
     "cpu": Config,
@@ -122,11 +134,14 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 def run(config: Config, work: Workspace, callback: ProgressCallback | None = None) -> Outcome:
     """Trains the zoo and the NCs, computes all measures, and scores how they rank the gaps."""
-    data = {n: load_data(n, config.sizes, config.data, seed=config.seed) for n in config.datasets}
+    if config.workers:
+        _work_ahead(config, work, callback)
+    data = _load(config)
     networks = {name: _meta_learn(config, own, work, callback) for name, own in data.items()}
     groups, rows, tensors = config.grid.groups(), list[Row](), dict[str, Tensor]()
     steps = (2 + FOLDS_OF_CV) * len(groups) * len(data)
-    parts, scored = Parts(work, steps, callback), dict[str, Scores]()
+    parts = Parts(work, steps, None if config.workers else callback)
+    scored = dict[str, Scores]()
     for name, own in data.items():
         reported = own.task(own.training[1][None])
         ledger.record("report", reported.X_te, reported.Y_te)
@@ -144,12 +159,64 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         least, lost = columns[TRAINING].min().item(), columns.pop(REFITS).sum().item()
         rows.append(of(LEAST, Estimate(least, None, trained)))
         rows.append(of(REFITS, Estimate(lost, None, FOLDS_OF_CV * trained)))
-        tensors |= {f"{name}/{measure}": values for measure, values in columns.items()}
+        tensors |= {f"{name}/{measure}": _first(values) for measure, values in columns.items()}
         scored[name], more = _score(of, columns, hyper)
         rows += more
     rows += _averages(config, scored)
-    ncs = {f"{n}-{h}".replace(" ", "-"): nc for n, own in networks.items() for h, nc in own.items()}
+    ncs = {
+        f"{n}-{h}".replace(" ", "-"): nc
+        for n, own in networks.items()
+        for h, (nc, *_) in own.items()
+    }
     return Outcome(rows, tensors, ncs, {}, {"seconds": round(sum(parts.seconds.values()), 1)})
+
+
+def _load(config: Config) -> dict[str, ZooData]:
+    load = partial(load_data, sizes=config.sizes, folder=config.data, seed=config.seed)
+    return {name: load(name) for name in config.datasets}
+
+
+def _first(values: Tensor) -> Tensor:
+    """Returns values of a measure, (B,), where there are several meta-trainings of the first."""
+    return values if values.ndim == 1 else values[:, 0]
+
+
+def _work_ahead(config: Config, work: Workspace, callback: ProgressCallback | None) -> None:
+    """Lets worker processes do all that the run is made of, which it then finds in its workspace.
+
+    Raises:
+        ValueError: If there is no workspace.
+    """
+    if work.folder is None:
+        raise ValueError("workers must be 0 where no folder keeps what they do, got more")
+    every = range(len(config.grid.groups()))
+    ncs = list(product(config.datasets, HEADS, range(config.trainings)))
+    # The last datasets are the largest: long jobs come first.
+    groups = list(product(config.datasets[::-1], every))
+    start, total = time.perf_counter(), len(ncs) + len(groups)
+    with ProcessPool(config.workers) as pool:
+        done = 0
+        for work_on, jobs in ((_meta_learn_aside, ncs), (_measure_aside, groups)):
+            asked = [pool.submit(work_on, config, work, *job) for job in jobs]
+            for future in as_completed(asked):
+                future.result()
+                done += 1
+                if callback is not None:
+                    callback("evaluation", done, total, time.perf_counter() - start, {})
+
+
+def _meta_learn_aside(config: Config, work: Workspace, name: str, head: str, training: int) -> None:
+    """Meta-trains one NC, in a worker."""
+    data = _load(replace(config, datasets=(name,)))[name]
+    _meta_learn_one(config, data, head, training, work, None)
+
+
+def _measure_aside(config: Config, work: Workspace, name: str, group: int) -> None:
+    """Does the parts of a group of models, in a worker, once there are all NCs."""
+    data = _load(config)
+    networks = {own.name: _meta_learn(config, own, work, None) for own in data.values()}
+    parts = Parts(work, 1, None)
+    _measure_group(config, data[name], config.grid.groups()[group], networks, parts)
 
 
 def _score(
@@ -161,35 +228,64 @@ def _score(
     found, rows = Scores(), list[Row]()
     for measure, values in measures.items():
         units = measure in PREDICTIONS
-        found[measure] = score_measure(values, gaps, hyper, in_loss_units=units)
+        trainings = values.double().reshape(len(gaps), -1).unbind(dim=1)
+        own = [score_measure(v, gaps, hyper, in_loss_units=units) for v in trainings]
+        found[measure] = {metric: _over_trainings([e[metric] for e in own]) for metric in own[0]}
         rows += [of(metric, told, measure=measure) for metric, told in found[measure].items()]
-        for (name, a, b), error in sign_errors(values.double(), gaps, known).items():
-            told = Estimate(error.item(), None, len(gaps))
+        errors = [sign_errors(v, gaps, known) for v in trainings]
+        for name, a, b in errors[0]:
+            mean = torch.stack([e[name, a, b] for e in errors]).mean().item()
             environment = f"{name.replace('_', ' ')}: {a:g}, {b:g}"
+            told = Estimate(mean, None, len(gaps))
             rows.append(of(ERROR, told, measure=measure, environment=environment))
     return found, rows
 
 
+def _over_trainings(own: Sequence[Estimate]) -> Estimate:
+    """Returns the mean score of several meta-trainings; its interval has the luck of models, too.
+
+    Meta-trainings are scored by the same models, so that their mean is as uncertain as each.
+    """
+    if len(own) == 1:
+        return own[0]
+    luck = estimate_over_seeds(torch.tensor([e.value for e in own]))
+    halves = [e.ci95 for e in own if e.ci95 is not None]
+    models = sum(halves) / len(halves) if len(halves) == len(own) else None
+    both = None if models is None or luck.ci95 is None else math.hypot(models, luck.ci95)
+    return Estimate(luck.value, both, own[0].n)
+
+
 def _meta_learn(
     config: Config, data: ZooData, work: Workspace, callback: ProgressCallback | None
-) -> dict[str, NeuralComplexity]:
-    """Meta-trains both heads on points, and on learners, that the zoo has nothing to do with."""
+) -> dict[str, list[NeuralComplexity]]:
+    """Meta-trains both heads several times."""
+    learn = partial(_meta_learn_one, config, data, work=work, callback=callback)
+    return {head: [learn(head, k) for k in range(config.trainings)] for head in HEADS}
+
+
+def _meta_learn_one(
+    config: Config,
+    data: ZooData,
+    head: str,
+    training: int,
+    work: Workspace,
+    callback: ProgressCallback | None,
+) -> NeuralComplexity:
+    """Meta-trains NC on points, and on learners, that the zoo has nothing to do with."""
     X, y = data.others()
     make = partial(image_mlp, data.shape, (64,), data.classes)
     recipe = RECIPE(make=make, steps=config.learner_steps)
     tasks = NoisySplits(**vars(split_tasks(X, y)), shares=config.grid.label_noise)
     often = round(most_updates(len(y), SEEN) / config.iterations)
     updates = max(1, min(config.updates, often))
-    found = dict[str, NeuralComplexity]()
     # Its own report is not needed: NC is judged by the zoo.
     plan = Plan(iterations=config.iterations, updates=updates, learners=8, chosen_by=8)
-    for head in HEADS:
-        where: Any = {"folder": work.path(f"nc {data.name} {head}"), "device": config.device}
-        where |= {"seed": config.seed, "progress": callback or False, "head": head}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # how good NC is, is a row
-            found[head] = meta_learn(tasks, recipe, plan, **where)
-    return found
+    folder = work.path(f"nc {data.name} {head} {training}")
+    where: Any = {"folder": folder, "device": config.device, "progress": callback or False}
+    seed = stream(config.seed, "meta-training", training).initial_seed() % 2**31
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # how good NC is, is a row
+        return meta_learn(tasks, recipe, plan, seed=seed, head=head, **where)
 
 
 def _measure_group(
@@ -249,15 +345,17 @@ def _measure(
         snapshot = take_snapshot(trained.h, task)
     found[CHANCE] = torch.rand(len(Y), generator=stream(0, CHANCE, data.name, group.name))
     found[GAP] = expected_gap(group, snapshot, task.Y_te, data.classes)
-    ncs = {OWN[head]: nc for head, nc in networks[data.name].items()}
+    ncs = {OWN[head]: own for head, own in networks[data.name].items()}
     like = [own["posterior"] for name, own in networks.items() if name != data.name]
-    alike = [nc for nc in like if (nc.shape, nc.outputs) == (data.shape, data.classes)]
+    alike = [own for own in like if (own[0].shape, own[0].outputs) == (data.shape, data.classes)]
     ncs |= {ELSEWHERE: alike[0]} if alike else {}
     # Each point is embedded once, however many models there are.
     tr, te = torch.arange(data.train), torch.arange(data.train, data.train + data.test)
     X_tr, X_te = (indexed(i.expand(len(Y), -1), data) for i in (tr, te))
     shared = Snapshot(X_tr, Y, snapshot.H_tr, X_te, snapshot.H_te)
-    found |= {name: judge(nc, shared.to(nc.device)).gap.cpu() for name, nc in ncs.items()}
+    for name, trainings in ncs.items():
+        told = [judge(nc, shared.to(nc.device)).gap.cpu() for nc in trainings]
+        found[name] = torch.stack(told, dim=1)  # (B, trainings)
     if data.name in SMALL:
         found[TABLES] = judge(NeuralComplexity.pretrained("tables"), snapshot).gap
     return found
