@@ -1,4 +1,7 @@
+import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +23,10 @@ from neural_complexity.experiments.base.measure_report import (
 )
 from neural_complexity.experiments.base.model_zoo import load_data
 from neural_complexity.experiments.base.rows import find, select
-from neural_complexity.experiments.measures import EXPERIMENT
+from neural_complexity.experiments.base.run_folder import HEADS
+from neural_complexity.experiments.measures import EXPERIMENT, over_trainings
+from neural_complexity.meta.scores import Estimate, estimate_over_seeds
+from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns
 
 SMOKE = EXPERIMENT.presets["smoke"]()
@@ -78,6 +84,40 @@ def test_nc_knows_no_point_of_the_zoo(outcome: Outcome, smoke_runs: SmokeRuns) -
     nc, judged = outcome.networks["digits-posterior"], torch.arange(data.train + data.test)
     assert nc.card.knows(data.others()[0]).any()
     assert not nc.card.knows(data(judged)).any()
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_worker_processes_find_the_same(outcome: Outcome, tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float32)  # in which the run was
+    config, done = replace(SMOKE, workers=2, trainings=2), list[tuple[int, int]]()
+    report: Any = lambda _, now, total, *__: done.append((now, total))  # noqa: E731
+    found = EXPERIMENT.run(config, Workspace(tmp_path / "work"), report)
+    for name, values in outcome.tensors.items():  # those of the first meta-training
+        torch.testing.assert_close(found.tensors[name], values)
+    ncs, groups = len(HEADS) * config.trainings, len(config.grid.groups())
+    total = len(config.datasets) * (ncs + groups)
+    assert done == [(now, total) for now in range(1, total + 1)]
+    once, twice = (
+        find(o.rows, TAU, dataset=WINE, measure=OWN["posterior"]) for o in (outcome, found)
+    )
+    assert once is not None
+    assert twice is not None
+    assert twice.value != once.value  # the mean of two
+
+
+def test_workers_need_a_folder() -> None:
+    with pytest.raises(ValueError, match="workers must be 0 where no folder keeps what they do"):
+        EXPERIMENT.run(replace(SMOKE, workers=1), Workspace(None), None)
+
+
+def test_intervals_of_ncs_have_the_luck_of_meta_training() -> None:
+    own = [Estimate(0.3, 0.03, 90), Estimate(0.5, 0.05, 90)]
+    luck = estimate_over_seeds(torch.tensor([0.3, 0.5]))
+    both = over_trainings(own)
+    assert both.value == pytest.approx(0.4)
+    assert both.ci95 == pytest.approx(math.hypot(0.04, luck.ci95 or 0.0))
+    assert both.n == 90
+    assert over_trainings(own[:1]) == own[0]  # of which none is known
 
 
 def test_wrong_configs_are_refused() -> None:

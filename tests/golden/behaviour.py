@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parent
 EXPERIMENTS = [
     *("sinusoid", "regularizers", "ood", "simple", "maml", "curves", "search", "harm", "omniglot"),
     *("ablation", "surfaces", "single", "dataset_size", "single_curves", "capacity", "bounds"),
-    *("own", "pretraining", "tables"),
+    *("own", "pretraining", "tables", "tilts", "few_labels"),
 ]
 
 

@@ -68,7 +68,7 @@ from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.tasks.splits import split_tasks
 from neural_complexity.workspace import Workspace
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["EXPERIMENT", "over_trainings"]
 
 NAME = "measures"
 SMALL = ("digits", "sklearn wine", "sklearn breast_cancer")  # datasets, which need no files
@@ -113,12 +113,8 @@ TINY: dict[str, tuple[Any, ...]] = {
 }
 TINY |= {"weight_decay": (0.0,), "dropout": (0.0,), "augmentation": (0.0, 0.3)}
 SMOKE: dict[str, Any] = {"datasets": SMALL[:2]}
-SMOKE |= {
-    "sizes": Sizes(train=80, test=60, others=120),
-    "iterations": 2,
-    "updates": 2,
-    "trainings": 2,
-}
+SMOKE |= {"sizes": Sizes(train=80, test=60, others=120)}
+SMOKE |= {"iterations": 2, "updates": 2, "trainings": 1}
 SMOKE |= {"stopping": Stopping(target=0.5, every=20, steps=200), "learner_steps": 10}
 # Preset `cpu` takes hours of a core, most of them to train networks again for 5-fold CV.
 PRESETS: dict[str, Callable[[], Config]] = {
@@ -230,7 +226,7 @@ def _score(
         units = measure in PREDICTIONS
         trainings = values.double().reshape(len(gaps), -1).unbind(dim=1)
         own = [score_measure(v, gaps, hyper, in_loss_units=units) for v in trainings]
-        found[measure] = {metric: _over_trainings([e[metric] for e in own]) for metric in own[0]}
+        found[measure] = {metric: over_trainings([e[metric] for e in own]) for metric in own[0]}
         rows += [of(metric, told, measure=measure) for metric, told in found[measure].items()]
         errors = [sign_errors(v, gaps, known) for v in trainings]
         for name, a, b in errors[0]:
@@ -241,7 +237,7 @@ def _score(
     return found, rows
 
 
-def _over_trainings(own: Sequence[Estimate]) -> Estimate:
+def over_trainings(own: Sequence[Estimate]) -> Estimate:
     """Returns the mean score of several meta-trainings; its interval has the luck of models, too.
 
     Meta-trainings are scored by the same models, so that their mean is as uncertain as each.
