@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,7 @@ from neural_complexity.experiments.base.measure_report import (
 from neural_complexity.experiments.base.model_zoo import load_data
 from neural_complexity.experiments.base.rows import find, select
 from neural_complexity.experiments.base.run_folder import HEADS
-from neural_complexity.experiments.measures import EXPERIMENT, over_trainings
-from neural_complexity.meta.scores import Estimate, estimate_over_seeds
+from neural_complexity.experiments.measures import EXPERIMENT
 from neural_complexity.workspace import Workspace
 from smoke_runs import SmokeRuns
 
@@ -108,16 +106,6 @@ def test_worker_processes_find_the_same(outcome: Outcome, tmp_path: Path) -> Non
 def test_workers_need_a_folder() -> None:
     with pytest.raises(ValueError, match="workers must be 0 where no folder keeps what they do"):
         EXPERIMENT.run(replace(SMOKE, workers=1), Workspace(None), None)
-
-
-def test_intervals_of_ncs_have_the_luck_of_meta_training() -> None:
-    own = [Estimate(0.3, 0.03, 90), Estimate(0.5, 0.05, 90)]
-    luck = estimate_over_seeds(torch.tensor([0.3, 0.5]))
-    both = over_trainings(own)
-    assert both.value == pytest.approx(0.4)
-    assert both.ci95 == pytest.approx(math.hypot(0.04, luck.ci95 or 0.0))
-    assert both.n == 90
-    assert over_trainings(own[:1]) == own[0]  # of which none is known
 
 
 def test_wrong_configs_are_refused() -> None:

@@ -1,9 +1,8 @@
 """Complexity measures: which of them tell how a network generalizes, and where NC stands."""
 
-import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,15 +14,12 @@ from torch import Tensor
 
 from neural_complexity import ledger
 from neural_complexity.baselines.measures.catalogue import MEASURES, evaluate_measures
-from neural_complexity.baselines.ranking import Hyperparameters, score_measure, sign_errors
 from neural_complexity.convert.folds import choose_folds
 from neural_complexity.experiments.base.config import AtLeast, Count, RunConfig
 from neural_complexity.experiments.base.experiment import Experiment, Outcome, Parts
 from neural_complexity.experiments.base.measure_report import (
-    AVERAGED,
     CHANCE,
     ELSEWHERE,
-    ERROR,
     EVERY,
     FOLDS,
     GAP,
@@ -32,13 +28,13 @@ from neural_complexity.experiments.base.measure_report import (
     LOST,
     MODELS,
     OWN,
-    PREDICTIONS,
     REFITS,
     TABLES,
     TRAINING,
     figures,
     tables,
 )
+from neural_complexity.experiments.base.measure_scores import Scores, averages, score
 from neural_complexity.experiments.base.model_zoo import (
     Grid,
     Group,
@@ -58,7 +54,7 @@ from neural_complexity.losses import cross_entropy
 from neural_complexity.meta.executor import ProcessPool
 from neural_complexity.meta.meta_learn import meta_learn, most_updates
 from neural_complexity.meta.meta_run import Plan
-from neural_complexity.meta.scores import Estimate, count, estimate_over_seeds
+from neural_complexity.meta.scores import Estimate, count
 from neural_complexity.model.judgement import judge
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import indexed
@@ -68,7 +64,7 @@ from neural_complexity.snapshot import Snapshot, take_snapshot
 from neural_complexity.tasks.splits import split_tasks
 from neural_complexity.workspace import Workspace
 
-__all__ = ["EXPERIMENT", "over_trainings"]
+__all__ = ["EXPERIMENT"]
 
 NAME = "measures"
 SMALL = ("digits", "sklearn wine", "sklearn breast_cancer")  # datasets, which need no files
@@ -77,7 +73,6 @@ SEEN = 1024  # points that `meta_learn` shows NC with an update, on labels
 FOLDS_OF_CV = 5
 FEWEST = 3  # models of a dataset, of which there is something to rank
 
-Scores = dict[str, dict[str, Estimate]]  # by measure and metric
 Networks = dict[str, dict[str, list[NeuralComplexity]]]  # by dataset, head and meta-training
 
 
@@ -156,9 +151,9 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         rows.append(of(LEAST, Estimate(least, None, trained)))
         rows.append(of(REFITS, Estimate(lost, None, FOLDS_OF_CV * trained)))
         tensors |= {f"{name}/{measure}": _first(values) for measure, values in columns.items()}
-        scored[name], more = _score(of, columns, hyper)
+        scored[name], more = score(of, columns, hyper)
         rows += more
-    rows += _averages(config, scored)
+    rows += averages(partial(Row.of, NAME, config.seed, dataset=EVERY), scored)
     ncs = {
         f"{n}-{h}".replace(" ", "-"): nc
         for n, own in networks.items()
@@ -213,42 +208,6 @@ def _measure_aside(config: Config, work: Workspace, name: str, group: int) -> No
     networks = {own.name: _meta_learn(config, own, work, None) for own in data.values()}
     parts = Parts(work, 1, None)
     _measure_group(config, data[name], config.grid.groups()[group], networks, parts)
-
-
-def _score(
-    of: Callable[..., Row], columns: dict[str, Tensor], hyper: dict[str, Tensor]
-) -> tuple[Scores, list[Row]]:
-    """Returns how well each measure ranks the models of a dataset, also as rows."""
-    measures, gaps, known = dict(columns), columns[GAP].double(), Hyperparameters(hyper)
-    del measures[GAP]
-    found, rows = Scores(), list[Row]()
-    for measure, values in measures.items():
-        units = measure in PREDICTIONS
-        trainings = values.double().reshape(len(gaps), -1).unbind(dim=1)
-        own = [score_measure(v, gaps, hyper, in_loss_units=units) for v in trainings]
-        found[measure] = {metric: over_trainings([e[metric] for e in own]) for metric in own[0]}
-        rows += [of(metric, told, measure=measure) for metric, told in found[measure].items()]
-        errors = [sign_errors(v, gaps, known) for v in trainings]
-        for name, a, b in errors[0]:
-            mean = torch.stack([e[name, a, b] for e in errors]).mean().item()
-            environment = f"{name.replace('_', ' ')}: {a:g}, {b:g}"
-            told = Estimate(mean, None, len(gaps))
-            rows.append(of(ERROR, told, measure=measure, environment=environment))
-    return found, rows
-
-
-def over_trainings(own: Sequence[Estimate]) -> Estimate:
-    """Returns the mean score of several meta-trainings; its interval has the luck of models, too.
-
-    Meta-trainings are scored by the same models, so that their mean is as uncertain as each.
-    """
-    if len(own) == 1:
-        return own[0]
-    luck = estimate_over_seeds(torch.tensor([e.value for e in own]))
-    halves = [e.ci95 for e in own if e.ci95 is not None]
-    models = sum(halves) / len(halves) if len(halves) == len(own) else None
-    both = None if models is None or luck.ci95 is None else math.hypot(models, luck.ci95)
-    return Estimate(luck.value, both, own[0].n)
 
 
 def _meta_learn(
@@ -355,21 +314,6 @@ def _measure(
     if data.name in SMALL:
         found[TABLES] = judge(NeuralComplexity.pretrained("tables"), snapshot).gap
     return found
-
-
-def _averages(config: Config, scored: dict[str, Scores]) -> list[Row]:
-    """Returns means over datasets of what all of them have."""
-    rows, of = [], partial(Row.of, NAME, config.seed, dataset=EVERY)
-    for measure in next(iter(scored.values())):
-        for metric in AVERAGED:
-            own = [s[measure][metric] for s in scored.values() if metric in s.get(measure, {})]
-            if len(own) == len(scored):
-                value = sum(e.value for e in own) / len(own)
-                half = math.hypot(*(math.nan if e.ci95 is None else e.ci95 for e in own)) / len(own)
-                n = sum(e.n for e in own)
-                told = Estimate(value, half if math.isfinite(half) else None, n)
-                rows.append(of(metric, told, measure=measure))
-    return rows
 
 
 LEAD = (
