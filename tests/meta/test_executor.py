@@ -477,7 +477,7 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="threads must be at least 1, got -1"):
         ProcessPool(threads=-1)
     with ProcessPool() as pool, pytest.raises((AttributeError, PicklingError), match="pickle"):
-        CollectionQueue(lambda *_: None, pool)  # type: ignore[arg-type]
+        CollectionQueue(lambda *_: None, pool)
     meta = learner(CollectionQueue(plain()), 1, Workspace(tmp_path))
     meta.iterate()
     meta.save()

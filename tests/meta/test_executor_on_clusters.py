@@ -21,9 +21,11 @@ from distributed import Client
 import unlucky
 from neural_complexity.meta.collect import Job
 from neural_complexity.meta.executor import CollectionQueue, RayExecutor, connect
+from neural_complexity.meta.pretrain import Pretraining, pretrain
 from neural_complexity.meta.trainer import MetaLearner, MetaTraining
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.seeding import stream
+from neural_complexity.tasks.synthetic_tables import Tables
 from unlucky import TASKS, Unlucky, family, plain
 
 # Both libraries leave sockets to the garbage collector when a peer dies.
@@ -130,8 +132,23 @@ def check_contract(executor: Executor, marks: Path) -> None:
     assert "in __call__" in "".join(traceback.format_exception(e.value))
 
 
+def check_pretraining(executor: Executor) -> None:
+    """Checks that gradients of tables are the same, bit for bit, wherever they are computed."""
+    settings = Pretraining(updates=3, tables=4, together=2, held_out=2)
+    sizes = {"for_tables": True, "table_layers": 1, "extra_rows": 1, "loss": "cross_entropy"}
+    trained = []
+    for own in (None, executor):
+        torch.manual_seed(0)
+        nc = NeuralComplexity(4, 3, width=8, heads=2, **sizes)
+        family = Tables(classes=3, train_points=(8, 20), features=(2, 4), test_points=10)
+        pretrain(nc, family, settings, seed=0, executor=own)
+        trained.append(nc.state_dict().values())
+    assert all(map(torch.equal, *trained))
+
+
 def test_ray(ray_executor: Executor, tmp_path: Path) -> None:
     check_contract(ray_executor, tmp_path)
+    check_pretraining(ray_executor)
     assert ray_executor.submit(abs, -3).result() == 3  # which Ray itself does not take
 
 
@@ -140,6 +157,7 @@ def test_dask(dask: DaskCluster, tmp_path: Path) -> None:
     dask.add_worker()
     with connect(dask.address) as executor:
         check_contract(executor, tmp_path)
+        check_pretraining(executor)
     with Client(dask.address) as client:
         wait_for(lambda: not client.run_on_scheduler(tasks))  # nothing is left there
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from conftest import holds_for_seeds
+from neural_complexity.meta.executor import ProcessPool
 from neural_complexity.meta.optimize import Status
 from neural_complexity.meta.pretrain import (
     Pretraining,
@@ -44,9 +45,10 @@ def train(
             raise KilledError
 
     nc, family = make_nc(classes), replace(FAMILY, classes=classes)
-    work = Workspace(folder, "tables")
+    more: dict[str, Any] = {"work": Workspace(folder, "tables"), "callback": callback}
+    more["executor"] = change.pop("executor", None)
     settings = replace(SETTINGS, **change)
-    return nc, pretrain(nc, family, settings, seed=0, work=work, callback=callback)
+    return nc, pretrain(nc, family, settings, seed=0, **more)
 
 
 @pytest.mark.parametrize("classes", [0, 3])
@@ -60,6 +62,19 @@ def test_resumed_equals_uninterrupted(classes: int, tmp_path: Path) -> None:
         assert torch.equal(a, b)
     assert [status.held_out for status in again] == [status.held_out for status in history]
     assert [status.iteration for status in again] == [2, 4, 6, 8]
+
+
+@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.parametrize("classes", [0, 3])
+def test_workers_compute_the_same_gradients(classes: int, tmp_path: Path) -> None:
+    whole, history = train(classes=classes)
+    with ProcessPool(2) as executor:
+        with pytest.raises(KilledError):
+            train(tmp_path, 3, classes=classes, executor=executor)
+        resumed, again = train(tmp_path, classes=classes, executor=executor)
+    for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert [status.loss for status in again] == [status.loss for status in history]
 
 
 def test_every_weight_is_trained() -> None:

@@ -24,8 +24,9 @@ from neural_complexity.experiments.base.config import (
 from neural_complexity.experiments.base.experiment import Drawing, Experiment, Outcome, Parts
 from neural_complexity.experiments.base.plots import sketch
 from neural_complexity.experiments.base.rows import Row, pivot, show
-from neural_complexity.experiments.base.training import Part
+from neural_complexity.experiments.base.training import Part, open_executor
 from neural_complexity.losses import cross_entropy, squared_error
+from neural_complexity.meta.optimize import Status
 from neural_complexity.meta.parallel import in_parallel
 from neural_complexity.meta.pretrain import Pretraining, pretrain
 from neural_complexity.meta.scores import estimate_mean
@@ -75,7 +76,16 @@ class Config(BaseConfig):
     checkpoints: Count = 1000  # On the way.
     mixed_precision: bool = False  # Whether NC learns by products of bfloat16.
     devices: Count = 1  # Processes that share an update's tables, with a GPU each if there are.
+    workers: Annotated[int, AtLeast(0)] = 0  # Processes of this machine that compute gradients.
+    executor: str = ""
+    """A cluster in their place: a scheduler of Dask (tcp://host:8786), or Ray (ray://host:10001, or
+    ray for the one that it finds)."""
     eval_tasks: Annotated[int, AtLeast(2)] = 1024  # Tables that results are of, of each kind.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.devices > 1 and (self.workers or self.executor):
+            raise ValueError(f"devices must be 1 with workers or an executor, got {self.devices}")
 
     def family(self, moved: float | None = None) -> Tables:
         """Returns the tables."""
@@ -124,7 +134,11 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
     own = work.sub("tables", config)
     learns, learn = bool(config.network.table_layers), partial(pretrain, seed=config.seed, work=own)
     given = nc, config.family(), config.training()
-    history = in_parallel(config.devices, learn, *given, callback=callback) if learns else []
+    history = list[Status]()
+    if learns:
+        with open_executor(config.workers, config.executor) as executor:
+            here = {"callback": callback, "executor": executor}
+            history = in_parallel(config.devices, learn, *given, **here)
     nc.card = replace(nc.card, context_size=config.most_rows)
     parts, rows = Parts(work, len(INPUTS), callback), list[Row]()
     for inputs, moved in INPUTS.items():

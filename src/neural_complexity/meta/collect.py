@@ -4,13 +4,14 @@ import faulthandler
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from neural_complexity.learners.batched import BatchedLearner
 from neural_complexity.learners.fit import Recipe, diverged
-from neural_complexity.meta.bank import Collection
+from neural_complexity.meta.bank import Arrays, Collection, from_arrays, to_arrays
 from neural_complexity.model.cached import CachedEmbeddings, cache, embed_store, subsample
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.points import Embeddings, Points, join
@@ -22,7 +23,7 @@ from neural_complexity.tasks.families import check_sizes
 from neural_complexity.tasks.splits import Minibatches, Splits
 
 __all__ = ["Collector", "Job", "LearnerCollector", "SplitCollector", "TaskCollector"]
-__all__ += ["TimeLimit", "log_steps"]
+__all__ += ["TimeLimit", "log_steps", "received", "sent"]
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,21 @@ class Job:
     weight: float  # of NC in their objective
 
 
-Collector = Callable[[NeuralComplexity, Job], Collection]
-"""Returns rows for the bank as a pure function of the job and of NC, which has the weights of the
-job's version and may be moved to another device. Rows of learners that diverged are returned, too.
+Collector = Callable[[NeuralComplexity, Job], Any]
+"""Returns rows for the bank, a `Collection`, as a pure function of the job and of NC, which has the
+weights of the job's version and may be moved to another device. Rows of learners that diverged are
+returned, too. What is not for a bank is returned as arrays by name.
 """
+
+
+def sent(made: Collection | Arrays) -> Arrays:
+    """Returns what a collector made as processes send it to each other."""
+    return made if isinstance(made, dict) else to_arrays(*made)
+
+
+def received(arrays: Arrays) -> Any:
+    """Undoes `sent`."""
+    return from_arrays(arrays) if "Y_te" in arrays else arrays
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class TimeLimit:
     seconds: float  # for a collection
     caller: int = field(default_factory=os.getpid)
 
-    def __call__(self, nc: NeuralComplexity, job: Job) -> Collection:
+    def __call__(self, nc: NeuralComplexity, job: Job) -> Any:
         """Makes a collection in time."""
         if os.getpid() == self.caller:
             raise ValueError("a time limit must be for other processes, got this one")

@@ -15,8 +15,8 @@ from uuid import uuid4
 import torch
 
 from neural_complexity.cores import hold_memory, passive_threads
-from neural_complexity.meta.bank import Arrays, Collection, from_arrays, to_arrays
-from neural_complexity.meta.collect import Collector, Job
+from neural_complexity.meta.bank import Arrays
+from neural_complexity.meta.collect import Collector, Job, received, sent
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.tasks.families import check_sizes
 
@@ -61,7 +61,7 @@ class CollectionQueue:
             future = self.executor.submit(_collect, job, *how)
         self.asked[job.index] = job, future
 
-    def take(self, index: int) -> Collection:
+    def take(self, index: int) -> Any:
         """Waits for a collection, with indices for `Points`; may be repeated until it is forgotten.
 
         A `RuntimeError` says that the collector failed in a worker, whose traceback is the cause,
@@ -71,12 +71,12 @@ class CollectionQueue:
             raise ValueError(f"job {index} must be submitted before it is taken, got no such job")
         job, future = self.asked[index]
         if self.executor is None and not future.done():
-            future.set_result(to_arrays(*self.collector(self.networks[job.version], job)))
+            future.set_result(sent(self.collector(self.networks[job.version], job)))
         for attempt in range(ATTEMPTS):
             if attempt:
                 self.submit(job)  # alone: if a worker dies again, it is this job that ended it
             try:
-                return from_arrays(self._wait(index))
+                return received(self._wait(index))
             except cf.BrokenExecutor as error:
                 died = error
             except Exception as error:
@@ -119,7 +119,7 @@ def _collect(job: Job, names: list[str], new: dict[str, bytes], dtype: Any) -> A
         return None
     collector, nc = needed.values()
     torch.set_default_dtype(dtype)  # the caller's
-    return to_arrays(*collector(nc, job))
+    return sent(collector(nc, job))
 
 
 class ProcessPool(cf.ProcessPoolExecutor):

@@ -1,14 +1,18 @@
 """Pretraining of an NC for any table: its beliefs learn from the labels of synthetic tables."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from neural_complexity import ledger
+from neural_complexity.meta.bank import Arrays
+from neural_complexity.meta.collect import Job
+from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.optimize import Optimization, Status, optimize
-from neural_complexity.meta.parallel import own_device, share
+from neural_complexity.meta.parallel import own_device, processes, share
 from neural_complexity.model.network import NeuralComplexity
 from neural_complexity.progress import ProgressCallback
 from neural_complexity.seeding import stream
@@ -16,8 +20,9 @@ from neural_complexity.task import Task
 from neural_complexity.tasks.synthetic_tables import Tables
 from neural_complexity.workspace import Workspace
 
-__all__ = ["Pretraining", "belief_loss", "held_out_tables", "matrices", "pretrain"]
+__all__ = ["PartLoss", "Pretraining", "belief_loss", "held_out_tables", "matrices", "pretrain"]
 
+LOSS = "loss"  # among names of parameters, which have dots
 FIRST = 0.5  # the part of their range, as logarithms, that sizes have at first
 
 
@@ -66,12 +71,68 @@ def held_out_tables(family: Tables, settings: Pretraining, seed: int) -> list[Ta
     return [family.sample(settings.together, generator) for generator in streams]
 
 
+@dataclass(frozen=True)
+class PartLoss:
+    """The loss of NC on one part of an update's tables, in this process or in a worker."""
+
+    family: Tables  # at full size
+    settings: Pretraining
+    seed: int  # the run's
+
+    @property
+    def parts(self) -> int:
+        """Of an update; each has tables of one size."""
+        return self.settings.tables // self.settings.together
+
+    def loss(self, nc: NeuralComplexity, update: int, part: int) -> Tensor:
+        """Computes its share of the update's loss, a scalar."""
+        own = self.settings.family(self.family, update / self.settings.updates)
+        task = own.sample(self.settings.together, stream(self.seed, "tables", update, part))
+        ledger.record_task("learn", task)
+        mixed = self.settings.mixed_precision
+        with torch.autocast(nc.device.type, torch.bfloat16, enabled=mixed):
+            return belief_loss(nc, task.to(nc.device)) / self.parts
+
+    def __call__(self, nc: NeuralComplexity, job: Job) -> Arrays:
+        """Returns the loss and its gradients by name; jobs count the parts of all updates."""
+        loss = self.loss(nc, *divmod(job.index, self.parts))
+        names, own = zip(*nc.named_parameters(), strict=True)
+        gradients = zip(names, torch.autograd.grad(loss, own, allow_unused=True), strict=True)
+        told = {LOSS: loss} | {name: g for name, g in gradients if g is not None}
+        return {name: tensor.detach().cpu().numpy() for name, tensor in told.items()}
+
+
+class _Elsewhere:
+    """Losses and gradients of parts by an executor; the same as here, to the last bit."""
+
+    def __init__(self, part: PartLoss, nc: NeuralComplexity, executor: Executor) -> None:
+        self.queue, self.nc, self.parts = CollectionQueue(part, executor), nc, part.parts
+
+    def __call__(self, update: int) -> Iterator[Tensor]:
+        """Returns scalars that have these values and gradients."""
+        first = update * self.parts
+        self.queue.forget(index=first, version=update)
+        self.queue.publish(update, self.nc)
+        jobs = range(first, first + self.parts)
+        for index in jobs:
+            self.queue.submit(Job(index, update, 0.0))
+        own = dict(self.nc.named_parameters())
+        for index in jobs:
+            found = self.queue.take(index)
+            gradients = {n: torch.tensor(a, device=self.nc.device) for n, a in found.items()}
+            loss = gradients.pop(LOSS)
+            # What is added is zero, and has these gradients.
+            along = torch.stack([(own[name] * g).sum() for name, g in gradients.items()]).sum()
+            yield loss + (along - along.detach())
+
+
 def pretrain(
     nc: NeuralComplexity,
     family: Tables,
     settings: Pretraining,
     *,
     seed: int,
+    executor: Executor | None = None,
     work: Workspace | None = None,
     callback: ProgressCallback | None = None,
 ) -> list[Status]:
@@ -84,6 +145,8 @@ def pretrain(
         family: The tables, at their full size.
         settings: How long, and how.
         seed: The one seed of all draws.
+        executor: Computes gradients of parts of an update, if not this process: as many workers
+            are busy as there are parts. It is the caller's to shut down.
         work: Where an interrupted training continues from.
         callback: Told of each update.
 
@@ -94,17 +157,14 @@ def pretrain(
         raise ValueError("nc must be for tables, got another")
     if not nc.architecture.table_layers:
         raise ValueError("table_layers must be at least 1 for pretraining, got 0")
+    if executor is not None and processes() > 1:
+        raise ValueError(f"executor must be None for {processes()} processes, got one")
     nc.to(own_device(nc.device))
-    parts = settings.tables // settings.together
+    part = PartLoss(family, settings, seed)
 
-    def losses(update: int) -> Iterator[Tensor]:
-        own = settings.family(family, update / settings.updates)
-        for part in share(range(parts)):
-            task = own.sample(settings.together, stream(seed, "tables", update, part))
-            ledger.record_task("learn", task)
-            with torch.autocast(nc.device.type, torch.bfloat16, enabled=settings.mixed_precision):
-                loss = belief_loss(nc, task.to(nc.device)) / parts
-            yield loss
+    def here(update: int) -> Iterator[Tensor]:
+        for i in share(range(part.parts)):
+            yield part.loss(nc, update, i)
 
     @torch.no_grad()
     def validate() -> float:
@@ -122,6 +182,7 @@ def pretrain(
         checkpoints=settings.checkpoints,
     )
     own = matrices(nc)
+    losses = here if executor is None else _Elsewhere(part, nc, executor)
     return optimize(nc, losses, how, "tables", work, callback, matrices=own, validate=validate)
 
 

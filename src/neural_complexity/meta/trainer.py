@@ -13,7 +13,7 @@ from torch import Tensor, autocast, bfloat16, tensor
 from neural_complexity import ledger
 from neural_complexity.learners.fit import Recipe, warmup_cosine
 from neural_complexity.meta import parallel
-from neural_complexity.meta.bank import MemoryBank
+from neural_complexity.meta.bank import Collection, MemoryBank
 from neural_complexity.meta.collect import Job, TaskCollector
 from neural_complexity.meta.executor import CollectionQueue
 from neural_complexity.meta.nc_loss import TrainingInputs, nc_loss, pseudo_predictions
@@ -149,7 +149,7 @@ class MetaLearner:
             if folder is not None:  # of a run that was stopped before its first checkpoint
                 shutil.rmtree(folder, ignore_errors=True)
             self._submit()
-            first = parallel.from_leader(lambda: self.collections.take(0))
+            first: Collection = parallel.from_leader(lambda: self.collections.take(0))
             size = settings.capacity
             self.rows_per_iteration = len(first[0])
             slack = 0 if folder is None else settings.period * self.rows_per_iteration

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from neural_complexity.experiments.base import one_dataset
+from neural_complexity.experiments.base import training
 from neural_complexity.experiments.base.image_learners import BASELINES
 from neural_complexity.experiments.base.one_dataset import (
     Choice,
@@ -94,7 +94,7 @@ def test_embeddings_of_tasks_are_those_of_all_images(
 
 
 def test_learners_run_here_in_processes_or_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_dataset, "connect", nullcontext)
+    monkeypatch.setattr(training, "connect", nullcontext)
     with replace(smoke(), workers=0).open_executor() as executor:
         assert executor is None
     with replace(smoke(), workers=1).open_executor() as executor:

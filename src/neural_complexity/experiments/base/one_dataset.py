@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,13 +15,12 @@ from torch.optim import SGD
 from neural_complexity.cores import hold_memory
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, BaseConfig, Between
 from neural_complexity.experiments.base.few_shot_images import LabelTraining
-from neural_complexity.experiments.base.training import Head, Part
+from neural_complexity.experiments.base.training import Head, Part, open_executor
 from neural_complexity.learners.fit import Recipe, Regularizer
 from neural_complexity.learners.networks import image_mlp, resnet
 from neural_complexity.losses import cross_entropy, smoothed_cross_entropy
 from neural_complexity.meta.bank import Collection
 from neural_complexity.meta.collect import Job, SplitCollector
-from neural_complexity.meta.executor import ProcessPool, connect
 from neural_complexity.model.cached import Encoder, cache, embed_store, subsample
 from neural_complexity.model.judgement import judge_minibatches
 from neural_complexity.model.network import NeuralComplexity
@@ -131,9 +130,7 @@ class ImageConfig(BaseConfig):
 
     def open_executor(self) -> AbstractContextManager[Executor | None]:
         """Returns where learners run while NC learns, if not in this process."""
-        if self.executor:
-            return connect(self.executor)
-        return ProcessPool(self.workers) if self.workers else nullcontext()
+        return open_executor(self.workers, self.executor)
 
     def chunks(self, runs: int) -> list[range]:
         """Returns which learners are trained together: convolutions are faster one by one."""

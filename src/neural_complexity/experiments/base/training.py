@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -11,7 +13,7 @@ import torch
 from neural_complexity import ledger
 from neural_complexity.experiments.base.config import POSITIVE, AtLeast, Between, Checked, Count
 from neural_complexity.learners.fit import Recipe, Trajectory, train_learners
-from neural_complexity.meta.executor import CollectionQueue
+from neural_complexity.meta.executor import CollectionQueue, ProcessPool, connect
 from neural_complexity.meta.nc_loss import Augment, TrainingInputs
 from neural_complexity.meta.optimize import Status
 from neural_complexity.meta.scores import r_squared
@@ -27,12 +29,19 @@ from neural_complexity.task import TaskFamily
 from neural_complexity.workspace import Workspace
 
 __all__ = ["PAPERS", "Head", "Part", "Setup", "Training", "minutes", "ours"]
-__all__ += ["train_network", "validation_r2"]
+__all__ += ["open_executor", "train_network", "validation_r2"]
 
 Head = Literal["posterior", "direct"]
 Part = Annotated[float, Between(0, 1, open_end=True)]
 # Of one head alone.
 SWITCHES = {"pool_first": "direct", "loss_conditioning": "direct"}
+
+
+def open_executor(workers: int, address: str = "") -> AbstractContextManager[Executor | None]:
+    """Returns processes of this machine, or a cluster at an address; `None` for neither."""
+    if address:
+        return connect(address)
+    return ProcessPool(workers) if workers else nullcontext()
 
 
 @dataclass(frozen=True, kw_only=True)
