@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +31,7 @@ from neural_complexity.experiments.base.measure_report import (
     REFITS,
     TABLES,
     TRAINING,
+    UNUSED,
     figures,
     tables,
 )
@@ -159,7 +160,16 @@ def run(config: Config, work: Workspace, callback: ProgressCallback | None = Non
         for n, own in networks.items()
         for h, (nc, *_) in own.items()
     }
-    return Outcome(rows, tensors, ncs, {}, {"seconds": round(sum(parts.seconds.values()), 1)})
+    return Outcome(rows, tensors, ncs, {}, {"seconds": _by_kind(parts.seconds)})
+
+
+def _by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Returns the seconds of all networks, of those without a fold, and of their measures."""
+    kinds = dict.fromkeys(("networks", "without fold", "measures"), 0.0)
+    for part, spent in seconds.items():
+        kind = next((k for k in kinds if part.startswith(k)), "networks")
+        kinds[kind] = round(kinds[kind] + spent, 1)
+    return kinds
 
 
 def _load(config: Config) -> dict[str, ZooData]:
@@ -298,8 +308,11 @@ def _measure(
     found = evaluate_measures(own, trained.h, trained.initial, task)
     with torch.no_grad():
         snapshot = take_snapshot(trained.h, task)
+        others = data.labelled_others(len(Y))
+        unused = replace(snapshot, X_te=others[0], H_te=trained.h(others[0]))
     found[CHANCE] = torch.rand(len(Y), generator=stream(0, CHANCE, data.name, group.name))
     found[GAP] = expected_gap(group, snapshot, task.Y_te, data.classes)
+    found[UNUSED] = expected_gap(group, unused, others[1], data.classes)
     ncs = {OWN[head]: own for head, own in networks[data.name].items()}
     like = [own["posterior"] for name, own in networks.items() if name != data.name]
     alike = [own for own in like if (own[0].shape, own[0].outputs) == (data.shape, data.classes)]
@@ -326,7 +339,9 @@ LEAD = (
     "same shares of noise; NC for tables has "
     "seen synthetic tables only, and NC of another dataset shows what is left outside of the "
     "domain. Beside them stands what a user has anyway: the training loss, a hold-out of 20 % and "
-    "5-fold cross-validation, where the same configuration is trained again."
+    "5-fold cross-validation, where the same configuration is trained again; and, as NC has learned"
+    " from them, the labels that no model of the zoo was trained on: its mean loss there. Each "
+    " NC is meta-trained several times."
 )
 EXPERIMENT = Experiment(
     NAME, "NC among the complexity measures", LEAD, Config, PRESETS, run, tables, figures

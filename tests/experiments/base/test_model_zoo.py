@@ -94,3 +94,12 @@ def test_splits_are_as_noisy_as_a_zoo() -> None:
     again, other = splits.split(40, stream(0)), splits.split(40, stream(1))
     assert torch.equal(again.Y_tr, task.Y_tr)
     assert not torch.equal(other.Y_tr, task.Y_tr)
+
+
+def test_other_points_are_those_that_nc_learns_from() -> None:
+    data = load_data("sklearn wine", Sizes(train=60, test=40, others=50), seed=0)
+    X, Y = data.labelled_others(2)
+    known, y = data.others()
+    assert torch.equal(X[0].view_as(known), known)
+    assert torch.equal(X[0], X[1])
+    assert torch.equal(Y, y.expand(2, -1))

@@ -106,8 +106,8 @@ def calibration_error(h: BatchedLearner, initial: BatchedLearner, task: Task) ->
 def perturbed_disagreement(h: BatchedLearner, initial: BatchedLearner, task: Task) -> Tensor:
     """Returns the share of test inputs that copies with perturbed parameters classify otherwise.
 
-    Of 4 copies, with w + 0.1 |w| z in the place of w and z Gaussian. Disagreement predicts the test
-    error of networks that were trained twice (Jiang et al., 2022); copies need no training.
+    Of 64 copies, with w + 0.1 |w| z in the place of w and z Gaussian. Disagreement predicts the
+    test error of networks that were trained twice (Jiang et al., 2022); copies need no training.
     """
     learner, shares = evaluated(h), []
     chosen = _test_logits(h, task).argmax(dim=-1)  # (B, N)

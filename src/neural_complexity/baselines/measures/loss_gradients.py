@@ -1,4 +1,7 @@
-"""Complexity measures of the training loss and its gradients, in parameters and in inputs."""
+"""Complexity measures of the training loss and its gradients, in parameters and in inputs.
+
+What takes much memory is of at most 1,024 training points.
+"""
 
 from functools import partial
 

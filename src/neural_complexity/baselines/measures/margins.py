@@ -1,4 +1,7 @@
-"""Complexity measures of margins: how far training points are from being classified otherwise."""
+"""Complexity measures of margins: how far training points are from being classified otherwise.
+
+What takes much memory is of at most 1,024 training points.
+"""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,7 @@
-"""Complexity measures of hidden layers and of changed inputs: the winners of the PGDL contest."""
+"""Complexity measures of hidden layers and of changed inputs: the winners of the PGDL contest.
+
+What takes much memory is of at most 1,024 training points.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,7 @@
-"""Complexity measures of flatness: how far parameters can move before the training error rises."""
+"""Complexity measures of flatness: how far parameters can move before the training error rises.
+
+Training error and loss under perturbation are those of at most 256 training points.
+"""
 
 import math
 from collections.abc import Iterator

@@ -17,16 +17,17 @@ from neural_complexity.experiments.base.run_folder import HEADS
 
 __all__ = ["AVERAGED", "CHANCE", "ELSEWHERE", "ERROR", "EVERY", "FOLDS", "GAP", "HOLD_OUT"]
 __all__ += ["LEAST", "LOST", "MODELS", "OWN", "PREDICTIONS", "REFITS", "TABLES", "TRAINING"]
-__all__ += ["figures", "tables"]
+__all__ += ["UNUSED", "figures", "tables"]
 
 TRAINING, HOLD_OUT, FOLDS = "training loss", "20 % hold-out", "5-fold CV"
+UNUSED = "unused labels"  # those of the points that NC was meta-trained on
 CHANCE = "random numbers"
-USUAL = (TRAINING, HOLD_OUT, FOLDS, CHANCE)  # what a user has anyway
+USUAL = (TRAINING, HOLD_OUT, FOLDS, UNUSED, CHANCE)  # what a user has anyway
 # Meta-trained on other points of the dataset.
 OWN: dict[str, str] = {head: f"NC, {head} head" for head in HEADS}
 TABLES, ELSEWHERE = "NC for tables", "NC, posterior head, of another dataset"
 NCS = (*OWN.values(), TABLES, ELSEWHERE)
-PREDICTIONS = (HOLD_OUT, FOLDS, *NCS)  # of the gap, in units of the loss
+PREDICTIONS = (HOLD_OUT, FOLDS, UNUSED, *NCS)  # of the gap, in units of the loss
 SCORES = {TAU: 2, GRANULATED: 2, CMI: 3, WORST: 2, R2: 2, MAE: 3}  # and their digits
 AVERAGED = (TAU, GRANULATED, CMI, WORST)  # over datasets, whose losses have sizes of their own
 EVERY, ERROR = "mean of all datasets", "sign error"
@@ -35,7 +36,8 @@ LEAST, REFITS = "least training loss", "refits above the training loss"
 BEST = 10  # measures in the scatter plot
 
 NOTE = (
-    "Value ± 95 % interval of a bootstrap of models. Kendall's tau: with the gap, test minus "
+    "Value ± 95 % interval of a bootstrap of models; those of NCs contain the luck of their "
+    "meta-trainings, too. Kendall's tau: with the gap, test minus "
     "training cross-entropy. Granulated tau: where one hyper-parameter alone changes. CMI: the "
     "information about the order of gaps that no two hyper-parameters have, from 0 to 1. Worst "
     "sign error: the share of wrong orders where one hyper-parameter changes between two values, "
@@ -117,7 +119,8 @@ def _draw_taus(outcome: Outcome, names: list[str]) -> Drawing:
     ax.set_yticks(range(len(names)), names[::-1])
     ax.axvline(0, color=COLORS["target"], lw=0.8)
     ax.set(xlabel="Kendall's tau with the gap, mean of all datasets", ylim=(-1, len(names)))
-    caption = "With 95 % intervals over models. Blue: NC; black: what a user has anyway."
+    caption = "With 95 % intervals over models, and over meta-trainings where there are several. "
+    caption += "Blue: NC; black: what a user has anyway."
     return Drawing("measures-tau", canvas, "Which measures rank models by their gap", caption)
 
 
@@ -136,7 +139,10 @@ def _draw_best(outcome: Outcome, names: list[str]) -> Drawing:
     canvas.supylabel("rank of the gap")
     handles = axes[0, 0].get_legend_handles_labels()
     canvas.legend(*handles, loc="outside upper center", ncols=len(datasets))
-    caption = "Ranks among the models of a dataset, from 0 to 1, of the measures with the best tau."
+    caption = (
+        "Ranks among the models of a dataset, from 0 to 1, of the measures with the best tau. "
+    )
+    caption += "Of an NC: its first meta-training."
     return Drawing("measures-best", canvas, "The best measures against the gap", caption)
 
 

@@ -141,6 +141,11 @@ class ZooData:
         rest = torch.arange(self.train + self.test, len(self.X))
         return self(rest), self.y[rest]
 
+    def labelled_others(self, B: int) -> tuple[Tensor, Tensor]:
+        """Returns the same as B models see them, (B, others, D), and their labels, (B, others)."""
+        X, y = (t[self.train + self.test :] for t in (self.X, self.y))
+        return X.expand(B, *X.shape), y.expand(B, *y.shape)
+
 
 def load_data(name: str, sizes: Sizes, folder: str = "", *, seed: int) -> ZooData:
     """Loads a dataset of images, or a table with labels, by name, and shares its points out."""
