@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= runs/sinusoid
 
-.PHONY: install run suite images single tables scorecard test other-cpu seeds floors newest mutants chaos lint bench docs
+.PHONY: install run suite images single tables scorecard test other-cpu seeds floors newest kills mutants chaos lint bench docs
 .DEFAULT_GOAL := run
 
 # Done anew only when the list of dependencies changes.
@@ -86,6 +86,10 @@ seeds: install
 # finds today, in a throw-away environment. PyTorch is the pinned one: others pull GBs of CUDA.
 floors newest: install
 	$(BIN)/python tests/versions.py $@
+
+# Kills 200 workers at random moments: no collection may be lost or doubled.
+kills: install
+	KILLS=200 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/meta/test_executor.py -k killed_at_random
 
 # Applies deliberate bugs one by one and counts those that the tests catch.
 mutants: install

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neural_complexity.locks import LOCK, lock_file, lock_folder
+from neural_complexity.locks import LOCK, lock_file, lock_folder, remove_stale_lock
 
 HOLD = """
 import sys
@@ -91,3 +91,13 @@ def test_where_there_are_no_locks_a_warning_says_so(
     with pytest.warns(UserWarning, match=sentence), lock_folder(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_a_lock_that_nobody_has_is_removed(tmp_path: Path) -> None:
+    remove_stale_lock(tmp_path)  # there is none
+    with lock_folder(tmp_path):
+        remove_stale_lock(tmp_path)
+        assert (tmp_path / LOCK).exists()
+    (tmp_path / LOCK).touch()
+    remove_stale_lock(tmp_path)
+    assert not list(tmp_path.iterdir())

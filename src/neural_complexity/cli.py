@@ -190,7 +190,7 @@ class Monitor(StreamFiles):
     out_of_fold: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Predictions for the training rows by models that did not learn from them: the reference."""
     # A page (.html), or a row for each chunk (.csv).
-    out: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    out: Annotated[Path, arg(metavar="FILE")] = Path("monitor.html")
 
     def __call__(self) -> None:
         """Monitors, and writes what is asked for."""

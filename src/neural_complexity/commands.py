@@ -17,6 +17,7 @@ from neural_complexity.experiments.base.rows import commit
 from neural_complexity.experiments.base.run_folder import RunFolder, compare_runs, write_report
 from neural_complexity.experiments.base.scorecard import scorecard
 from neural_complexity.files import write_json, write_text
+from neural_complexity.locks import remove_stale_lock
 from neural_complexity.model.network import find_nc
 from neural_complexity.progress import ProgressDisplay
 
@@ -57,7 +58,9 @@ def run(given: Run, fields: list[str]) -> None:
         folder = RunFolder(given.out or Path(f"runs/{given.experiment}-{preset}-{config.seed}"))
         _use_free_cores()
         folder.start(given.experiment, config)
-    if not folder.finished:
+    if folder.finished:
+        remove_stale_lock(folder.path)  # of a run that was killed as soon as its rows were written
+    else:
         hold_memory()
         with ProgressDisplay(Console(stderr=True), folder.tensorboard) as display:
             folder.perform(experiment, config, display)
@@ -114,10 +117,8 @@ def monitor(given: Monitor) -> None:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     print(history)
-    if out is not None and out.suffix == ".html":
-        write_text(out, history.to_html())
-    elif out is not None:
-        write_text(out, history.to_df().to_csv())
+    write_text(out, history.to_html() if out.suffix == ".html" else history.to_df().to_csv())
+    print(f"written: {out}")
 
 
 def _use_free_cores(threads: int | None = None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["LOCK", "lock_file", "lock_folder"]
+__all__ = ["LOCK", "lock_file", "lock_folder", "remove_stale_lock"]
 
 LOCK = ".lock"  # the file, in a locked folder, that says who has it
 
@@ -45,6 +45,17 @@ def lock_folder(folder: Path) -> Iterator[None]:
             # Before it is unlocked: whoever comes next makes a new one.
             (folder / LOCK).unlink(missing_ok=True)
         os.close(handle)
+
+
+def remove_stale_lock(folder: Path) -> None:
+    """Removes the lock that a killed run left in a folder, if no living process has it."""
+    with suppress(OSError):  # there is none, or the folder is not ours to change
+        handle = os.open(folder / LOCK, os.O_RDWR)
+        try:
+            if lock_file(handle) and os.fstat(handle).st_nlink:
+                (folder / LOCK).unlink(missing_ok=True)
+        finally:
+            os.close(handle)
 
 
 def _open_lock(folder: Path) -> int:

@@ -380,13 +380,18 @@ def test_the_nc_of_numbers_is_for_predictions_of_one_column(shop: Path) -> None:
 
 
 def test_a_stream_is_monitored_from_files(
-    shop: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    shop: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = ["monitor", "--predictions", str(shop / "told.csv"), "--timestamp", "when"]
     words += ["--train", str(shop / "timed.csv"), "--stream", str(shop / "stream.csv")]
-    page, data = tmp_path / "page.html", tmp_path / "all.csv"
-    assert main([*words, "--period", "2W", "--out", str(page)]) == 0
+    page, data = tmp_path / "monitor.html", tmp_path / "all.csv"
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "--period", "2W"]) == 0
     told = capsys.readouterr()
+    assert told.out.endswith("written: monitor.html\n")
     assert "the reference is the first chunk" in told.err
     assert "rows with their labels" in told.err
     assert "Alarms in" in page.read_text()
@@ -394,7 +399,7 @@ def test_a_stream_is_monitored_from_files(
     assert main([*words, "--size", "125", *outside, "--out", str(data)]) == 0
     told = capsys.readouterr()
     assert "reference" not in told.err
-    assert len(told.out.splitlines()) == 2
+    assert len(told.out.splitlines()) == 3
     frame = pd.read_csv(data)
     assert frame["rows"].tolist() == [125, 125]
     assert frame["p_value"].notna().all()

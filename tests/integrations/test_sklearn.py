@@ -341,3 +341,24 @@ def test_a_penalty_speaks_for_the_points_that_it_judges_on(head: str) -> None:
     again = evaluate(h, inductive)
     predicted = gap(own, encode, h, again)
     assert part(h, again).item() == pytest.approx(0.5 * predicted / 4)
+
+
+ODD: dict[str, Any] = {
+    "sparse": lambda X: X.to_sparse(),
+    "meta": lambda X: X.to("meta"),
+    "nested": lambda X: torch.nested.nested_tensor(list(X)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", ODD)
+def test_tensors_without_dense_values_are_told_in_one_sentence(kind: str) -> None:
+    model, odd = NCClassifier(**QUICK), ODD[kind](torch.tensor(X))
+    sentence = f"must be a dense tensor that holds values, got a {kind} tensor"
+    with pytest.raises(TypeError, match=f"X {sentence}"):
+        model.fit(odd, LABELS)
+    with pytest.raises(TypeError, match=f"X_unlabelled {sentence}"):
+        model.fit(X, LABELS, X_unlabelled=odd)
+    model.fit(X, LABELS)
+    with pytest.raises(TypeError, match=f"X {sentence}"):
+        model.predict(odd)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from neural_complexity.files import read_json
 from neural_complexity.learners.fit import Recipe
 from neural_complexity.learners.networks import image_mlp, mlp
+from neural_complexity.locks import LOCK
 from neural_complexity.losses import cross_entropy
 from neural_complexity.meta import meta_run
 from neural_complexity.meta.executor import ProcessPool
@@ -88,6 +89,7 @@ def test_a_folder_is_used_by_one_call_at_a_time_and_left_with_the_result_alone(
     # Killed as soon as NC was saved, the rest is done by the next call.
     (tmp_path / "report.json").unlink()
     (tmp_path / "training").mkdir()
+    (tmp_path / LOCK).touch()
     nc = meta_learn(blobs(), recipe(), few, folder=tmp_path, **SMALL)
     assert {path.name for path in tmp_path.iterdir()} == left
     assert read_json(tmp_path / "report.json") == nc.provenance["report"]

@@ -1,3 +1,4 @@
+import pickle
 from functools import partial
 from typing import Any
 
@@ -115,7 +116,8 @@ def test_learners_lose_little_by_a_lazy_penalty(single_precision: None) -> None:
 
 
 def test_a_weight_in_turns_adds_up(task: Task) -> None:
-    assert [every(3, 0.5)(done) for done in range(7)] == [1.5, 0, 0, 1.5, 0, 0, 1.5]
+    for weight in (every(3, 0.5), pickle.loads(pickle.dumps(every(3, 0.5)))):
+        assert [weight(done) for done in range(7)] == [1.5, 0, 0, 1.5, 0, 0, 1.5]
     nc = NeuralComplexity.for_tasks(task, width=16)
     always, seldom = (
         NCRegularizer(nc, weight=weight, safeguard=False) for weight in (0.5, every(3, 0.5))

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import sampler
 
 from neural_complexity.assessment.assess_table import assess_table
+from neural_complexity.assessment.draws import parts_of
 from neural_complexity.assessment.evidence import Labelled, gather_labelled
 from neural_complexity.assessment.prepare import (
     Options,
@@ -301,6 +302,10 @@ def _doubts(nc: NeuralComplexity, snapshot: Snapshot, found: Assessment) -> Iter
             "may be far off. NC was made for other data, or for data on another scale, or was "
             "trained too briefly, or the inputs say nothing about these targets."
         )
+    if nc.architecture.for_tables and nc.card.context_size < M:
+        parts, size = len(parts_of(nc, M, N)), nc.card.context_size
+        told = f"{parts} parts of them" if parts > 1 else "a part of them"
+        yield f"NC sees {size} training rows at a time: it was asked with {told}, not with all {M}."
     # The bound and the test of an NC for tables need no learners to be calibrated on.
     yield from () if nc.architecture.for_tables else _doubts_of_bound(nc, found, M, N)
     known = int(nc.card.knows(snapshot.X_te[0]).sum())

@@ -21,7 +21,7 @@ from neural_complexity.reliability.gap_bounds import Interval
 from neural_complexity.seeding import stream
 from neural_complexity.snapshot import Snapshot
 
-__all__ = ["assess_table", "tilt_losses"]
+__all__ = ["assess_table", "drawn_losses", "tilt_losses"]
 
 USUAL = {True: ("accuracy", "log_loss"), False: ("r2", "mean_absolute_error")}  # metrics of labels
 METHOD = "draws"
@@ -100,7 +100,7 @@ def _bound(
     nc: NeuralComplexity, H: Tensor, targets: Tensor, loss_tr: float, confidence: float
 ) -> Interval:
     """Returns where the gap is in most draws."""
-    tail, each = (1 - confidence) / 2, _losses(nc, H, targets).mean(dim=1)  # (draws,)
+    tail, each = (1 - confidence) / 2, drawn_losses(nc, H, targets).mean(dim=1)  # (draws,)
     ends = torch.quantile(each, torch.tensor([tail, 1 - tail], dtype=each.dtype))
     low, high = (float(end) - loss_tr for end in ends)
     note = "of targets drawn from NC's belief, as far off as it was on tables for development"
@@ -124,7 +124,7 @@ def _metrics(
     return estimate_metrics(metrics, targets.numpy(), told, **how)
 
 
-def _losses(nc: NeuralComplexity, H: Tensor, targets: Tensor) -> Tensor:
+def drawn_losses(nc: NeuralComplexity, H: Tensor, targets: Tensor) -> Tensor:
     """Computes NC's loss of predictions (N, C) at drawn targets, (draws, N)."""
     if not nc.labels:
         return (targets.double() - H.double().cpu().squeeze(1)).square()
@@ -140,7 +140,7 @@ def _by_class(nc: NeuralComplexity, H: Tensor) -> Tensor:
 
 def _joint(nc: NeuralComplexity, H: Tensor, drawn: Drawn, tilt: Tilt) -> Joint:
     """Returns what a comparison with other models needs."""
-    losses = _losses(nc, H, drawn.common).mean(dim=1)
+    losses = drawn_losses(nc, H, drawn.common).mean(dim=1)
     return Joint(losses.numpy(), _by_tilt(nc, H, drawn).numpy(), tilt.weights.numpy())
 
 

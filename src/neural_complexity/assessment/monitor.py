@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pandas.api import types
 from rich.console import Console
 from scipy.stats import ttest_ind
-from torch import Tensor
 
 from neural_complexity.assessment.assess import assess
 from neural_complexity.assessment.evidence import refit_out_of_fold
@@ -216,8 +215,7 @@ class Monitor:
 
     def _inputs(self, chunk: Any) -> Any:
         """Returns the columns that the model knows."""
-        if isinstance(chunk, Tensor):
-            check_dense("chunk", chunk)
+        check_dense("chunk", chunk)
         known = list(getattr(self.X_tr, "columns", ()))
         if not known or not isinstance(chunk, pd.DataFrame):
             return chunk

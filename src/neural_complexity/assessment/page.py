@@ -150,7 +150,8 @@ def _beside_folds(found: "Assessment") -> Table:
     header = ("metric", "expected", "interval", "by folds", "their interval")
     if found.powered is not None:
         what = "accuracy" if found.accuracy_tr is not None else "squared error"
-        note += f" Valid whatever NC believes, if rows have not moved: {what} {found.powered}."
+        note += f" Valid whatever NC believes, if new rows are like labelled ones: {what} "
+        note += f"{found.powered} (of folds: of the model's copies, which saw fewer rows)."
     if found.checked is not None:
         note += f" At labelled points that the model did not learn from, {found.checked}."
     return Table("Metrics on the new points", header[: len(rows[0])], tuple(rows), note)

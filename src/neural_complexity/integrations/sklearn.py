@@ -24,7 +24,7 @@ from neural_complexity.learners.networks import Affine, mlp
 from neural_complexity.losses import cross_entropy, squared_error
 from neural_complexity.model.cached import CachedEmbeddings, Encoder, cache, embed_store
 from neural_complexity.model.network import NeuralComplexity, find_nc
-from neural_complexity.points import indexed, join, raw, values
+from neural_complexity.points import check_dense, indexed, join, raw, values
 from neural_complexity.regularizers.loop import UNTRUSTED
 from neural_complexity.regularizers.nc import minibatch_penalty, proof, safeguard_factor
 from neural_complexity.seeding import stream
@@ -182,6 +182,8 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"weight must be one or several numbers from 0, got {self.weight}")
         for name in ("trust_", "weight_", "gap_"):  # of an earlier fit
             self.__dict__.pop(name, None)
+        for name, some in (("X", X), ("y", y), ("X_unlabelled", X_unlabelled)):
+            check_dense(name, some)
         rows, given = validate_data(self, X, y, y_numeric=isinstance(self, RegressorMixin))
         sets = {"X": rows}
         if X_unlabelled is not None:
@@ -262,6 +264,7 @@ class _NCEstimator(BaseEstimator):  # type: ignore[misc]
     def _predictions(self, X: ArrayLike) -> Tensor:
         """Returns the network's predictions, (points, C), in the order of the classes."""
         check_is_fitted(self)
+        check_dense("X", X)
         rows = validate_data(self, X, reset=False)
         H: Tensor = self.network_(inputs("X", rows, dtype=next(self.network_.parameters()).dtype))
         return H[:, self._columns]

@@ -17,7 +17,7 @@ from rich.console import Console
 from torch import Tensor
 
 from neural_complexity.files import write_json
-from neural_complexity.locks import lock_folder
+from neural_complexity.locks import lock_folder, remove_stale_lock
 from neural_complexity.meta import meta_run
 from neural_complexity.meta.meta_run import FINISHED, Learner, MetaRun, Plan, Tasks
 from neural_complexity.meta.nc_loss import nc_loss
@@ -88,6 +88,8 @@ def meta_learn(
     work = Workspace(None if folder is None else Path(folder), run.fingerprint)
     # Nobody changes a finished NC any more: its folder need not even be writable.
     used = None if work.folder is None or (work.folder / FILE).exists() else work.folder
+    if work.folder is not None and used is None:
+        remove_stale_lock(work.folder)  # of a run that was killed as soon as NC was saved
     with nullcontext() if used is None else lock_folder(used):
         if (nc := _finished(run, given, work)) is not None:
             return nc

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,7 +28,12 @@ def every(steps: int, weight: float = 1.0) -> Callable[[int], float]:
         ValueError: If there are no steps.
     """
     _check(steps)
-    return lambda done: 0.0 if done % steps else steps * weight
+    return partial(_every, steps, weight)
+
+
+def _every(steps: int, weight: float, done: int) -> float:
+    """Returns the weight after so many steps: a function of a module, which can be pickled."""
+    return 0.0 if done % steps else steps * weight
 
 
 def lazy_penalty(

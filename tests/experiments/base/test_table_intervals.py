@@ -32,8 +32,8 @@ def test_intervals_and_combined_losses_are_where_the_truth_may_be(labels: bool) 
     truth, (low, high) = kept["truth"] * unit, found["intervals"].unbind(dim=-1)
     assert found["combined"].shape == truth.shape
     assert (low < high).all()
-    assert (low[:, :2] <= truth[:, :1] + 1e-6).all()
-    assert (truth[:, :1] <= high[:, :2] + 1e-6).all()
+    assert (low[:, :2] <= truth.unsqueeze(1) + 1e-6).all()
+    assert (truth.unsqueeze(1) <= high[:, :2] + 1e-6).all()
     assert ((found["combined"] - truth).abs() < 0.5 * unit).all()
     assert ("drawn" in found) == labels
     if labels:
@@ -43,13 +43,15 @@ def test_intervals_and_combined_losses_are_where_the_truth_may_be(labels: bool) 
 
 
 def test_coverage_is_the_share_of_truths_inside() -> None:
-    truth = torch.tensor([[[0.5], [0.2]]])  # one split of two models
-    low_high = torch.tensor([[0.4, 0.6], [0.0, 0.1]])
-    intervals = low_high[None, :, None].expand(1, 2, len(INTERVALS), 2)
+    truth = torch.tensor([[[0.5, 0.5], [0.2, 3.0]]])  # one split of two models
+    low_high = torch.tensor([[[0.4, 0.6], [0.6, 0.7]], [[0.0, 0.1], [2.0, 2.5]]])
+    intervals = low_high[None, :, None].expand(1, 2, len(INTERVALS), 2, 2)
     names = Names(METRICS[True], KINDS, (), ())
     found = [{"truth": truth, "intervals": intervals}] * 2
     rows = list(score_intervals(found, partial(Row.of, "tables", 0), names))
-    values = {(r.metric, r.keys.get("kind"), r.keys["method"]): r.value for r in rows}
+    first, second = ([r for r in rows if r.keys["metric"] == m] for m in METRICS[True])
+    assert [r.value for r in second if r.metric == "coverage"] == [0.0] * len(INTERVALS)
+    values = {(r.metric, r.keys.get("kind"), r.keys["method"]): r.value for r in first}
     for method in INTERVALS:
         assert values["coverage", None, method] == 0.5
         assert values["coverage by kind", "linear", method] == 1

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from neural_complexity.assessment.assess_table import tilt_losses
+from neural_complexity.assessment.assess_table import drawn_losses, tilt_losses
 from neural_complexity.assessment.draws import DRAWS, beliefs, draw_targets
 from neural_complexity.assessment.evidence import believe_out_of_fold, compare, learn_tilt
 from neural_complexity.assessment.moved import detect_move
@@ -36,8 +37,8 @@ def judge_with_labels(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str
         kept: Of `fit_models`.
 
     Returns:
-        `combined`, (models, metrics), and `intervals` of the first metric, (models, methods, 2):
-        low and high ends. Of labels also `drawn`, (models, methods, drawn metrics), and
+        `combined`, (models, metrics), and `intervals`, (models, methods, metrics, 2): low and high
+        ends. Of labels also `drawn`, (models, methods, drawn metrics), and
         `drawn_truth`, (models, drawn metrics).
     """
     X_tr, X_te = (kept[name].to(nc.x_mean) for name in ("X_tr", "X_te"))
@@ -50,7 +51,7 @@ def judge_with_labels(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str
     at_test = list(beliefs(nc, X_tr, Y, X_te, classes=classes))
     out = believe_out_of_fold(nc, X_tr, Y, classes=classes)
     combined = torch.full((K, 2 if nc.labels else 1), torch.nan).double()
-    intervals = torch.full((K, len(INTERVALS), 2), torch.nan).double()
+    intervals = torch.full((K, len(INTERVALS), combined.shape[1], 2), torch.nan).double()
     drawn = torch.full((K, len(INTERVALS) + 1, len(DRAWN_METRICS)), torch.nan).double()
     for i in range(K):
         if kept["H_te"][i].isnan().any():
@@ -75,9 +76,11 @@ def judge_with_labels(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str
             intervals[i, j] = _ends(nc, targets, H)
             if nc.labels:
                 drawn[i, j] = drawn_metrics(targets, kept["H_te"][i]).nanmean(dim=0)
-        true = pair[1]  # out of fold
-        error = NORMAL * true.std(correction=0) * (1 / len(true) + 1 / len(H)) ** 0.5
-        intervals[i, 2] = torch.stack([true.mean() - error, true.mean() + error])
+        true = nc.loss(H_out[None], Y[None]).double().cpu()  # out of fold, (metrics, M)
+        true = torch.cat([pair[1][None], true]) if nc.labels else true
+        error = NORMAL * true.std(dim=1, correction=0) * (1 / len(Y) + 1 / len(H)) ** 0.5
+        mean = true.mean(dim=1)
+        intervals[i, 2] = torch.stack([mean - error, mean + error], dim=1)
         if nc.labels:
             for j, rows in enumerate((("Y_tr", "H_out"), ("Y_te", "H_te")), start=2):
                 drawn[i, j] = drawn_metrics(kept[rows[0]][None], kept[rows[1]][i])[0]
@@ -88,11 +91,12 @@ def judge_with_labels(nc: NeuralComplexity, kept: dict[str, Tensor]) -> dict[str
 
 
 def _ends(nc: NeuralComplexity, targets: Tensor, H: Tensor) -> Tensor:
-    """Returns the ends of mean losses of the first metric over draws, (2,)."""
-    H = H.cpu()
-    wrong = (targets != H.argmax(dim=1)) if nc.labels else (targets - H.squeeze(1)).square()
-    each = wrong.double().mean(dim=1)
-    return torch.quantile(each, torch.tensor([TAIL, 1 - TAIL], dtype=torch.float64))
+    """Returns the ends of mean losses over draws, (metrics, 2)."""
+    each = drawn_losses(nc, H, targets).mean(dim=1, keepdim=True)  # (draws, metrics)
+    if nc.labels:
+        wrong = (targets != H.argmax(dim=1).cpu()).double()
+        each = torch.cat([wrong.mean(dim=1, keepdim=True), each], dim=1)
+    return torch.quantile(each, torch.tensor([TAIL, 1 - TAIL], dtype=torch.float64), dim=0).T
 
 
 def score_intervals(
@@ -102,32 +106,28 @@ def score_intervals(
 
     Args:
         found: Of each table: `truth`, (splits, models, metrics), and `intervals`, (splits, models,
-            methods, 2).
+            methods, metrics, 2).
         of: Makes a row of a score, an estimate and keys.
         names: Of the kinds and metrics.
     """
-    metric = names.metrics[0]
-    for j, method in enumerate(INTERVALS):
+    for (m, metric), (j, method) in product(enumerate(names.metrics), enumerate(INTERVALS)):
         row = partial(of, metric=metric, method=method)
-        # Rounding of a share of few rows is no error.
-        inside = [
-            torch.where(
-                one["intervals"][:, :, j, 0].isnan(),
-                torch.nan,
-                (
-                    (one["intervals"][:, :, j, 0] - 1e-6 <= one["truth"][..., 0])
-                    & (one["truth"][..., 0] <= one["intervals"][:, :, j, 1] + 1e-6)
-                ).double(),
-            ).nanmean(dim=0)
-            for one in found
-        ]  # (models,) each
-        wide = [one["intervals"][:, :, j].diff(dim=-1).nanmean() for one in found]
+        inside = [_inside(one["intervals"][:, :, j, m], one["truth"][..., m]) for one in found]
+        wide = [one["intervals"][:, :, j, m].diff(dim=-1).nanmean() for one in found]
         each = torch.stack(inside)  # (tables, models)
         yield row("coverage", estimate_mean(each.nanmean(dim=1)))
         yield row("width", estimate_mean(torch.stack(wide)))
         for i, kind in enumerate(names.kinds):
             if not each[:, i].isnan().any():
                 yield row("coverage by kind", estimate_mean(each[:, i]), kind=kind)
+
+
+def _inside(ends: Tensor, truth: Tensor) -> Tensor:
+    """Returns how often intervals, (splits, models, 2), contain the truth, of each model."""
+    low, high = ends.unbind(dim=-1)
+    # Rounding of a share of few rows is no error.
+    inside = ((low - 1e-6 <= truth) & (truth <= high + 1e-6)).double()
+    return torch.where(low.isnan(), torch.nan, inside).nanmean(dim=0)
 
 
 def score_drawn(found: Sequence[dict[str, Tensor]], of: Callable[..., Row]) -> Iterator[Row]:
