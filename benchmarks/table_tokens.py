@@ -106,12 +106,14 @@ def train(kind: str, minutes: float, seed: int, folder: Path | None) -> tuple[To
     with seeded(seed, "weights"):
         network = TokenNetwork(cells=kind == "cells", **SIZES[kind])
     work = Workspace(folder, fingerprint(kind, minutes, seed, SIZES[kind]))
-    parts = SETTINGS.tables // SETTINGS.together
+    parts, drawing = SETTINGS.tables // SETTINGS.together, list[float]()
 
     def losses(progress: float, update: int) -> Iterator[Tensor]:
         family = SETTINGS.family(FAMILY, progress)
         for part in range(parts):
+            start = time.perf_counter()
             task = family.sample(SETTINGS.together, stream(seed, "tables", update, part))
+            drawing.append(time.perf_counter() - start)
             yield loss_of(network, task) / parts
 
     plan = work.read("plan")
@@ -157,6 +159,7 @@ def train(kind: str, minutes: float, seed: int, folder: Path | None) -> tuple[To
         "parameters": sum(p.numel() for p in network.parameters()),
         "tables": updates * SETTINGS.tables,
         "seconds": round(history[-1].seconds),
+        "seconds of drawing tables": round(sum(drawing) * updates * parts / len(drawing)),
     }
     return network, facts
 
