@@ -186,7 +186,7 @@ def tables(rows: list[dict[str, Any]]) -> list[Table]:
     costs = Costs(**{f.name: by_kind["costs"][0][f.name] for f in fields(Costs)})
     constants = (
         ("a collection", f"{costs.collect:.3f} s", f"{costs.collection_bytes / 1e6:.2f} MB back"),
-        ("all updates of an iteration", f"{costs.update:.3f} s", ""),
+        (f"{by_kind['costs'][0]['updates']} updates of NC", f"{costs.update:.3f} s", ""),
         ("a version of NC's weights", "", f"{costs.version_bytes / 1e6:.2f} MB to a worker"),
         ("the seam: publish, submit, take", f"{costs.seam * 1e3:.1f} ms", ""),
     )
@@ -215,6 +215,7 @@ def tables(rows: list[dict[str, Any]]) -> list[Table]:
             "An iteration with workers of this machine",
             ("workers", "measured", "simulated", "off by", "times one process"),
             tuple(compared),
+            "Simulated is the simulation, or what all cores together can do if that is slower.",
         ),
         Table(
             "Iterations per second, over those of one process; simulated",
