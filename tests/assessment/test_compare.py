@@ -8,6 +8,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from neural_complexity import compare
+from neural_complexity.assessment.page import CLIPPED
 
 pytestmark = pytest.mark.usefixtures("single_precision")
 X, y = load_breast_cancer(return_X_y=True)
@@ -32,6 +33,7 @@ def test_the_better_model_is_likelier_to_be_best() -> None:
     assert "a$x_$" in compare({"a$x_$": MODELS["tree"], **MODELS}, X[A], y[A], X[B]).to_html()
     page = found.to_html()
     assert "Which model? linear" in page
+    assert CLIPPED in page
     assert page.count("src=") == page.count("src='data:image/png;base64,") == 1
     labels = found.plot().axes[0].get_yticklabels()
     assert [label.get_text() for label in labels] == found.names[::-1]

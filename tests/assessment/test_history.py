@@ -7,6 +7,7 @@ from assessed import example
 from neural_complexity.assessment.history import Check, History
 from neural_complexity.assessment.metrics import Estimate
 from neural_complexity.assessment.moved import Moved
+from neural_complexity.assessment.page import CLIPPED
 from neural_complexity.assessment.slices import Slice
 
 pytestmark = pytest.mark.usefixtures("single_precision")
@@ -15,7 +16,9 @@ pytestmark = pytest.mark.usefixtures("single_precision")
 def check(name: str, value: float, **changes: object) -> Check:
     found = example(
         errors=np.full(200, 1 - value),
-        metrics={"accuracy": Estimate(value, value - 0.1, value + 0.1, 0.95)},
+        metrics=dict.fromkeys(
+            ("accuracy", "log_loss"), Estimate(value, value - 0.1, value + 0.1, 0.95)
+        ),
         moved=Moved(0.01, 0.9, ("age",), (3, 5)),
         slices=(Slice("age", "above 40", 50, 0.4),),
     )
@@ -55,6 +58,7 @@ def test_the_page_says_how_many_alarms_there_are_and_why(many: History) -> None:
     assert "Alarms in 1 of 31 chunks: &lt;b&gt;bad&lt;/b&gt;" in page
     assert "<b>" not in page
     assert "Where it will fail in" in page
+    assert CLIPPED in page
     assert "age above 40" in page
     assert page.count("src=") == page.count("src='data:image/png;base64,") == 1
     assert "http" not in page

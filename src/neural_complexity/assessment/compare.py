@@ -14,7 +14,7 @@ from scipy.special import ndtr
 
 from neural_complexity.assessment.assess import assess
 from neural_complexity.assessment.metrics import ENDS
-from neural_complexity.assessment.page import ASSUMED
+from neural_complexity.assessment.page import ASSUMED, CLIPPED
 from neural_complexity.assessment.prepare import Options
 from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, plain, render, to_png
 from neural_complexity.assessment.result import Assessment, Joint
@@ -98,7 +98,8 @@ class Comparison:
             told = (f"{found.loss_te:.3g}", f"{self.best[name]:.2f}", f"{self.regret[name]:.2g}")
             lines.append((name, *told, *(str(found.metrics[metric]) for metric in metrics)))
         header = ("model", "loss", "chance to be best", "expected regret", *metrics)
-        return Table("Models on the new points", header, tuple(lines))
+        labels = self.assessments[self.names[0]].accuracy_tr is not None
+        return Table("Models on the new points", header, tuple(lines), CLIPPED if labels else "")
 
     def __repr__(self) -> str:
         table = self._table()

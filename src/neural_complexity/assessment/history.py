@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from neural_complexity.assessment.metrics import ENDS
-from neural_complexity.assessment.page import slices_of
+from neural_complexity.assessment.page import CLIPPED, slices_of
 from neural_complexity.assessment.report import COLORS, STYLE, Figure, Table, plain, render, to_png
 from neural_complexity.assessment.result import Assessment
 
@@ -155,6 +155,8 @@ class History:
         for one in self.checks[0].assessment.metrics.values() if self.checks else ():
             note = f"Intervals are at {100 * one.confidence:g} %. {note}"
             break
+        if "log_loss" in metrics:
+            note = f"{note} {CLIPPED}."
         return Table("Chunks", header, tuple(rows), note)
 
     def _why(self) -> list[Table]:

@@ -14,7 +14,7 @@ from neural_complexity.convert.arrays_in import LEAST
 if TYPE_CHECKING:
     from neural_complexity.assessment.result import Assessment
 
-__all__ = ["ASSUMED", "draw", "slices_of", "tables_of", "to_page"]
+__all__ = ["ASSUMED", "CLIPPED", "draw", "slices_of", "tables_of", "to_page"]
 
 NAMED = 5  # of the worst points that the figure names
 COLUMNS = 8  # features of a row that the page shows
