@@ -30,6 +30,7 @@ from neural_complexity.meta.executor import CollectionQueue, ProcessPool
 from neural_complexity.meta.trainer import MetaLearner, MetaTraining, meta_train
 from neural_complexity.snapshot import Snapshot
 from neural_complexity.tasks.families import Sinusoids
+from neural_complexity.tasks.splits import own_digits, split_tasks
 from timing import seconds_each
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -132,9 +133,13 @@ def row_bytes() -> dict[str, int]:
 
     family, image = Sinusoids(), torch.tensor(0)
     shown = few.ways * few.shots, few.ways * few.train_queries
+    digits = split_tasks(*own_digits()[:2])
     found = {
-        "on sinusoids": row(family.train_points, family.test_points, 1, torch.zeros(1)),
+        "on sinusoids, and all families of harm": row(
+            family.train_points, family.test_points, 1, torch.zeros(1)
+        ),
         "omniglot": row(*shown, few.ways, image),
+        "own, and digits and images of measures": row(digits.M, digits.N, 10, image),
     }
     for head in ("posterior", "direct"):
         own = getattr(single, head)
