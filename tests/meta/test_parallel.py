@@ -1,3 +1,4 @@
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,10 @@ def pretrained(
     return list(nc.state_dict().values()), losses
 
 
-def meta_trained() -> tuple[list[Tensor], list[float]]:
-    """Returns the weights of an NC of sinusoids and its losses."""
+def meta_trained(
+    folder: Path | None = None, stop: int = 0, saves: bool = False
+) -> tuple[list[Tensor], list[float]]:
+    """Returns the weights of an NC of sinusoids and its losses, up to iteration `stop` if given."""
     torch.manual_seed(0)
     nc = NeuralComplexity.for_tasks(family.sample(64, stream(0, "units")), width=16)
     sizes: dict[str, Any] = {
@@ -55,10 +58,13 @@ def meta_trained() -> tuple[list[Tensor], list[float]]:
         "capacity": 100,
         "lag": 1,
     }
-    meta, losses = MetaLearner(nc, family, recipe, seed=0, **sizes), list[float]()
-    while not meta.done:
+    work = Workspace(folder, "meta")
+    meta, losses = MetaLearner(nc, family, recipe, seed=0, workspace=work, **sizes), list[float]()
+    while not (meta.done or (stop and meta.iteration == stop)):
         meta.iterate()
         losses.append(meta.loss)
+        if saves:
+            meta.save()
     return list(nc.state_dict().values()), losses
 
 
@@ -72,6 +78,16 @@ def assert_close(
 
 def test_two_processes_meta_train_what_one_does_to_rounding() -> None:
     assert_close(in_parallel(2, meta_trained), meta_trained())
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_several_processes_share_a_workspace_and_one_goes_on_from_it(tmp_path: Path) -> None:
+    weights, losses = meta_trained()
+    two = in_parallel(2, meta_trained, tmp_path, 2, True)
+    assert two[1] == pytest.approx(losses[:2], rel=1e-9)
+    other = shutil.copytree(tmp_path, tmp_path.with_name("other"))
+    assert_close(meta_trained(tmp_path), (weights, losses[2:]))
+    assert_close(in_parallel(2, meta_trained, other), (weights, losses[2:]))
 
 
 @pytest.mark.usefixtures("forked_workers")

@@ -3,7 +3,7 @@
 import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -196,7 +196,10 @@ class MemoryBank:
         at most `slack` rows are added between two times that it does this.
         """
         assert self.folder is not None, "only a bank on disk is shared"
-        state = read_json(self.folder / STATE)
+        self.follow(read_json(self.folder / STATE))
+
+    def follow(self, state: Mapping[str, int]) -> None:
+        """Sees as many rows as the `state` of another process, which adds to this bank, says."""
         self.count, self.dropped = state["count"], state["dropped"]
 
     @property

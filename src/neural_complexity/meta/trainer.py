@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor, autocast, bfloat16, tensor
@@ -139,21 +140,30 @@ class MetaLearner:
         # Inputs of the kind that the bank holds; if they are points, with their store.
         like = family.sample(1, stream(seed, "example")).X_tr
         folder, kept = self.workspace.path("bank"), self.workspace.read("checkpoint")
-        if folder is not None and parallel.processes() > 1:
-            raise ValueError(f"a workspace must be of one process, got {folder} for several")
         if kept is not None and folder is not None:
             self._restore(*kept)
             self.bank = MemoryBank.open(folder, like, kept[1]["bank"])
-            self.bank.verify()
+            if parallel.leads():
+                self.bank.verify()
         else:
-            if folder is not None:  # of a run that was stopped before its first checkpoint
-                shutil.rmtree(folder, ignore_errors=True)
             self._submit()
             first: Collection = parallel.from_leader(lambda: self.collections.take(0))
-            size = settings.capacity
             self.rows_per_iteration = len(first[0])
-            slack = 0 if folder is None else settings.period * self.rows_per_iteration
-            self.bank = MemoryBank(*first, like, capacity=size, slack=slack, folder=folder)
+            self.bank = self._new_bank(first, like, folder)
+
+    def _new_bank(self, first: Collection, like: Any, folder: Path | None) -> MemoryBank:
+        """Makes a bank for rows like the first: in each process, or one on disk for all of them."""
+        settings = self.training
+        if folder is None:
+            return MemoryBank(*first, like, capacity=settings.capacity)
+
+        def make() -> None:
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped early
+            slack = settings.period * self.rows_per_iteration
+            MemoryBank(*first, like, capacity=settings.capacity, slack=slack, folder=folder)
+
+        parallel.from_leader(make)
+        return MemoryBank.open(folder, like)
 
     @property
     def done(self) -> bool:
@@ -168,11 +178,7 @@ class MetaLearner:
         """
         self._submit()
         settings, index = self.training, self.iteration
-        made = parallel.from_leader(lambda: self.collections.take(index))
-        if len(made[0]) != self.rows_per_iteration:
-            told = f"collection {index} must have {self.rows_per_iteration} rows like the first"
-            raise ValueError(f"{told}, got {len(made[0])}")
-        self.bank.add(*made)
+        self._add(index)
         generator, share = stream(self.seed, "sample bank", index), settings.pseudo_predictions
         names, device = ("supervision", "criterion", "belief_weight"), self.nc.device
         options: dict[str, Any] = {name: getattr(settings, name) for name in names}
@@ -195,6 +201,25 @@ class MetaLearner:
         self.iteration += 1
         self.collections.forget(index=self.iteration, version=settings.version(self.iteration))
 
+    def _add(self, index: int) -> None:
+        """Adds a collection to the bank: each process to its own, or one to that on disk."""
+
+        def take() -> Collection:
+            made: Collection = self.collections.take(index)
+            if len(made[0]) != self.rows_per_iteration:
+                told = f"collection {index} must have {self.rows_per_iteration} rows like the first"
+                raise ValueError(f"{told}, got {len(made[0])}")
+            return made
+
+        def fill() -> dict[str, int]:
+            self.bank.add(*take())
+            return self.bank.state()
+
+        if self.bank.folder is None:
+            self.bank.add(*parallel.from_leader(take))
+        else:  # nobody draws rows before they are there, and none are added while others draw
+            self.bank.follow(parallel.from_leader(fill))
+
     def _submit(self) -> None:
         """Submits jobs up to the one that is `lag` iterations ahead."""
         settings, asked = self.training, self.collections.asked
@@ -206,7 +231,9 @@ class MetaLearner:
             self.collections.submit(Job(index, version, settings.weight(index)))
 
     def save(self) -> None:
-        """Writes a checkpoint to the workspace, if that keeps anything."""
+        """Writes a checkpoint to the workspace, if that keeps anything; one process does."""
+        if not parallel.leads():
+            return
         self.bank.flush()
         tensors = self.optimizer.state()
         for version, nc in self.collections.networks.items():  # that coming jobs need
