@@ -87,7 +87,7 @@ class MetaLearner:
     initial NC): the result depends on the lag, but not on the executor, nor on what was ready when.
 
     Within `in_parallel`, processes share the rows of an update; the first one collects for all, and
-    each has a bank in memory.
+    each has a bank in memory, or all have the one in the workspace.
 
     Args:
         nc: The network to train, in place.
@@ -96,7 +96,8 @@ class MetaLearner:
         seed: The one seed of all draws.
         training: The settings.
         collections: Where collections are made, the caller's to close; in this process if `None`.
-        workspace: Where an interrupted run continues from; all is kept in memory if `None`.
+        workspace: Where an interrupted run continues from; all is kept in memory if `None`. Other
+            runs must be kept out of its folder, by `locks.lock_folder` as `meta_learn` does.
         inputs: How inputs that are `Points` reach NC, if not as they are.
         fields: Of `MetaTraining`, instead of or in addition to `training`.
 
