@@ -36,8 +36,7 @@ LEAST, REFITS = "least training loss", "refits above the training loss"
 BEST = 10  # measures in the scatter plot
 
 NOTE = (
-    "Value ± 95 % interval of a bootstrap of models; those of NCs contain the luck of their "
-    "meta-trainings, too. Kendall's tau: with the gap, test minus "
+    "Value ± 95 % interval of a bootstrap of models. Kendall's tau: with the gap, test minus "
     "training cross-entropy. Granulated tau: where one hyper-parameter alone changes. CMI: the "
     "information about the order of gaps that no two hyper-parameters have, from 0 to 1. Worst "
     "sign error: the share of wrong orders where one hyper-parameter changes between two values, "
